@@ -36,6 +36,14 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
     }
   }
   if (!std::isfinite(loss)) return found;
+  if (loss == 0) {
+    found.push_back({"no_targets", "",
+                     fmt::format("step {}: no target of the global batch counts in the loss "
+                                 "(data.loss_mask_key, data.document_boundary_loss); its gradient "
+                                 "is zero",
+                                 step)});
+    return found;
+  }
   const double deviation = std::sqrt(std::max(0.0, loss_square_ - loss_mean_ * loss_mean_));
   if (losses_ >= loss_memory && loss > loss_mean_ + spike_sigmas * std::max(deviation, 1e-3))
     found.push_back(

@@ -12,14 +12,15 @@
 namespace simplescale {
 
 struct Anomaly {
-  std::string kind;     // "straggler", "straggler_over", "loss_spike"
-  std::string subject;  // the trainer; empty for the loss
+  std::string kind;     // "straggler", "straggler_over", "loss_spike", "no_targets"
+  std::string subject;  // the trainer; empty for the others
   std::string reason;
 };
 
 class Anomalies {
  public:
-  /// Takes a committed step and returns what is new. loss: nats per token. busy_ms: by trainer, the
+  /// Takes a committed step and returns what is new. loss: nats per token; exactly 0 if no target of
+  /// the global batch counts. busy_ms: by trainer, the
   /// step's time without waiting for other trainers.
   std::vector<Anomaly> step(uint64_t step, double loss,
                             const std::map<std::string, double>& busy_ms);

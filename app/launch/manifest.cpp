@@ -14,6 +14,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
 #include "transport/ucx/version.hpp"
 
@@ -82,12 +83,15 @@ json source_facts(const Config& config) {
     facts["source"] = made->source;
     facts["source_xxh3_128"] = made->source_hash;
     facts["tokenizer_seed"] = made->seed;
-    for (const FileRecord* record : {&made->tokenizer, &made->train, &made->validation})
+    for (const FileRecord* record : made->files())
       if (!record->hash.empty()) facts["files"].push_back(record_facts(*record));
-  } else if (fs::is_directory(path, error)) {
-    for (const std::string& file : token_files(path)) facts["files"].push_back(file_facts(file));
-  } else {
-    facts["files"].push_back(file_facts(token_file_of(path)));
+    return facts;
+  }
+  const bool folder = fs::is_directory(path, error);
+  for (const std::string& file : folder ? token_files(path) : std::vector{token_file_of(path)}) {
+    facts["files"].push_back(file_facts(file));
+    const std::string mask = loss_mask_of(file);
+    if (mask != file && fs::exists(mask, error)) facts["files"].push_back(file_facts(mask));
   }
   return facts;
 }
@@ -110,6 +114,11 @@ std::map<std::string, json> files_of(const json& data) {
   return files;
 }
 
+/// True for tokens and their loss masks.
+bool makes_samples(const std::string& file) {
+  return file.ends_with(".bin") || file.ends_with(".mask");
+}
+
 /// Of one source. bad_data: a data file has another size or hash than at the previous start, or
 /// token files were added or removed, so that the same sample would be other tokens.
 Status same_source(const json& before, const json& now) {
@@ -122,12 +131,11 @@ Status same_source(const json& before, const json& now) {
                                       "--run=FOLDER");
   };
   for (const auto& [name, file] : is)
-    if (same_place && !was.empty() && !was.contains(name) && name.ends_with(".bin"))
+    if (same_place && !was.empty() && !was.contains(name) && makes_samples(name))
       return failed(name, "was added");
   for (const auto& [name, file] : was) {
     const auto found = is.find(name);
-    if (found == is.end() && same_place && name.ends_with(".bin"))
-      return failed(name, "is missing");
+    if (found == is.end() && same_place && makes_samples(name)) return failed(name, "is missing");
     if (found == is.end()) continue;
     const json hash = file.value("xxh3_128", json()), hash_now = found->second["xxh3_128"];
     const bool other_hash = hash.is_string() && hash_now.is_string() && hash != hash_now;

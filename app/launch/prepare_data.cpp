@@ -48,7 +48,9 @@ Status check_tokenizer(const Config& config) {
 PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   PrepareOptions options;
   options.source = config.data.source;
-  options.corpus = {config.data.text_key, static_cast<uint64_t>(config.data.skip_bad)};
+  options.corpus = {.text_key = config.data.text_key,
+                    .mask_key = config.data.loss_mask_key,
+                    .skip_bad = static_cast<uint64_t>(config.data.skip_bad)};
   options.folder = data_folder(config);
   options.tokenizer_path = tokenizer_file(config);
   options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
@@ -112,6 +114,9 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
     line.print_line(
         "prepared " + std::to_string(made->train_tokens) + " training and " +
         std::to_string(made->validation_tokens) + " validation tokens in " + options.folder +
+        (made->masked_tokens > 0
+             ? "; " + std::to_string(made->masked_tokens) + " of them do not count in the loss"
+             : "") +
         (made->bad_lines > 0
              ? "; " + std::to_string(made->bad_lines) + " bad lines were left out (data.skip_bad)"
              : ""));

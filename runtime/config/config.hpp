@@ -113,6 +113,7 @@ struct DataConfig {
   std::string folder;              // prepared tokens; empty: data/<run.name>; see data_folder()
   DataFormat format = DataFormat::automatic;
   std::string text_key = "text";  // member of a JSON line that holds its text
+  std::string loss_mask_key;      // member of a JSON line with the ranges that do not count
   int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out
   double validation_fraction = 0.01;
   bool shuffle = true;

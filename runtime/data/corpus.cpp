@@ -7,13 +7,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/data/json_row.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/data/parquet/library.hpp"
 
@@ -43,32 +43,45 @@ class Cutter {
   explicit Cutter(std::function<Status(TextChunk)> take) : take_(std::move(take)) {}
 
   /// text: of the current document; the pieces of a document end at newlines.
-  Status add(std::string_view text) {
-    if (text_.empty()) text.remove_prefix(std::min(text.find_first_not_of(blank), text.size()));
+  /// masked: bytes of `text`.
+  Status add(std::string_view text, IndexRanges masked = {}) {
+    if (text_.empty()) {
+      const size_t blanks = std::min(text.find_first_not_of(blank), text.size());
+      if (!masked.empty()) masked = cut_ranges(masked, blanks, text.size());
+      text.remove_prefix(blanks);
+    }
+    append_ranges(masked_, masked, text_.size());
     text_ += text;
     size_t begin = 0;
     while (text_.size() - begin > chunk_bytes) {
       const size_t cut = text_.find('\n', begin + chunk_bytes);
       // A chunk that only blanks follow may be the document's last one.
       if (cut == text_.npos || text_.find_first_not_of(blank, cut) == text_.npos) break;
-      SS_RETURN_IF_ERROR(emit(text_.substr(begin, cut - begin)));
+      SS_RETURN_IF_ERROR(emit(begin, cut));
       begin = cut;
     }
+    if (!masked_.empty()) masked_ = cut_ranges(masked_, begin, text_.size());
     text_.erase(0, begin);
     return {};
   }
 
   Status end_document() {
     text_.resize(text_.find_last_not_of(blank) + 1);  // npos + 1 = 0: only blanks
-    const Status done = text_.empty() ? Status() : emit(std::exchange(text_, {}));
+    const Status done = text_.empty() ? Status() : emit(0, text_.size());
+    text_.clear();
+    masked_.clear();
     begins_ = true;
     return done;
   }
 
  private:
-  Status emit(std::string text) { return take_({std::exchange(begins_, false), std::move(text)}); }
+  Status emit(size_t begin, size_t end) {
+    return take_({std::exchange(begins_, false), text_.substr(begin, end - begin),
+                  masked_.empty() ? IndexRanges() : cut_ranges(masked_, begin, end)});
+  }
   const std::function<Status(TextChunk)> take_;
-  std::string text_;  // of the document, behind its last chunk
+  std::string text_;    // of the document, behind its last chunk
+  IndexRanges masked_;  // bytes of text_
   bool begins_ = true;
 };
 
@@ -89,6 +102,14 @@ bool is_parquet(const std::string& path) {
 /// data.text_key matters for the file.
 bool has_text_key(const std::string& path) {
   return is_json_lines(path) || is_parquet(path);
+}
+
+/// What data.text_key and data.loss_mask_key are. Without the latter, as in earlier versions.
+void add_keys(Hasher& hasher, const CorpusOptions& options) {
+  hasher.update(options.text_key.data(), options.text_key.size());
+  if (options.mask_key.empty()) return;
+  hasher.update("", 1);
+  hasher.update(options.mask_key.data(), options.mask_key.size());
 }
 
 /// Decides what happens to bad lines.
@@ -114,44 +135,20 @@ class BadLines {
   uint64_t count_;
 };
 
-/// The text of a JSON line. bad_data says what is wrong with the line.
-Result<std::string> text_of(std::string_view line, const std::string& key) {
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    const std::string what = error.what();
-    const size_t column = what.find("column ");
-    return Status(
-        Code::bad_data,
-        "it is no JSON: " + what.substr(column == what.npos ? what.find("] ") + 2 : column));
-  }
-  const auto found = object.is_object() ? object.find(key) : object.end();
-  if (found != object.end() && found->is_string()) return found->get<std::string>();
-  std::string members;
-  if (object.is_object())
-    for (const auto& [name, value] : object.items())
-      if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
-  return Status(Code::bad_data, "it has no text \"" + key + "\" (data.text_key); its texts are: " +
-                                    (members.empty() ? "none" : members));
-}
-
-Status read_json_lines(LineReader& lines, const std::string& key, BadLines& bad_lines,
+Status read_json_lines(LineReader& lines, const CorpusOptions& options, BadLines& bad_lines,
                        Cutter& cutter) {
   for (std::string_view line;;) {
     SS_ASSIGN(const bool more, lines.next(line));
     if (!more) return {};
     if (line.find_first_not_of(blank) == line.npos) continue;
     line.remove_suffix(line.size() - line.find_last_not_of(blank) - 1);
-    auto text = text_of(line, key);
-    if (!text.ok()) {
-      SS_RETURN_IF_ERROR(
-          bad_lines.leave_out(bad(lines.path(), "line " + std::to_string(lines.number()) + ": " +
-                                                    text.status().message())));
+    auto row = read_json_row(line, options.text_key, options.mask_key);
+    if (!row.ok()) {
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad(
+          lines.path(), "line " + std::to_string(lines.number()) + ": " + row.status().message())));
       continue;
     }
-    SS_RETURN_IF_ERROR(cutter.add(*text));
+    SS_RETURN_IF_ERROR(cutter.add(row->text, std::move(row->masked)));
     SS_RETURN_IF_ERROR(cutter.end_document());
   }
 }
@@ -252,14 +249,12 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
       each->update(name.c_str(), name.size() + 1);
       each->update(facts, sizeof facts);
     }
-    if (has_text_key(file))
-      own.update(corpus.options_.text_key.data(), corpus.options_.text_key.size());
+    if (has_text_key(file)) add_keys(own, corpus.options_);
     const auto bytes = static_cast<uint64_t>(info.st_size);
     corpus.files_.push_back({file, own.digest().hex(), bytes});
     corpus.bytes_ += bytes;
   }
-  const std::string& key = corpus.options_.text_key;
-  if (std::ranges::any_of(files, has_text_key)) hasher.update(key.data(), key.size());
+  if (std::ranges::any_of(files, has_text_key)) add_keys(hasher, corpus.options_);
   corpus.signature_ = hasher.digest().hex();
   return corpus;
 }
@@ -305,6 +300,10 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   }
   BadLines bad_lines(options_.skip_bad, bad_before);
   if (is_parquet(path)) {
+    if (!options_.mask_key.empty())
+      return bad(path, "data.loss_mask_key = \"" + options_.mask_key +
+                           "\" is read of .jsonl files only: prepare the parquet files alone, "
+                           "without the key, and use the prepared folder as a source");
     SS_ASSIGN(const auto texts, open_parquet(path, options_.text_key));
     SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, cutter,
                                     [&] { done = bytes(file) * texts->row() / texts->rows(); }));
@@ -313,7 +312,7 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   const bool json = is_json_lines(path);
   SS_ASSIGN(LineReader opened, LineReader::open(path, json ? json_line_max : text_line_max));
   lines.emplace(std::move(opened));
-  SS_RETURN_IF_ERROR(json ? read_json_lines(*lines, options_.text_key, bad_lines, cutter)
+  SS_RETURN_IF_ERROR(json ? read_json_lines(*lines, options_, bad_lines, cutter)
                           : read_text_lines(*lines, bad_lines, cutter));
   SS_RETURN_IF_ERROR(cutter.end_document());
   return bad_lines.count() - bad_before;

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/index_ranges.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/base/utf8.hpp"
 
@@ -32,12 +33,17 @@ namespace simplescale {
 /// (prepare.cpp).
 struct TextChunk {
   bool begins_document = false;
-  std::string text;  // valid UTF-8, about 16 KiB unless a single line is longer
+  std::string text;    // valid UTF-8, about 16 KiB unless a single line is longer
+  IndexRanges masked;  // bytes of `text` whose tokens do not count in the loss
 };
 
 struct CorpusOptions {
   std::string text_key = "text";  // member of a JSON line, column of a parquet, with the text
-  /// So many bad lines are left out: not UTF-8, no JSON, without text. The next one is an error.
+  /// Member of a JSON line with ranges of its text whose tokens do not count in the loss: [begin,
+  /// end) in characters (code points), in any order. "": there are none.
+  std::string mask_key;
+  /// So many bad lines are left out: not UTF-8, no JSON, without text, with a range that is beyond
+  /// the text. The next one is an error.
   uint64_t skip_bad = 0;
 };
 
@@ -47,8 +53,8 @@ class Corpus {
   /// not installed.
   static Result<Corpus> open(const std::string& source, CorpusOptions options = {});
 
-  /// A hash of the names, sizes and modification times of the source's files, and of text_key if it
-  /// matters, to detect changes.
+  /// A hash of the names, sizes and modification times of the source's files, and of text_key and
+  /// mask_key if they matter, to detect changes.
   const std::string& signature() const { return signature_; }
   /// Size of the source's files, which is about that of the text unless they are compressed.
   uint64_t bytes() const { return bytes_; }
@@ -57,7 +63,8 @@ class Corpus {
 
   // The files of the source, in their order; the Bible is one.
   size_t files() const { return files_.size(); }
-  /// A hash of the name, size and modification time of a file, and of text_key if it matters.
+  /// A hash of the name, size and modification time of a file, and of text_key and mask_key if they
+  /// matter.
   const std::string& signature(size_t file) const { return files_[file].signature; }
   uint64_t bytes(size_t file) const { return files_[file].bytes; }
   /// Calls take(chunk, bytes of the file read so far) for every chunk of a file, in order. Returns

@@ -18,6 +18,7 @@ Status DocumentCutter::add(TextChunk chunk) {
     pending_ = std::move(chunk);
   } else {
     if (pending_.text.size() >= piece_bytes_max) SS_RETURN_IF_ERROR(finish());
+    append_ranges(pending_.masked, chunk.masked, pending_.text.size());
     pending_.text += chunk.text;
   }
   if (cuts_ != Tokenizer::Cuts::space) return {};
@@ -27,9 +28,10 @@ Status DocumentCutter::add(TextChunk chunk) {
     if (searched_ - begin < piece_bytes || text[searched_] != ' ' || !letter(text[searched_ - 1]) ||
         !letter(text[searched_ + 1]))
       continue;
-    SS_RETURN_IF_ERROR(emit(text.substr(begin, searched_ - begin)));
+    SS_RETURN_IF_ERROR(emit(begin, searched_));
     begin = searched_;
   }
+  if (!pending_.masked.empty()) pending_.masked = cut_ranges(pending_.masked, begin, text.size());
   pending_.text.erase(0, begin);
   searched_ -= begin;
   return {};
@@ -37,11 +39,16 @@ Status DocumentCutter::add(TextChunk chunk) {
 
 Status DocumentCutter::finish() {
   searched_ = 1;
-  return pending_.text.empty() ? Status() : emit(std::exchange(pending_.text, {}));
+  const Status done = pending_.text.empty() ? Status() : emit(0, pending_.text.size());
+  pending_.text.clear();
+  pending_.masked.clear();
+  return done;
 }
 
-Status DocumentCutter::emit(std::string text) {
-  return take_({std::exchange(pending_.begins_document, false), std::move(text)});
+/// Bytes [begin, end) of what is pending.
+Status DocumentCutter::emit(size_t begin, size_t end) {
+  return take_({std::exchange(pending_.begins_document, false),
+                pending_.text.substr(begin, end - begin), cut_ranges(pending_.masked, begin, end)});
 }
 
 }  // namespace simplescale

@@ -25,7 +25,7 @@ class DocumentCutter {
   Status finish();
 
  private:
-  Status emit(std::string text);
+  Status emit(size_t begin, size_t end);
 
   const Tokenizer::Cuts cuts_;
   const std::function<Status(TextChunk)> take_;

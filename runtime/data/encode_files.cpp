@@ -44,7 +44,7 @@ class FileEncoder {
 
   Status flush() {
     const size_t threads = threads_();
-    std::vector<std::vector<int32_t>> ids(batch_.size());
+    std::vector<TokenRecord> ids(batch_.size());
     const auto work = [&](size_t first) {
       for (size_t i = first; i < batch_.size(); i += threads) ids[i] = encode(batch_[i]);
     };
@@ -52,18 +52,26 @@ class FileEncoder {
     for (size_t i = 1; i < std::min(threads, batch_.size()); ++i) helpers.emplace_back(work, i);
     work(0);
     helpers.clear();
-    for (size_t i = 0; i < batch_.size(); ++i)
-      SS_RETURN_IF_ERROR(out_.write(ids[i], batch_[i].begins_document));
+    for (size_t i = 0; i < batch_.size(); ++i) SS_RETURN_IF_ERROR(out_.write(ids[i]));
     batch_.clear();
     batch_max_ = 16 * threads;
     return {};
   }
 
-  std::vector<int32_t> encode(const TextChunk& chunk) const {
-    if (!chunk.begins_document) return tokenizer_.encode_rest(chunk.text);
-    std::vector<int32_t> ids = tokenizer_.encode(chunk.text);
-    if (tokenizer_.bos() >= 0) ids.insert(ids.begin(), tokenizer_.bos());
-    return ids;
+  /// BOS is in no range: no character stands for it.
+  TokenRecord encode(const TextChunk& chunk) const {
+    const bool begins = chunk.begins_document;
+    TokenRecord out{.begins_document = begins};
+    std::vector<bool> masked;
+    if (chunk.masked.empty())
+      out.ids = begins ? tokenizer_.encode(chunk.text) : tokenizer_.encode_rest(chunk.text);
+    else
+      out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked);
+    const size_t before = begins && tokenizer_.bos() >= 0 ? 1 : 0;
+    if (before > 0) out.ids.insert(out.ids.begin(), tokenizer_.bos());
+    for (size_t i = 0; i < masked.size(); ++i)
+      if (masked[i]) append_range(out.masked, {before + i, before + i + 1});
+    return out;
   }
 
   const Tokenizer& tokenizer_;
@@ -148,6 +156,7 @@ class Encoding {
       facts.text_bytes += chunk.text.size();
       hasher.update(&chunk.begins_document, 1);
       hasher.update(chunk.text.data(), chunk.text.size());
+      hasher.update(chunk.masked.data(), chunk.masked.size() * sizeof(IndexRange));
       return encoder.add(std::move(chunk));
     }));
     SS_RETURN_IF_ERROR(encoder.finish());

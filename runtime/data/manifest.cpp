@@ -68,10 +68,14 @@ Result<Manifest> read_manifest(const std::string& folder) {
     m.train_tokens = root.at("train_tokens");
     m.validation_tokens = root.at("validation_tokens");
     m.validation_split = root.value("validation_split", Manifest::end);
-    m.tokenizer = file_from(root.at("files").at("tokenizer"));
-    m.train = file_from(root.at("files").at("train"));
-    m.validation = file_from(root.at("files").at("validation"));
-    for (const FileRecord* file : {&m.tokenizer, &m.train, &m.validation})
+    m.masked_tokens = root.value("masked_tokens", uint64_t{0});
+    const json& files = root.at("files");
+    m.tokenizer = file_from(files.at("tokenizer"));
+    m.train = file_from(files.at("train"));
+    m.validation = file_from(files.at("validation"));
+    if (files.contains("train_mask")) m.train_mask = file_from(files["train_mask"]);
+    if (files.contains("validation_mask")) m.validation_mask = file_from(files["validation_mask"]);
+    for (const FileRecord* file : m.files())
       if (!is_plain_name(file->name))
         return Status(Code::bad_data, path + ": \"" + file->name +
                                           "\" is not the name of a file in this folder; prepare "
@@ -103,6 +107,10 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                 {{"tokenizer", to_json(m.tokenizer)},
                  {"train", to_json(m.train)},
                  {"validation", to_json(m.validation)}}}};
+  for (const auto& [key, mask] :
+       {std::pair{"train_mask", &m.train_mask}, std::pair{"validation_mask", &m.validation_mask}})
+    if (!mask->hash.empty()) root["files"][key] = to_json(*mask);
+  if (m.masked_tokens > 0) root["masked_tokens"] = m.masked_tokens;
   // json_text(): a path may have bytes that are not UTF-8.
   const std::string text = json_text(root, 2) + "\n";
   return write_file_atomic(folder + "/manifest.json", text);
@@ -152,7 +160,8 @@ bool revalidate(const std::string& folder, FileRecord& record) {
 }
 
 Status check_files(const std::string& folder, const Manifest& manifest, uint64_t hash_bytes_max) {
-  for (FileRecord file : {manifest.tokenizer, manifest.train, manifest.validation}) {
+  for (const FileRecord* recorded : manifest.files()) {
+    FileRecord file = *recorded;
     if (file.hash.empty()) continue;
     const std::string path = folder + "/" + file.name;
     FileRecord now;

@@ -5,9 +5,12 @@
 //   tokenizer.model   SentencePiece
 //   train.bin         tokens in llm.c format (token_file.hpp)
 //   validation.bin    the same; missing if validation_fraction is 0
+//   train.mask, validation.mask   which of them do not count in the loss (loss_mask.hpp); missing if
+//                     all count
 //   manifest.json     written last, so a folder with a complete() manifest is complete
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -45,11 +48,17 @@ struct Manifest {
   uint64_t documents = 0, text_bytes = 0;
   uint64_t bad_lines = 0;  // of the text, left out (data.skip_bad)
   uint64_t train_tokens = 0, validation_tokens = 0;
+  uint64_t masked_tokens = 0;          // of both: they do not count in the loss
   std::string validation_split = end;  // from where in the text the validation tokens are
   FileRecord tokenizer, train, validation;
+  FileRecord train_mask, validation_mask;  // loss_mask.hpp
 
   /// False: the tokens are missing, because preparation was interrupted.
   bool complete() const { return !tokenizer.hash.empty() && !train.hash.empty(); }
+  /// All records; those without a hash are of files that do not exist.
+  std::array<const FileRecord*, 5> files() const {
+    return {&tokenizer, &train, &validation, &train_mask, &validation_mask};
+  }
   bool operator==(const Manifest&) const = default;
 };
 

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -204,8 +204,8 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
     made.text_bytes += facts.text_bytes;
     made.bad_lines += facts.bad_lines;
     hasher.update(&facts.text, sizeof facts.text);
-    SS_RETURN_IF_ERROR(piece.read([&](std::span<const int32_t> ids, bool begins_document) {
-      return out.write(ids, begins_document);
+    SS_RETURN_IF_ERROR(piece.read([&](const TokenRecord& record) {
+      return out.write(record.ids, record.begins_document, record.masked);
     }));
   }
   if (made.documents == 0) return corpus.no_text();
@@ -222,7 +222,10 @@ bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made)
   return old.source_signature == made.source_signature &&
          old.tokenizer_hash == made.tokenizer_hash && old.tokenizer.name == made.tokenizer.name &&
          old.validation_fraction == made.validation_fraction && revalidate(folder, old.train) &&
-         (old.validation_tokens == 0 || revalidate(folder, old.validation));
+         (old.validation_tokens == 0 || revalidate(folder, old.validation)) &&
+         std::ranges::all_of(
+             std::array{&old.train_mask, &old.validation_mask},
+             [&](FileRecord* mask) { return mask->hash.empty() || revalidate(folder, *mask); });
 }
 
 /// Earlier versions recorded sources as they were given.
@@ -317,8 +320,11 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.train_tokens = old.train_tokens;
     made.validation_tokens = old.validation_tokens;
     made.validation_split = old.validation_split;  // its runs need the same tokens again
+    made.masked_tokens = old.masked_tokens;
     made.train = old.train;
     made.validation = old.validation;
+    made.train_mask = old.train_mask;
+    made.validation_mask = old.validation_mask;
     if (read.ok() && made == *read) return made;
   } else {
     // A manifest without tokens: if this is interrupted, the folder is not complete() but the

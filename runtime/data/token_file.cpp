@@ -28,6 +28,15 @@ Result<std::shared_ptr<const InputFile>> open_file(const std::string& path) {
   return std::make_shared<const InputFile>(opened.take());
 }
 
+/// The loss mask beside a token file of so many tokens; null: there is none.
+Result<std::shared_ptr<const LossMask>> open_mask(const std::string& token_file, uint64_t tokens) {
+  const std::string path = loss_mask_of(token_file);
+  std::error_code ignored;
+  if (path == token_file || !fs::exists(path, ignored)) return std::shared_ptr<const LossMask>();
+  SS_ASSIGN(LossMask mask, LossMask::open(path, tokens));
+  return std::shared_ptr<const LossMask>(std::make_shared<const LossMask>(std::move(mask)));
+}
+
 /// The largest token of a block. Its length is constant, so that the compiler vectorizes the loop.
 constexpr uint64_t block = 4096;
 template <class Token>
@@ -56,7 +65,13 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
   for (const std::string& path : paths) {
     SS_ASSIGN(const auto file, open_file(path));
     SS_ASSIGN(const TokenLayout layout, token_layout(*file, format));
-    source.parts_.push_back({file, layout, source.count_, nullptr});
+    SS_ASSIGN(auto mask, open_mask(path, layout.count));
+    source.parts_.push_back({.file = file,
+                             .layout = layout,
+                             .first = source.count_,
+                             .documents = nullptr,
+                             .mask = std::move(mask),
+                             .to_file = uint64_t{0} - source.count_});
     source.count_ += layout.count;
   }
   return source;
@@ -75,6 +90,9 @@ Status TokenSource::reopen() {
       return bad(file->path(), file->bytes(),
                  "the file ends here, it had " + std::to_string(part.file->bytes()) + " bytes");
     part.file = std::move(file);
+    if (!part.mask) continue;
+    SS_ASSIGN(LossMask mask, LossMask::open(part.mask->path(), part.mask->tokens()));
+    part.mask = std::make_shared<const LossMask>(std::move(mask));
   }
   parts_ = std::move(parts);
   return {};
@@ -106,6 +124,7 @@ Status TokenSource::validate_as(const Part& part) const {
 Status TokenSource::validate() const {
   for (const Part& part : parts_) {
     if (!part.layout.index.empty()) SS_RETURN_IF_ERROR(check_megatron_index(part.layout));
+    if (part.mask) SS_RETURN_IF_ERROR(part.mask->validate());
     SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? validate_as<uint16_t>(part)
                                                     : validate_as<uint32_t>(part));
   }
@@ -175,13 +194,25 @@ Status TokenSource::mark_documents(uint64_t first, std::span<int32_t> tokens) co
     const uint64_t begin = std::max(first, part.first),
                    stop = std::min(end, part.first + part.layout.count);
     if (begin >= stop || !part.documents) continue;
-    // A slice may leave out the first tokens of a file.
-    const uint64_t before = part.layout.offset / static_cast<uint64_t>(part.layout.token_bytes);
-    const uint64_t to_file = before - part.first;  // may wrap around; the sums below wrap back
-    SS_ASSIGN(const auto begins, part.documents->begins(begin + to_file, stop + to_file));
+    SS_ASSIGN(const auto begins, part.documents->begins(begin + part.to_file, stop + part.to_file));
     for (const uint64_t token : begins)
-      if (token - to_file > first)
-        tokens[static_cast<size_t>(token - to_file - first)] |= documents_.mark();
+      if (token - part.to_file > first)
+        tokens[static_cast<size_t>(token - part.to_file - first)] |= documents_.mark();
+  }
+  return {};
+}
+
+/// tokens: as of mark_documents(). The first one of a sample is no target.
+Status TokenSource::mark_untrained(uint64_t first, std::span<int32_t> tokens) const {
+  for (const Part& part : parts_) {
+    const uint64_t begin = std::max(first + 1, part.first),
+                   stop = std::min(first + tokens.size(), part.first + part.layout.count);
+    if (begin >= stop || !part.mask) continue;
+    SS_ASSIGN(const IndexRanges masked,
+              part.mask->masked(begin + part.to_file, stop + part.to_file));
+    for (const IndexRange& range : masked)
+      for (uint64_t token = range.begin; token < range.end; ++token)
+        tokens[static_cast<size_t>(token - part.to_file - first)] |= kNotTrained;
   }
   return {};
 }
@@ -200,7 +231,8 @@ Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* 
     first += count;
     out += count;
   }
-  return documents_.marks() ? mark_documents(of_sample, tokens) : Status();
+  if (documents_.marks()) SS_RETURN_IF_ERROR(mark_documents(of_sample, tokens));
+  return mark_untrained(of_sample, tokens);
 }
 
 std::string TokenSource::place_of(uint64_t position, int64_t block_size) const {
@@ -224,6 +256,7 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
     part.layout.offset = part.byte_of(begin);
     part.layout.count = end - begin;
     part.first = begin - first;
+    part.to_file += first;
     slice.parts_.push_back(std::move(part));
   }
   return slice;
@@ -258,6 +291,15 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
       return Status(Code::bad_data, source->path() + " holds " + std::to_string(source->tokens()) +
                                         " tokens, its manifest.json says " +
                                         std::to_string(tokens) + "; prepare the data again");
+  for (const auto& [source, record] : {std::pair{&data.train, &manifest->train_mask},
+                                       std::pair{&data.validation, &manifest->validation_mask}}) {
+    const std::string mask = source->tokens() > 0 ? loss_mask_of(source->path()) : "";
+    std::error_code ignored;
+    if (record->hash.empty() && !mask.empty() && fs::exists(mask, ignored))
+      return Status(Code::bad_data, mask +
+                                        " is not in the folder's manifest.json; remove it, or "
+                                        "prepare the data again");
+  }
   return data;
 }
 

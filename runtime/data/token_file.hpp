@@ -15,6 +15,7 @@
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/data/documents.hpp"
+#include "runtime/data/loss_mask.hpp"
 #include "runtime/data/token_format.hpp"
 
 namespace simplescale {
@@ -25,9 +26,10 @@ class TokenSource {
  public:
   TokenSource() = default;
 
-  /// Opens token files, whose tokens follow each other. vocab: all ids must be below it, which
-  /// validate() checks. format: as of token_layout(). bad_data: a file is missing or empty, or as
-  /// token_layout(). bad_config: unknown format.
+  /// Opens token files, whose tokens follow each other, and the loss masks that lie beside them
+  /// (loss_mask.hpp). vocab: all ids must be below it, which validate() checks. format: as of
+  /// token_layout(). bad_data: a file is missing or empty, or as token_layout() and LossMask::open().
+  /// bad_config: unknown format.
   static Result<TokenSource> open(const std::vector<std::string>& paths, const std::string& format,
                                   int64_t vocab);
   static Result<TokenSource> open(const std::string& path, const std::string& format,
@@ -43,7 +45,7 @@ class TokenSource {
   /// open. Copies keep the files they have.
   Status reopen();
 
-  /// Reads all tokens, and the indices of Megatron files. bad_data: names the first id that is not
+  /// Reads all tokens, the loss masks, and the indices of Megatron files. bad_data: names the first id that is not
   /// below the vocabulary, and its byte; otherwise errors as read_sample().
   Status validate() const;
   /// bad_data unless there are at least block_size + 1 tokens.
@@ -54,7 +56,8 @@ class TokenSource {
   /// (tokens - 1) / block_size.
   uint64_t samples(int64_t block_size) const;
   /// Copies sample i = `position`, tokens[i*T : i*T+T+1) with T = block_size, to out, with marks
-  /// (token_marks.hpp) if use_documents() asked for them. bad_data: an id is not below the vocabulary, or a file has become shorter; io. After an error `out` is
+  /// (token_marks.hpp) of the loss mask, and of documents if use_documents() asked for them.
+  /// bad_data: an id is not below the vocabulary, or a file has become shorter; io. After an error `out` is
   /// undefined.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
 
@@ -75,6 +78,10 @@ class TokenSource {
     TokenLayout layout;  // of the tokens that are part of this source
     uint64_t first = 0;  // index of the first one in the source
     std::shared_ptr<const MegatronDocuments> documents;  // null: not used
+    std::shared_ptr<const LossMask> mask;                // null: all tokens count
+    /// What to add to an index in the source to get the one in the file, of which a slice may leave
+    /// out the first tokens. May wrap around; the sums wrap back.
+    uint64_t to_file = 0;
     uint64_t byte_of(uint64_t index) const;
   };
   template <class Token>
@@ -82,6 +89,7 @@ class TokenSource {
   template <class Token>
   Status read_as(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
   Status mark_documents(uint64_t first, std::span<int32_t> tokens) const;
+  Status mark_untrained(uint64_t first, std::span<int32_t> tokens) const;
   Status bad_id(const Part& part, uint64_t index, uint64_t id) const;
 
   std::vector<Part> parts_;

@@ -12,8 +12,11 @@ namespace simplescale {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3145434549505353;  // "SSPIECE1"
-constexpr uint32_t kBegins = uint32_t{1} << 31;
+constexpr uint64_t kMagic = 0x3245434549505353;  // "SSPIECE2"
+constexpr uint32_t kBegins = uint32_t{1} << 31, kMasked = uint32_t{1} << 30;
+struct StoredRange {
+  uint32_t begin = 0, end = 0;
+};
 static_assert(std::is_trivially_copyable_v<PieceFacts> && sizeof(PieceFacts) == 72);
 
 std::string_view bytes_of(const auto& value) {
@@ -32,12 +35,23 @@ PieceWriter::PieceWriter(const std::string& path, int token_bytes)
   out_ << bytes_of(PieceFacts{});
 }
 
-Status PieceWriter::write(std::span<const int32_t> ids, bool begins_document) {
-  SS_ASSERT(ids.size() < kBegins);
-  const auto count = static_cast<uint32_t>(ids.size()) | (begins_document ? kBegins : 0);
-  const std::string_view tokens = narrow_.of(ids);
-  out_ << bytes_of(count) << tokens;
-  bytes_ += sizeof count + tokens.size();
+Status PieceWriter::write(const TokenRecord& record) {
+  SS_ASSERT(record.ids.size() < kMasked);
+  const auto count = static_cast<uint32_t>(record.ids.size()) |
+                     (record.begins_document ? kBegins : 0) | (record.masked.empty() ? 0 : kMasked);
+  out_ << bytes_of(count);
+  bytes_ += sizeof count;
+  if (!record.masked.empty()) {
+    const auto ranges = static_cast<uint32_t>(record.masked.size());
+    out_ << bytes_of(ranges);
+    for (const IndexRange& range : record.masked)
+      out_ << bytes_of(
+          StoredRange{static_cast<uint32_t>(range.begin), static_cast<uint32_t>(range.end)});
+    bytes_ += sizeof ranges + ranges * sizeof(StoredRange);
+  }
+  const std::string_view tokens = narrow_.of(record.ids);
+  out_ << tokens;
+  bytes_ += tokens.size();
   return out_ ? Status() : system_error("cannot write", path_ + ".part", errno);
 }
 
@@ -60,20 +74,33 @@ Result<PieceReader> PieceReader::open(const std::string& path, int token_bytes) 
   return PieceReader(std::move(file), facts, token_bytes);
 }
 
-Status PieceReader::read_record(uint64_t& at, bool& begins) {
-  uint32_t count = 0;
-  if (file_.bytes() - at < sizeof count) return bad(file_.path());
-  SS_RETURN_IF_ERROR(file_.read(at, &count, sizeof count));
-  at += sizeof count;
-  begins = (count & kBegins) != 0;
-  count &= ~kBegins;
+Status PieceReader::read_record(uint64_t& at) {
+  const auto next = [&](auto& value) {
+    if (file_.bytes() - at < sizeof value) return bad(file_.path());
+    at += sizeof value;
+    return file_.read(at - sizeof value, &value, sizeof value);
+  };
+  uint32_t count = 0, ranges = 0;
+  SS_RETURN_IF_ERROR(next(count));
+  record_.begins_document = (count & kBegins) != 0;
+  if ((count & kMasked) != 0) SS_RETURN_IF_ERROR(next(ranges));
+  count &= ~(kBegins | kMasked);
+  record_.masked.clear();
+  for (uint64_t end = 0; ranges > 0; --ranges) {
+    StoredRange range;
+    SS_RETURN_IF_ERROR(next(range));
+    if (range.begin < end || range.begin >= range.end || range.end > count)
+      return bad(file_.path());
+    end = range.end;
+    record_.masked.push_back({range.begin, range.end});
+  }
   if (count > (file_.bytes() - at) / token_bytes_) return bad(file_.path());
   buffer_.resize(count * token_bytes_);
   SS_RETURN_IF_ERROR(file_.read(at, buffer_.data(), buffer_.size()));
   at += buffer_.size();
-  ids_.assign(count, 0);
+  record_.ids.assign(count, 0);
   for (size_t i = 0; i < count; ++i)
-    std::memcpy(&ids_[i], buffer_.data() + i * token_bytes_, token_bytes_);
+    std::memcpy(&record_.ids[i], buffer_.data() + i * token_bytes_, token_bytes_);
   return {};
 }
 

@@ -4,16 +4,18 @@
 //
 //   PieceFacts    see below; machine's byte order, since a piece is read on the machine type that
 //                 wrote it
-//   records       u32 count, its highest bit set if the record begins a document, then `count` ids
+//   records       u32 count of ids; its highest bit: the record begins a document; its second
+//                 highest: some tokens are masked. Then, if so, u32 count of ranges and these, u32
+//                 begin and end each; then the ids
 #pragma once
 
 #include <cstdint>
 #include <fstream>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/index_ranges.hpp"
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/data/token_split.hpp"
@@ -28,11 +30,18 @@ struct PieceFacts {
   Hash128 made_from;   // the file, how it is read, and the tokenizer
 };
 
+/// Tokens that follow each other: of a document, or of a part of one.
+struct TokenRecord {
+  bool begins_document = false;
+  std::vector<int32_t> ids;
+  IndexRanges masked;  // indices of those that do not count in the loss
+};
+
 class PieceWriter {
  public:
   /// Writes path.part until finish().
   PieceWriter(const std::string& path, int token_bytes);
-  Status write(std::span<const int32_t> ids, bool begins_document);
+  Status write(const TokenRecord& record);
   /// Gives the piece its final name. A piece under its final name is whole.
   Status finish(PieceFacts facts);
 
@@ -48,13 +57,12 @@ class PieceReader {
   /// not_found: there is none; bad_data: it is damaged.
   static Result<PieceReader> open(const std::string& path, int token_bytes);
   const PieceFacts& facts() const { return facts_; }
-  /// Calls take(ids, begins_document) for each record. bad_data: the piece is damaged.
+  /// Calls take(const TokenRecord&) for each record. bad_data: the piece is damaged.
   template <class Take>
   Status read(Take take) {
     for (uint64_t at = sizeof facts_; at < file_.bytes();) {
-      bool begins = false;
-      SS_RETURN_IF_ERROR(read_record(at, begins));
-      SS_RETURN_IF_ERROR(take(std::span<const int32_t>(ids_), begins));
+      SS_RETURN_IF_ERROR(read_record(at));
+      SS_RETURN_IF_ERROR(take(record_));
     }
     return {};
   }
@@ -62,12 +70,12 @@ class PieceReader {
  private:
   PieceReader(InputFile file, const PieceFacts& facts, int token_bytes)
       : file_(std::move(file)), facts_(facts), token_bytes_(static_cast<size_t>(token_bytes)) {}
-  Status read_record(uint64_t& at, bool& begins);
+  Status read_record(uint64_t& at);
 
   InputFile file_;
   PieceFacts facts_;
   size_t token_bytes_;
-  std::vector<int32_t> ids_;
+  TokenRecord record_;
   std::string buffer_;
 };
 

@@ -49,23 +49,59 @@ uint64_t piece_max(double fraction, uint64_t text_bytes) {
 }
 }  // namespace
 
+TokenSplit::Output::Output(const std::string& output_folder, const std::string& output_name,
+                           int token_bytes)
+    : folder(output_folder),
+      name(output_name),
+      tokens(folder + "/" + name + ".bin.part", token_bytes) {}
+
+Status TokenSplit::Output::write(std::span<const int32_t> ids, const IndexRanges& masked) {
+  if (!masked.empty()) {
+    if (!mask) mask.emplace(folder + "/" + name + ".mask.part");
+    IndexRanges of_file;
+    append_ranges(of_file, masked, tokens.count());
+    SS_RETURN_IF_ERROR(mask->add(of_file));
+  }
+  return tokens.write(ids);
+}
+
+Status TokenSplit::Output::finish(FileRecord& tokens_record, FileRecord& mask_record,
+                                  uint64_t& masked_tokens) {
+  const auto publish = [&](const std::string& file, FileRecord& record) -> Status {
+    SS_RETURN_IF_ERROR(publish_file(folder + "/" + file + ".part", folder + "/" + file));
+    SS_ASSIGN(record, record_file(folder, file));
+    return {};
+  };
+  SS_RETURN_IF_ERROR(tokens.finish());
+  if (mask) {
+    SS_RETURN_IF_ERROR(mask->finish(tokens.count()));
+    SS_RETURN_IF_ERROR(publish(name + ".mask", mask_record));
+    masked_tokens += mask->masked();
+  }
+  return publish(name + ".bin", tokens_record);
+}
+
 TokenSplit::TokenSplit(const std::string& folder, int token_bytes, double fraction,
                        uint64_t text_bytes)
     : folder_(folder),
       fraction_(fraction),
       piece_max_(piece_max(fraction, text_bytes)),
-      train_(folder + "/train.bin.part", token_bytes) {
-  if (fraction > 0) validation_.emplace(folder + "/validation.bin.part", token_bytes);
+      train_(folder, "train", token_bytes) {
+  if (fraction > 0) validation_.emplace(folder, "validation", token_bytes);
 }
 
-Status TokenSplit::write(std::span<const int32_t> ids, bool begins_document) {
+Status TokenSplit::write(std::span<const int32_t> ids, bool begins_document,
+                         const IndexRanges& masked) {
   bool begins = begins_document;
-  while (!ids.empty()) {
+  for (size_t at = 0; at < ids.size();) {
     if (begins || piece_ == piece_max_) begin_piece();
     begins = false;
-    const auto count = std::min<uint64_t>(ids.size(), piece_max_ - piece_);
-    SS_RETURN_IF_ERROR((held_back_ ? *validation_ : train_).write(ids.first(count)));
-    ids = ids.subspan(count);
+    const auto count = std::min<uint64_t>(ids.size() - at, piece_max_ - piece_);
+    Output& out = held_back_ ? *validation_ : train_;
+    SS_RETURN_IF_ERROR(out.write(ids.subspan(at, count), masked.empty()
+                                                             ? IndexRanges()
+                                                             : cut_ranges(masked, at, at + count)));
+    at += count;
     piece_ += count;
   }
   return {};
@@ -74,29 +110,23 @@ Status TokenSplit::write(std::span<const int32_t> ids, bool begins_document) {
 void TokenSplit::begin_piece() {
   piece_ = 0;
   if (!validation_) return;
-  const auto all = static_cast<double>(train_.count() + validation_->count());
-  held_back_ = static_cast<double>(validation_->count()) < fraction_ * all;
+  const uint64_t held_back = validation_->tokens.count();
+  const auto all = static_cast<double>(train_.tokens.count() + held_back);
+  held_back_ = static_cast<double>(held_back) < fraction_ * all;
 }
 
 Status TokenSplit::finish(Manifest& made) {
-  made.train_tokens = train_.count();
-  made.validation_tokens = validation_ ? validation_->count() : 0;
-  std::error_code ignored;
-  if (made.validation_tokens > 0) {
-    SS_RETURN_IF_ERROR(validation_->finish());
-    SS_RETURN_IF_ERROR(publish("validation.bin", made.validation));
-  } else {
-    fs::remove(folder_ + "/validation.bin", ignored);
+  made.train_tokens = train_.tokens.count();
+  made.validation_tokens = validation_ ? validation_->tokens.count() : 0;
+  std::error_code ignored;  // a mask or validation tokens that were made before
+  for (const char* name : {"train.mask", "validation.mask", "validation.bin"})
+    fs::remove(folder_ + "/" + name, ignored);
+  if (made.validation_tokens > 0)
+    SS_RETURN_IF_ERROR(
+        validation_->finish(made.validation, made.validation_mask, made.masked_tokens));
+  else
     fs::remove(folder_ + "/validation.bin.part", ignored);
-  }
-  SS_RETURN_IF_ERROR(train_.finish());
-  return publish("train.bin", made.train);
-}
-
-Status TokenSplit::publish(const std::string& name, FileRecord& record) {
-  SS_RETURN_IF_ERROR(publish_file(folder_ + "/" + name + ".part", folder_ + "/" + name));
-  SS_ASSIGN(record, record_file(folder_, name));
-  return {};
+  return train_.finish(made.train, made.train_mask, made.masked_tokens);
 }
 
 }  // namespace simplescale

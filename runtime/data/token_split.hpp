@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/status.hpp"
+#include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
 
 namespace simplescale {
@@ -44,24 +45,35 @@ class TokenWriter {
 /// Distributes tokens to train.bin and validation.bin, in pieces: documents, and parts of documents
 /// that are longer than piece_max tokens. A piece is held back for validation whenever fewer tokens
 /// have been held back than their share of the tokens so far, so the held-back pieces are spread
-/// evenly over the text.
+/// evenly over the text. Tokens that do not count in the loss are in train.mask and validation.mask
+/// (loss_mask.hpp), which are written if there are such tokens.
 class TokenSplit {
  public:
   /// text_bytes: about the size of the text, which piece_max depends on.
   TokenSplit(const std::string& folder, int token_bytes, double fraction, uint64_t text_bytes);
-  Status write(std::span<const int32_t> ids, bool begins_document);
+  /// masked: indices of `ids`.
+  Status write(std::span<const int32_t> ids, bool begins_document, const IndexRanges& masked);
   /// Gives the files their final names and records them.
   Status finish(Manifest& made);
 
  private:
+  /// A token file and its loss mask, on the way to their final names.
+  struct Output {
+    Output(const std::string& folder, const std::string& name, int token_bytes);
+    Status write(std::span<const int32_t> ids, const IndexRanges& masked);
+    /// Renames both, and records them.
+    Status finish(FileRecord& tokens, FileRecord& mask, uint64_t& masked_tokens);
+    const std::string folder, name;  // "train"
+    TokenWriter tokens;
+    std::optional<LossMaskWriter> mask;  // none yet: no token is masked
+  };
   void begin_piece();
-  Status publish(const std::string& name, FileRecord& record);
 
   const std::string folder_;
   const double fraction_;
   const uint64_t piece_max_;
-  TokenWriter train_;
-  std::optional<TokenWriter> validation_;
+  Output train_;
+  std::optional<Output> validation_;
   uint64_t piece_ = 0;  // tokens of the current piece
   bool held_back_ = false;
 };

@@ -59,28 +59,29 @@ Result<JsonTokenizer> JsonTokenizer::from_text(std::string_view text) {
   return out;
 }
 
-std::vector<int32_t> JsonTokenizer::encode(std::string_view text, bool continues) const {
+std::vector<int32_t> JsonTokenizer::encode(std::string_view text, bool continues,
+                                           TokenPlaces* places) const {
   std::string repaired;
   if (first_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   Borrowed borrowed(*idle_);
   Scratch& scratch = borrowed.get();
-  std::vector<int32_t> out;
-  out.reserve(text.size() / 3);
+  Output out{.places = places};
+  out.ids.reserve(text.size() / 3);
   scratch.parts.clear();
   data_->raw_tokens.split(text, scratch.parts);
   for (const TextPart& part : scratch.parts) {
     if (part.id >= 0) {
-      out.push_back(part.id);
+      append_token(part, out);
       continue;
     }
     const bool at_start = part.text.data() == text.data();
     encode_part(part.text, at_start && !continues, at_start && continues, scratch, out);
   }
-  return out;
+  return std::move(out.ids);
 }
 
 void JsonTokenizer::encode_part(std::string_view text, bool at_start, bool continues,
-                                Scratch& scratch, std::vector<int32_t>& out) const {
+                                Scratch& scratch, Output& out) const {
   const TokenizerJson& d = *data_;
   std::string normalized;
   if (!d.normalizer.empty())
@@ -90,18 +91,97 @@ void JsonTokenizer::encode_part(std::string_view text, bool at_start, bool conti
   d.normalized_tokens.split(text, scratch.inner);
   for (const TextPart& part : scratch.inner)
     if (part.id >= 0)
-      out.push_back(part.id);
+      append_token(part, out);
     else
       encode_words(part.text, at_start && part.text.data() == text.data(), scratch, out);
 }
 
 void JsonTokenizer::encode_words(std::string_view text, bool at_start, Scratch& scratch,
-                                 std::vector<int32_t>& out) const {
+                                 Output& out) const {
   const BpeModel& model = data_->model;
   pre_tokenize(data_->pre_tokenizer, text, at_start, scratch.regex, scratch.words);
   for (const Words::Word& word : scratch.words.words)
-    for_each_part(model, word.text,
-                  [&](std::string_view part) { encode_word(model, part, scratch.bpe, out); });
+    for_each_part(model, word.text, [&](std::string_view part) {
+      const size_t first = out.ids.size();
+      encode_word(model, part, scratch.bpe, out.ids);
+      if (out.places) place_word(part.size(), first, out.ids, *out.places);
+    });
+}
+
+// -- Places of ids --------------------------------------------------------------------------------
+
+void JsonTokenizer::append_token(const TextPart& part, Output& out) const {
+  out.ids.push_back(part.id);
+  if (out.places) place_word(part.text.size(), out.ids.size() - 1, out.ids, *out.places);
+}
+
+/// How many bytes of a word the id stands for.
+size_t JsonTokenizer::bytes_of(int32_t id) const {
+  const std::string& token = data_->tokens[static_cast<size_t>(id)];
+  const BpeModel& model = data_->model;
+  if (model.byte_level)  // each character stands for a byte
+    return static_cast<size_t>(std::ranges::count_if(
+        token, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  const bool byte = model.byte_fallback && token.size() == 6 && token.starts_with("<0x");
+  return byte ? 1 : token.size();
+}
+
+/// ids[first_id], ...: of a word of so many bytes, or the id of an added token. Where ids do not
+/// say what they stand for (unknown ones, added tokens), each one stands for the whole word.
+void JsonTokenizer::place_word(size_t bytes, size_t first_id, const std::vector<int32_t>& ids,
+                               TokenPlaces& places) const {
+  size_t sum = 0;
+  for (size_t i = first_id; i < ids.size(); ++i) sum += bytes_of(ids[i]);
+  uint64_t at = places.length;
+  places.length += bytes;
+  for (size_t i = first_id; i < ids.size(); ++i) {
+    places.of_ids.push_back({at, sum == bytes ? at + bytes_of(ids[i]) : places.length});
+    if (sum == bytes) at = places.of_ids.back().end;
+  }
+}
+
+std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool continues,
+                                                  const IndexRanges& ranges,
+                                                  std::vector<bool>& masked) const {
+  TokenPlaces places;
+  std::vector<int32_t> ids = encode(text, continues, &places);
+  // A normalizer may replace text. So much of the normalized text comes from the front of the text
+  // as the front alone becomes.
+  const auto place_of = [&](uint64_t byte) {
+    TokenPlaces front;
+    (void)encode(text.substr(0, byte), continues, &front);
+    return front.length;
+  };
+  IndexRanges wanted = ranges;
+  if (!keeps_bytes(text)) {
+    // The front must not end within an added token, which would be other text there.
+    std::vector<TextPart> parts;
+    data_->raw_tokens.split(text, parts);
+    for (const TextPart& part : parts) {
+      const auto begin = static_cast<uint64_t>(part.text.data() - text.data());
+      if (part.id >= 0 && touches(ranges, begin, begin + part.text.size()))
+        wanted.push_back({begin, begin + part.text.size()});
+    }
+    wanted = union_of(std::move(wanted));
+    for (IndexRange& range : wanted) range = {place_of(range.begin), place_of(range.end)};
+  }
+  masked.clear();
+  for (const IndexRange& place : places.of_ids)
+    masked.push_back(touches(wanted, place.begin, std::max(place.end, place.begin + 1)));
+  return ids;
+}
+
+/// True if the words are the text itself: the normalizer replaces nothing in it, and no step puts
+/// in or leaves out anything.
+bool JsonTokenizer::keeps_bytes(std::string_view text) const {
+  for (const NormalizerStep& step : data_->normalizer) {
+    const auto* form = std::get_if<NormalForm>(&step);
+    if (!form || to_normal_form(text, *form) != text) return false;
+  }
+  return std::ranges::all_of(data_->pre_tokenizer, [](const PreTokenizerStep& step) {
+    const auto* split = std::get_if<SplitStep>(&step);
+    return split && split->behavior != SplitBehavior::removed;
+  });
 }
 
 std::string JsonTokenizer::decode(std::span<const int32_t> ids) const {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/index_ranges.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/tokenizer/added_tokens.hpp"
 #include "runtime/tokenizer/bpe.hpp"
@@ -19,6 +20,12 @@
 #include "runtime/tokenizer/pre_tokenize.hpp"
 
 namespace simplescale {
+
+/// What each id of a text stands for, in bytes of the text after normalizing and pre-tokenizing.
+struct TokenPlaces {
+  IndexRanges of_ids;   // one for each id; those of a word may be equal, or empty
+  uint64_t length = 0;  // of that text
+};
 
 /// What a tokenizer.json says, in the order in which a text goes through it. Plain data.
 struct TokenizerJson {
@@ -45,7 +52,13 @@ class JsonTokenizer {
 
   /// The ids of a text without those that a template adds. Bytes that are not UTF-8 become U+FFFD.
   /// continues: the text continues a document that was cut before a space.
-  std::vector<int32_t> encode(std::string_view text, bool continues = false) const;
+  std::vector<int32_t> encode(std::string_view text, bool continues = false) const {
+    return encode(text, continues, nullptr);
+  }
+  /// As encode(). masked: for each id, whether it stands for a byte of `ranges`, which are bytes of
+  /// the text.
+  std::vector<int32_t> encode_masked(std::string_view text, bool continues,
+                                     const IndexRanges& ranges, std::vector<bool>& masked) const;
   /// The text of ids. Special tokens and ids outside the vocabulary give no text.
   std::string decode(std::span<const int32_t> ids) const;
   /// True if a document that is cut between a letter and a space before another letter gives the
@@ -70,10 +83,20 @@ class JsonTokenizer {
   };
   class Borrowed;
 
+  /// What encode() appends to: ids and, if wanted, their places.
+  struct Output {
+    std::vector<int32_t> ids;
+    TokenPlaces* places = nullptr;
+  };
+  std::vector<int32_t> encode(std::string_view text, bool continues, TokenPlaces* places) const;
   void encode_part(std::string_view text, bool at_start, bool continues, Scratch& scratch,
-                   std::vector<int32_t>& out) const;
-  void encode_words(std::string_view text, bool at_start, Scratch& scratch,
-                    std::vector<int32_t>& out) const;
+                   Output& out) const;
+  void encode_words(std::string_view text, bool at_start, Scratch& scratch, Output& out) const;
+  void append_token(const TextPart& part, Output& out) const;
+  void place_word(size_t bytes, size_t first_id, const std::vector<int32_t>& ids,
+                  TokenPlaces& places) const;
+  size_t bytes_of(int32_t id) const;
+  bool keeps_bytes(std::string_view text) const;
 
   std::unique_ptr<const TokenizerJson> data_;
   std::unique_ptr<Idle> idle_;

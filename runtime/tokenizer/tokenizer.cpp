@@ -71,6 +71,24 @@ std::vector<int32_t> Tokenizer::encode_rest(std::string_view text) const {
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::encode_masked(std::string_view text, bool rest,
+                                              const IndexRanges& ranges,
+                                              std::vector<bool>& masked) const {
+  if (json_) return json_->encode_masked(text, rest, ranges, masked);
+  std::vector<int32_t> ids;
+  masked.clear();
+  const auto encoded = processor_->EncodeAsImmutableProto(text);
+  // Ids without text of their own, the blank before a text and all bytes of a character but the
+  // last, belong to the text behind them.
+  for (size_t i = rest ? std::min(prefix_, encoded.pieces_size()) : 0; i < encoded.pieces_size();
+       ++i) {
+    const auto piece = encoded.pieces(static_cast<int>(i));
+    ids.push_back(static_cast<int32_t>(piece.id()));
+    masked.push_back(touches(ranges, piece.begin(), std::max(piece.end(), piece.begin() + 1)));
+  }
+  return ids;
+}
+
 Tokenizer::Cuts Tokenizer::cuts() const {
   if (!json_) return Cuts::newline;
   return json_->cuts_at_spaces() ? Cuts::space : Cuts::nowhere;

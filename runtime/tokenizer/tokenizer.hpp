@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/index_ranges.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/tokenizer/json_tokenizer.hpp"
 
@@ -47,6 +48,10 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   /// The ids of the rest of a document, cut where cuts() says.
   std::vector<int32_t> encode_rest(std::string_view text) const;
+  /// As encode() or, if the text is the rest of a document, encode_rest(). masked: for each id,
+  /// whether it stands for a byte of `ranges`, which are bytes of the text.
+  std::vector<int32_t> encode_masked(std::string_view text, bool rest, const IndexRanges& ranges,
+                                     std::vector<bool>& masked) const;
   /// The text of ids. Control tokens give no text. Ids outside the vocabulary are decoded as the
   /// unknown token (SentencePiece), or give no text (tokenizer.json).
   std::string decode(std::span<const int32_t> ids) const;

@@ -41,6 +41,11 @@ TEST_CASE("anomalies: a jump of the loss is reported, but not in the first steps
   const auto spike = a.step(100, 9, {});
   REQUIRE(spike.size() == 1);
   CHECK(spike[0].kind == "loss_spike");
+  // A step without targets says so, and does not count in the mean.
+  const auto none = a.step(101, 0, {});
+  REQUIRE(none.size() == 1);
+  CHECK(none[0].kind == "no_targets");
+  CHECK(a.step(102, 4.02, {}).empty());
   Anomalies young;
   CHECK(young.step(1, 9, {}).empty());
   CHECK(young.step(2, 90, {}).empty());

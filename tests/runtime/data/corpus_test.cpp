@@ -95,6 +95,48 @@ TEST_SUITE("corpus") {
     CHECK(Corpus::open(text)->signature() == Corpus::open(text, {.text_key = "body"})->signature());
   }
 
+  TEST_CASE("corpus: a row's masked characters become bytes of its chunks") {
+    const Folder folder;
+    std::string body;                          // of several chunks; every tenth line is masked
+    std::string ranges = "[0,1],[3,3],[0,1]";  // a blank at the front, which does not count
+    for (int line = 0; line < 9000; ++line) {
+      const size_t begin = 1 + static_cast<size_t>(line) * 6;
+      body += line % 10 == 0 ? "QQQQ\xC3\xA9\\n" : "abcd\xC3\xA9\\n";
+      if (line % 10 == 0)
+        ranges += ",[" + std::to_string(begin) + "," + std::to_string(begin + 5) + "]";
+    }
+    const std::string file =
+        folder.write("a.jsonl", "{\"text\":\" " + body + "\",\"mask\":[" + ranges +
+                                    "]}\n{\"text\":\"x\",\"mask\":null}\n{\"text\":\"y\"}\n");
+    const CorpusOptions options{.mask_key = "mask"};
+    const auto corpus = Corpus::open(file, options);
+    size_t chunks = 0, masked = 0;
+    REQUIRE(corpus
+                ->read([&](TextChunk chunk, double) {
+                  ++chunks;
+                  std::string covered(chunk.text.size(), '.');
+                  for (const IndexRange& range : chunk.masked)
+                    for (uint64_t i = range.begin; i < range.end; ++i) covered.at(i) = 'm';
+                  for (size_t i = 0; i < chunk.text.size(); ++i) {
+                    if (chunk.text[i] == 'Q') REQUIRE(covered[i] == 'm');
+                    if (std::islower(static_cast<unsigned char>(chunk.text[i])))
+                      REQUIRE(covered[i] == '.');
+                    masked += covered[i] == 'm';
+                  }
+                  return Status();
+                })
+                .ok());
+    CHECK(chunks > 4);
+    CHECK(masked == 900 * 6);
+    CHECK(corpus->signature() != Corpus::open(file)->signature());
+    CHECK(corpus->signature(0) != Corpus::open(file)->signature(0));
+    // Parquet files have no masks; a key that would have no effect is refused.
+    const auto parquet = Corpus::open(folder.write("a.parquet", "x"), options);
+    const auto refused = parquet->read([](const TextChunk&, double) { return Status(); }).status();
+    CHECK(refused.code() == Code::bad_data);
+    CHECK_MESSAGE(has(refused.message(), "is read of .jsonl files only"), refused.message());
+  }
+
   TEST_CASE("corpus: a bad line is named with file and number, or left out") {
     const Folder folder;
     const std::string good = "{\"text\":\"good\"}\n";
@@ -115,6 +157,26 @@ TEST_SUITE("corpus") {
       CHECK(patient.bad_lines == 1);
       CHECK(patient.documents == Documents{"good", "good"});
     }
+    const std::pair<const char*, const char*> masks[] = {
+        {"7", "\"mask\" (data.loss_mask_key) is no list of ranges"},
+        {"[1,2]", "range 0 is 1; it must be [begin, end]"},
+        {"[[0,1],[3,2]]", "range 1 is [3,2]; it must be"},
+        {"[[-1,2]]", "range 0 is [-1,2]; it must be"},
+        {"[[0,1.5]]", "range 0 is [0,1.5]; it must be"},
+        {"[[0,1,2]]", "range 0 is [0,1,2]; it must be"},
+        {"[{\"begin\":0}]", "range 0 is an object; it must be"},
+        {"[[[0,1]]]", "range 0 is another list; it must be"},
+        {"[[0,2],[3,9]]", "[3, 9] is beyond the text, which has 8 characters"}};
+    for (const auto& [mask, error] : masks) {
+      const std::string row = std::string(R"({"text":"caf\u00e9 \ud83d\ude00 x","mask":)") + mask;
+      const std::string file = folder.write("masks.jsonl", good + row + "}\n" + good);
+      const Read strict = read(file, {.mask_key = "mask"});
+      CHECK(strict.status.code() == Code::bad_data);
+      CHECK_MESSAGE(has(strict.status.message(), file + ": line 2: "), strict.status.message());
+      CHECK_MESSAGE(has(strict.status.message(), error), strict.status.message());
+      CHECK(read(file, {.mask_key = "mask", .skip_bad = 1}).documents == Documents{"good", "good"});
+      CHECK(read(file).documents.size() == 3);
+    }
     const std::string two = folder.write("two.jsonl", "{\n{\n" + good);
     CHECK(has(read(two, {.skip_bad = 1}).status.message(), "line 2: it is no JSON: column 2: "));
     CHECK(has(read(two, {.skip_bad = 1}).status.message(), "data.skip_bad = 1"));
@@ -122,7 +184,12 @@ TEST_SUITE("corpus") {
     const std::string latin = folder.write("a.txt", "one\ncaf\xE9\ntwo");
     CHECK(has(read(latin).status.message(), "line 2, byte 3: not UTF-8"));
     CHECK(read(latin, {.skip_bad = 1}).documents == Documents{"one\ntwo"});
-    // So deep that a recursive parser overflows its stack.
+    // So deep that a recursive function overflows its stack.
+    const std::string nested = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+    CHECK(has(read(folder.write("nested.jsonl", "{\"text\":\"x\",\"mask\":" + nested + "}"),
+                   {.mask_key = "mask"})
+                  .status.message(),
+              "range 0 is another list"));
     const std::string deep = "{\"text\":\"x\",\"deep\":" + std::string(1 << 20, '[');
     CHECK(read(folder.write("deep.jsonl", deep)).status.code() == Code::bad_data);
     CHECK(read(folder.write("deep2.jsonl", deep + std::string(1 << 20, ']') + "}")).documents ==

@@ -4,7 +4,8 @@
     reference.py FOLDER [--bytes 600000] [--seed 1] [--every 3] [--time]
 
 Writes NAME.json for each tokenizer, texts.bin (each text: u32 bytes, UTF-8) and NAME.ids (for each text: u32 count, i32 ids,
-u32 bytes and UTF-8 of what decode() gives); and trained.json, byte-level BPE trained on the texts of train.bin.
+u32 bytes and UTF-8 of what decode() gives); NAME.masks (for each text: u32 2, i32 begin and end of a range of bytes; u32 count,
+i32 for each id: 1 if it stands for a character of the range); and trained.json, byte-level BPE trained on the texts of train.bin.
 tokenizer_json_test.cpp and bench tokenizer compare with them. --every: each
 n-th code point is tried alone; 1: all. --time: prints MB/s of one core for each tokenizer, and writes neither ids nor the
 texts of single code points.
@@ -208,6 +209,20 @@ def write_ids(path, tokenizer, texts):
             file.write(struct.pack(f"<I{len(ids)}iI", len(ids), *ids, len(back)) + back)
 
 
+def write_masks(path, tokenizer, texts):
+    """By the offsets of `tokenizers`, without the trimming of post-processors."""
+    plain = Tokenizer.from_str(json.dumps({**json.loads(tokenizer.to_str()), "post_processor": None}))
+    r = random.Random(11)
+    with open(path, "wb") as file:
+        for text in texts:
+            begin, end = sorted(r.randint(0, len(text)) for _ in range(2))
+            if r.random() < 0.5:
+                end = min(end, begin + r.randint(0, 9))
+            offsets = plain.encode(text, add_special_tokens=False).offsets
+            masked = [int(begin < end and first < end and max(last, first + 1) > begin) for first, last in offsets]
+            file.write(struct.pack(f"<IiiI{len(masked)}i", 2, len(text[:begin].encode()), len(text[:end].encode()), len(masked), *masked))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -230,6 +245,7 @@ def main():
         tokenizer.save(str(flags.folder / f"{name}.json"), pretty=False)
         if not flags.time:
             write_ids(flags.folder / f"{name}.ids", tokenizer, texts)
+            write_masks(flags.folder / f"{name}.masks", tokenizer, texts)
             continue
         begin = time.process_time()
         for text in texts:

@@ -1,0 +1,94 @@
+#include "runtime/data/json_row.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/utf8.hpp"
+
+namespace simplescale {
+
+namespace {
+
+/// The object in a JSON line. bad_data says what is wrong with it.
+Result<nlohmann::json> parse_line(std::string_view line) {
+  try {
+    return nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    const std::string what = error.what();
+    const size_t column = what.find("column ");
+    return Status(
+        Code::bad_data,
+        "it is no JSON: " + what.substr(column == what.npos ? what.find("] ") + 2 : column));
+  }
+}
+
+/// The text of a JSON line. bad_data names the texts that it has.
+Result<std::string> text_of(const nlohmann::json& object, const std::string& key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  if (found != object.end() && found->is_string()) return found->get<std::string>();
+  std::string members;
+  if (object.is_object())
+    for (const auto& [name, value] : object.items())
+      if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
+  return Status(Code::bad_data, "it has no text \"" + key + "\" (data.text_key); its texts are: " +
+                                    (members.empty() ? "none" : members));
+}
+
+/// A short text of a value. No recursion: a line may nest lists a million deep.
+std::string shown(const nlohmann::json& value) {
+  const bool flat = value.is_array() && value.size() <= 4 &&
+                    std::ranges::none_of(value, [](const auto& v) { return v.is_structured(); });
+  if (value.is_primitive() || flat) return value.dump().substr(0, 60);
+  return value.is_array() ? "another list" : "an object";
+}
+
+/// The masked ranges of a JSON line, in bytes of its text. bad_data names a range that is none.
+Result<IndexRanges> mask_of(const nlohmann::json& object, const std::string& key,
+                            std::string_view text) {
+  const auto found = object.find(key);
+  if (key.empty() || found == object.end() || found->is_null()) return IndexRanges();
+  const std::string list = "\"" + key + "\" (data.loss_mask_key)";
+  if (!found->is_array())
+    return Status(Code::bad_data, list + " is no list of ranges: [[begin, end], ...]");
+  std::vector<IndexRange> ranges;
+  for (const auto& range : *found) {
+    const std::string which = list + ": range " + std::to_string(ranges.size());
+    if (!range.is_array() || range.size() != 2 || !range[0].is_number_unsigned() ||
+        !range[1].is_number_unsigned() || range[0] > range[1])
+      return Status(Code::bad_data, which + " is " + shown(range) +
+                                        "; it must be [begin, end]: characters of the text, from "
+                                        "0, and begin no more than end");
+    ranges.push_back({range[0], range[1]});
+  }
+  IndexRanges characters = union_of(std::move(ranges));
+  uint64_t character = 0;
+  size_t byte = 0;
+  for (IndexRange& range : characters)
+    for (uint64_t* bound : {&range.begin, &range.end}) {
+      for (; character < *bound && byte < text.size(); ++character)
+        byte += code_point_at(text, byte).bytes;
+      if (character < *bound)
+        return Status(Code::bad_data, list + ": [" + std::to_string(range.begin) + ", " +
+                                          std::to_string(range.end) +
+                                          "] is beyond the text, which has " +
+                                          std::to_string(character) + " characters");
+      *bound = byte;
+    }
+  return characters;
+}
+
+}  // namespace
+
+Result<JsonRow> read_json_row(std::string_view line, const std::string& text_key,
+                              const std::string& mask_key) {
+  SS_ASSIGN(const nlohmann::json object, parse_line(line));
+  JsonRow row;
+  SS_ASSIGN(row.text, text_of(object, text_key));
+  SS_ASSIGN(row.masked, mask_of(object, mask_key, row.text));
+  return row;
+}
+
+}  // namespace simplescale
