@@ -13,9 +13,14 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.rows = static_cast<int>(plan.rows());
   const auto row = static_cast<uint64_t>(plan.topology.shards * plan.micro_batch_size);
-  for (size_t i = 0; i + 1 < plan.batch.runs().size(); ++i)
+  for (size_t i = 0; i + 1 < plan.batch.runs().size(); ++i) {
+    const uint64_t size = plan.batch.runs()[i].size;
+    // Steps that this layout cannot divide are over (check_batches()).
+    const bool divided =
+        size % row == 0 && size / row >= static_cast<uint64_t>(plan.topology.groups);
     o.warmup.push_back(
-        {plan.batch.runs()[i + 1].first - 1, static_cast<int>(plan.batch.runs()[i].size / row)});
+        {plan.batch.runs()[i + 1].first - 1, divided ? static_cast<int>(size / row) : 0});
+  }
   o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);

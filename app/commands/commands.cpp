@@ -26,6 +26,7 @@
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/data/divide_batches.hpp"
 #include "runtime/http/facts.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
@@ -88,9 +89,20 @@ Status prepare_command(const std::string& config, const Overrides& overrides, in
   return prepare_data(loaded.config, jobs);
 }
 
+namespace {
+/// A warning if the layout suits no new run, only one that is behind its batch warm-up.
+std::string batches_text(const Config& config) {
+  const auto plan = make_plan(config);
+  const Status divided = plan.ok() ? check_batches(*plan, 0) : Status();
+  return divided.ok() ? "" : "\nwarning: " + divided.message() + "\n";
+}
+}  // namespace
+
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
   SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
-  return print(changed ? show_changed(loaded) : show_config(loaded) + mixture_text(loaded.config));
+  return print(changed ? show_changed(loaded)
+                       : show_config(loaded) + mixture_text(loaded.config) +
+                             batches_text(loaded.config));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {

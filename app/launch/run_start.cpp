@@ -24,6 +24,7 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/divide_batches.hpp"
 #include "runtime/data/mixture_report.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
@@ -161,6 +162,10 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
     config.run.name = name;
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
+  // A new run begins with step 1; open_run_folder() knows where another one goes on.
+  std::error_code error;
+  if (config.run.from.empty() && !fs::exists(RunFolder{run_folder(config)}.config(), error))
+    SS_RETURN_IF_ERROR(check_batches(plan, 0));
   return RunStart{std::move(config), plan};
 }
 
@@ -228,6 +233,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_RETURN_IF_ERROR(restore_from_bucket(run, config, plan));
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
   const uint64_t step = newest_step(config);
+  SS_RETURN_IF_ERROR(check_batches(plan, step));
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());

@@ -469,6 +469,8 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   const auto end_on_error = [&](const Status& status) {
     return status.ok() ? status : p.end(status.in(at_step(step)));
   };
+  if (rows_of(p.options, step) == 0)
+    return Status(Code::bad_config, at_step(step) + ": its batch does not suit this layout");
   StepResult result;
   {
     const Stopwatch watch(result.step_ms);

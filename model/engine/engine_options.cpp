@@ -16,7 +16,8 @@ uint64_t rows_of(const EngineOptions& options, uint64_t step) {
 
 std::vector<int> rows_of_steps(const EngineOptions& options) {
   std::vector<int> rows{options.rows};
-  for (const WarmupRows& warmup : options.warmup) rows.push_back(warmup.rows);
+  for (const WarmupRows& warmup : options.warmup)
+    if (warmup.rows > 0) rows.push_back(warmup.rows);
   return rows;
 }
 

@@ -16,7 +16,7 @@ namespace simplescale {
 /// Steps up to this one have so many rows.
 struct WarmupRows {
   uint64_t until_step = 0;
-  int rows = 1;  // at most EngineOptions::rows, at least G
+  int rows = 1;  // at most EngineOptions::rows, at least G; 0: the layout cannot train these steps
 };
 
 /// S = shard.size() trainers per group, G = replicate.size() groups. A step has M = K * S leaves
@@ -44,7 +44,7 @@ struct EngineOptions {
 
 /// Rows of a step (from 1), over all groups.
 uint64_t rows_of(const EngineOptions& options, uint64_t step);
-/// The numbers of rows that steps have, without order.
+/// The numbers of rows that steps have which can be trained, without order.
 std::vector<int> rows_of_steps(const EngineOptions& options);
 
 /// bad_config: what is wrong with the options for `groups` groups of `shards` trainers.

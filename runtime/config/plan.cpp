@@ -33,6 +33,8 @@ Status check_batch(const std::string& key, int64_t wanted, const Plan& plan) {
              (below > 0 ? text(below) + " or " : "") + text(below + unit));
 }
 
+/// Whether the layout can divide its steps is asked when it is known which steps are still to come:
+/// check_batches() in runtime/data/divide_batches.hpp.
 Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& plan) {
   const std::string key =
       "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);
@@ -44,7 +46,12 @@ Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& pl
     return bad(key + " has global_batch_size = " + text(stage.global_batch_size) +
                "; it must be at least 1 and at most train.global_batch_size, " +
                text(plan.global_batch_size));
-  return check_batch(key + " has global_batch_size", stage.global_batch_size, plan);
+  const int64_t samples = plan.micro_batch_size,
+                below = stage.global_batch_size / samples * samples;
+  if (stage.global_batch_size % samples == 0) return {};
+  return bad(key + " has global_batch_size = " + text(stage.global_batch_size) +
+             ", which is not a multiple of train.micro_batch_size = " + text(samples) + ": use " +
+             (below > 0 ? text(below) + " or " : "") + text(below + samples));
 }
 
 /// Sets accumulation, leaves, global_batch_size, batch and tokens_per_step; also if

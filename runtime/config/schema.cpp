@@ -134,7 +134,7 @@ const Key table[] = {
   {"train", "warmup_steps", REF(train.warmup_steps), {-1, 1e12}, recipe, "Length of the warm-up in steps. -1: by warmup_tokens or warmup_iters; if no one is set, 5 % of the run, at most 2000 steps."},
   {"train", "warmup_tokens", REF(train.warmup_tokens), {-1, 1e18}, recipe, "Length of the warm-up in tokens, rounded up to whole steps. -1: not set."},
   {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: not set."},
-  {"train", "batch_warmup", REF(train.batch_warmup), any, run, "Smaller batches at the beginning: [[train.batch_warmup]] with until_tokens (rounded up to whole steps) and global_batch_size, in ascending order. After the last one: train.global_batch_size."},
+  {"train", "batch_warmup", REF(train.batch_warmup), any, run, "Smaller batches at the beginning: [[train.batch_warmup]] with until_tokens (rounded up to whole steps) and global_batch_size, a multiple of micro_batch_size x trainers of a group, in ascending order. After the last one: train.global_batch_size."},
   {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of matrices; norms and biases do not decay, unless train.group says so."},
   {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
   {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/data/divide_batches.hpp"
 
 namespace simplescale {
 
@@ -33,8 +34,7 @@ Status RingFiller::start(const FillPlan& plan) {
   const BatchLayout& layout = plan.layout;
   bool fits = plan.trainers.size() <= shape.rings && layout.groups > 0 && layout.shards > 0 &&
               layout.micro_batch_size == shape.micro_batch_size;
-  for (const BatchSchedule::Steps& run : layout.batch.runs())
-    fits = fits && layout.rows(run.first) >= layout.groups;
+  fits = fits && !undivided_from(layout, plan.start_step + 1);
   for (const auto& trainer : plan.trainers)
     fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
   if (!fits)

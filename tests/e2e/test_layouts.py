@@ -78,6 +78,26 @@ class Layouts(Case):
         self.assertEqual(steps[30]["tokens"], (6 * 12 + 8 * 24 + 16 * 144) * 24)
         self.assertEqual([m["loss"] for m in steps.values()], losses[1, 1, "no_shard"])
 
+    def test_a_batch_warm_up_does_not_bind_the_layout_of_the_steps_behind_it(self):
+        """5 steps of 4 samples, then 24: three groups share 4 rows unevenly; eight trainers cannot share them at all."""
+        flags = [*STEPS, "--train.batch_warmup=[{until_tokens=480, global_batch_size=4}]", "--train.global_batch_size=24",
+                 "--train.schedule=constant", "--train.warmup_steps=1", "--train.max_steps=9"]
+        expected = self.digest(self.train("whole", *flags))
+        self.assertEqual(self.digest(self.train("uneven", *flags, *self.layout(3, 1, "no_shard"))), expected)
+        wide = self.layout(4, 2, "hybrid_shard")
+        self.command("train", self.config, f"--run={self.folder}/new", *flags, *wide, code=78)
+        self.assertIn("train.batch_warmup: step 1 has 4 samples, which 4 groups of 2 trainers x 1 sample cannot divide", self.stderr)
+        self.assertIn("or at most 2 groups", self.stderr)
+        self.assertFalse((self.folder / "new" / "logs").exists(), "nothing was started")
+        self.assertIn("warning: train.batch_warmup: step 1 has 4 samples", self.command("config", "show", self.config, *flags, *wide))
+        run = self.train("begun", *flags, "--train.max_steps=3")
+        self.command("train", self.config, f"--run={run}", *flags, *wide, code=78)
+        self.assertIn("step 4 has 4 samples", self.stderr)
+        self.train("begun", *flags, "--train.max_steps=5")
+        self.train("begun", *flags, *wide)
+        self.assertEqual(self.digest(run), expected)
+        self.assertIn("9 steps of 4 to 24 samples, each sample exactly once", self.verify(run))
+
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)

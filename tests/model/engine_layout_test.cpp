@@ -160,8 +160,18 @@ TEST_SUITE("engine_layout") {
           .code();
     };
     CHECK(refused() == Code::bad_config);
+    options.warmup = {{2, 3}};
+    CHECK(check(options, 1, 3).ok());
+    CHECK(check(options, 1, 4).code() == Code::bad_config);  // fewer rows than groups
+    // Steps that the layout cannot train: behind them it can be used, within them it cannot.
+    World begun(options_of({1, 1}, 12), 1, 1, fake_backends());
+    begun.initialize();
+    begun.train(1, 2);
     options.warmup = {{2, 0}};
-    CHECK(refused() == Code::bad_config);
+    World behind(options, 1, 1, fake_backends(), std::move(begun.states));
+    behind.train(3, 4);
+    CHECK(behind.digest() == expected);
+    CHECK(behind.step(behind.seats[0], 2).status().code() == Code::bad_config);
   }
 
   TEST_CASE(

@@ -152,7 +152,8 @@ global_batch_size = 8
              "\nglobal_batch_size = " + std::to_string(size) + "\n";
     };
     CHECK(error(stage(1000, 4)).empty());
-    CHECK(error(stage(1000, 3)).find("use 2 or 4") != std::string::npos);
+    CHECK(error(stage(1000, 3)).find("train.micro_batch_size = 2: use 2 or 4") !=
+          std::string::npos);
     CHECK(error(stage(1000, 10)).find("at most train.global_batch_size, 8") != std::string::npos);
     CHECK(error(stage(1000, 0)).find("at least 1") != std::string::npos);
     CHECK(error(stage(0, 4)).find("ends before it begins") != std::string::npos);

@@ -128,6 +128,15 @@ TEST_SUITE("ring filler") {
     CHECK(filler.start(plan).code() == Code::bad_config);
     plan.layout = equal_steps(3, 2, 2, B);  // one group has no row
     CHECK(filler.start(plan).code() == Code::bad_config);
+    // A batch warm-up that the layout cannot divide does not matter once it is over.
+    const BatchSchedule::Stage warmup[] = {{B, 3 * B}};  // steps 1 to 3 have one row
+    plan.layout = {2, 1, B, BatchSchedule(2 * B, warmup)};
+    plan.trainers = {{0, 0}, {1, 0}};
+    plan.start_step = 2;
+    CHECK(filler.start(plan).code() == Code::bad_config);
+    plan.start_step = 3;
+    REQUIRE(filler.start(plan).ok());
+    CHECK(read_steps(rings, 1, 6, 3, 1, plan) == std::vector<uint64_t>{3 * B + B, 3 * B + B + 1});
   }
 
   TEST_CASE(
