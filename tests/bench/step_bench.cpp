@@ -2,10 +2,12 @@
 // that Muon takes to orthogonalize all matrices, which the trainers of a run share.
 //
 //   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
+//                            [block_size=T]
 //
 // 1, 2: the number of threads. Default: micro and mini, both precisions, 1 and 2 threads. N: the
 // mean length of documents that do not see each other, in tokens; 0, the default: samples are
-// whole. Prints one JSON line per combination; runs on the CPU.
+// whole. T: tokens of a sample in place of the preset's; a step has as many tokens as before. Prints
+// one JSON line per combination; runs on the CPU.
 #include <time.h>
 
 #include <algorithm>
@@ -173,12 +175,13 @@ void measure(const Preset& preset, DType precision, int threads, int documents) 
   std::sort(muon_times.begin(), muon_times.end());
   const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
   std::printf(
-      "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"documents\": %d, "
+      "{\"preset\": \"%s\", \"block_size\": %d, \"dtype\": \"%s\", \"threads\": %d, \"documents\": "
+      "%d, "
       "\"tokens_per_second\": %.1f, "
       "\"step_ms_median\": %.2f, "
       "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"muon_ms_median\": %.2f, \"loss\": %.4f}\n",
-      preset.name, to_string(precision), threads, documents, tokens / median * 1e3, median,
-      times[0], cpu, muon_times[2], loss);
+      preset.name, static_cast<int>(preset.shape.block_size), to_string(precision), threads,
+      documents, tokens / median * 1e3, median, times[0], cpu, muon_times[2], loss);
   std::fflush(stdout);
 }
 
@@ -193,10 +196,18 @@ int main(int argc, char** argv) {
   const bool any_dtype = named("float32") || named("bfloat16"),
              any_threads = named("1") || named("2");
   std::vector<int> documents;
-  for (const std::string& word : words)
+  int block_size = 0;
+  for (const std::string& word : words) {
     if (word.starts_with("documents=")) documents.push_back(std::atoi(word.c_str() + 10));
+    if (word.starts_with("block_size=")) block_size = std::atoi(word.c_str() + 11);
+  }
   if (documents.empty()) documents.push_back(0);
-  for (const Preset& preset : kPresets)
+  for (Preset preset : kPresets) {
+    if (block_size > 0) {
+      const auto tokens = preset.micro_batch_size * static_cast<int>(preset.shape.block_size);
+      preset.micro_batch_size = std::max(1, tokens / block_size);
+      preset.shape.block_size = block_size;
+    }
     if (any_preset ? named(preset.name) : preset.name != std::string("small"))
       for (DType precision : {DType::f32, DType::bf16})
         if (!any_dtype || named(to_string(precision)))
@@ -204,4 +215,5 @@ int main(int argc, char** argv) {
             for (const int length : documents)
               if (!any_threads || named(std::to_string(threads)))
                 measure(preset, precision, threads, length);
+  }
 }
