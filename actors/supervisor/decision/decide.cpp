@@ -177,16 +177,16 @@ void Decider::operator()(const TrainerDown& e) {
   plan();
 }
 
-/// The agent of `node` could not send a copy to a generation.
 void Decider::agent_failed(const TrainerIdle& e) {
   if (e.fault == Fault::bad_copy) discard_copy(e.suspect, e.step);
-  if (e.generation != s_.generation || !all_in_generation()) return;  // GEN-1
+  const bool current = e.generation == s_.generation && all_in_generation();  // GEN-1
+  if (!current || !awaiting_first_step()) return;
   if (e.fault == Fault::bad_copy) record_failure(e.trainer);
   fence("detect", event_kind(e.fault), e.trainer, e.reason);
 }
 
 void Decider::operator()(const TrainerIdle& e) {
-  if (s_.nodes.contains(e.trainer)) return agent_failed(e);
+  if (find_node(e.trainer)) return agent_failed(e);
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (trainer->state == TrainerState::down && e.generation + 1 >= s_.generation) {

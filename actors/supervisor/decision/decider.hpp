@@ -121,6 +121,7 @@ class Decider {
   /// True if enough cells remain without this node.
   bool can_spare(const std::string& name) const;
 
+  /// An agent could not send a copy to a generation.
   void agent_failed(const TrainerIdle& e);
 
   // --- Effects ---

@@ -151,6 +151,10 @@ TEST_CASE("job: JOB-1: an agent sends what its node's memory holds while no trai
   SUBCASE("a failure of another generation has no effect") {
     CHECK(decide(late, s, TrainerIdle{"n0", generation - 1, 0, {}, Fault::failed}).actions.empty());
   }
+  SUBCASE("nor has one once the generation has made a step") {
+    decide(late, s, StepCommitted{generation, 7});
+    CHECK(decide(late, s, TrainerIdle{"n0", generation, 0, {}, Fault::failed}).actions.empty());
+  }
   SUBCASE("a copy is damaged: the agent ends the generation, and the copy is not used again") {
     const Decision d =
         decide(late, s, TrainerIdle{"n0", generation, 0, {}, Fault::bad_copy, 6, "n0", "its hash"});
