@@ -38,6 +38,11 @@ TEST_SUITE("divide batches") {
           "trainers x micro_batch_size divides 12");
   }
 
+  TEST_CASE("divide batches: one group must divide its samples, too") {
+    CHECK(error(1, 4, 0).starts_with("train.batch_warmup: step 1 has 12 samples"));
+    CHECK(error(1, 4, 4) == "");
+  }
+
   TEST_CASE("divide batches: only steps that are still to come matter") {
     CHECK(error(8, 1, 3).starts_with("train.batch_warmup: step 4 has 12 samples"));
     CHECK(error(8, 1, 3).ends_with("cannot divide: use at most 6 groups"));

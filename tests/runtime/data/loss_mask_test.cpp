@@ -97,7 +97,9 @@ TEST_SUITE("loss mask") {
           Numbers window;
           for (const uint64_t n : masked)
             if (n >= begin && n < end) window.push_back(n);
-          REQUIRE(numbers_of(mask->masked(begin, end).take()) == window);
+          const IndexRanges found = mask->masked(begin, end).take();
+          REQUIRE(numbers_of(found) == window);
+          for (const IndexRange& range : found) REQUIRE(range.begin < range.end);
         }
     }
   }
@@ -139,6 +141,7 @@ TEST_SUITE("loss mask") {
     for (uint64_t i = 10; i < 20; ++i) masked.push_back(i);
     for (const uint64_t i : {59, 90, 99}) masked.push_back(i);
     for (const int64_t block : {1, 3, 9, 11, 33, 99}) CHECK(untrained(data.train, block) == masked);
+    CHECK((all_tokens(data.train)[0] & kNotTrained) == 0);
     for (uint64_t first = 0; first < 98; ++first) {
       CAPTURE(first);
       Numbers later;
