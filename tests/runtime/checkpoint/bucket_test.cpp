@@ -230,6 +230,18 @@ TEST_SUITE("bucket") {
     const TempFolder other;
     CHECK(f.bucket().fetch_newest(other.path(), some_shape()).status().code() == Code::bad_config);
     CHECK(std::filesystem::is_empty(other.path()));
+    CheckpointBucket bucket = f.bucket();
+    const auto index = bucket.read();
+    REQUIRE((index.ok() && *index));
+    const auto fetch = [&](size_t i) {
+      return bucket.fetch((*index)->checkpoints[i], other.path() + "/fetched").status().code();
+    };
+    CHECK(fetch(1) == Code::bad_data);
+    CHECK(std::filesystem::is_empty(other.path()));
+    // Another manifest.json than the one that `latest` lists, although it says the same.
+    const std::string manifest = "damaged/" + (*index)->checkpoints[0].folder + "/manifest.json";
+    REQUIRE(store.put(manifest, store.get(manifest, 1 << 20)->text + "\n").ok());
+    CHECK(fetch(0) == Code::bad_data);
   }
 
   TEST_CASE("CHECKPOINT-5: under random faults of the server it ends with the newest") {
