@@ -160,6 +160,11 @@ TEST_CASE("verify: each generation has an event, and its trainers belong to its 
   run.events = event("null");
   CHECK_HAS(run.problems(), "metrics.jsonl: generation 1 is in no line of events.jsonl");
   CHECK_HAS(run.problems(), "ledger.jsonl: generation 1 is in no line of events.jsonl");
+  run.events += event_of(101, "took_over", "");  // its supervisor died with its last events
+  CHECK(run.problems() == "");
+  run.events += event_of(7, "committed", "");
+  CHECK_HAS(run.problems(), "generation 1 is in no line of events.jsonl");
+  run.events = event("null");
   run.events += event_of(1, "validated", "");  // from a version that did not record layouts
   CHECK(run.problems() == "");
   run.events += joined(1, R"([["n0"],["n1"]])");
