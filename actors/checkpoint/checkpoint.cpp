@@ -174,11 +174,9 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
 
 std::vector<uint64_t> prune(const PublisherOptions& options, uint64_t until_step) {
   LeaderFiles files(options.leads);
-  if (Status pruned = prune_checkpoints(
-          options.folder,
-          {options.keep, options.permanent_every_steps, options.keep_best, until_step},
-          Verify::sizes, files);
-      !pruned.ok())
+  KeepRules rules = options.keep;
+  rules.until_step = until_step;
+  if (Status pruned = prune_checkpoints(options.folder, rules, Verify::sizes, files); !pruned.ok())
     log::warn("cannot remove old checkpoints: {}", pruned.message());
   return checkpoint_steps(options.folder);
 }

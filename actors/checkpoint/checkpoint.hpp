@@ -17,6 +17,7 @@
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
 #include "runtime/base/retries.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
 
 namespace simplescale {
@@ -78,9 +79,8 @@ struct PublisherOptions {
   std::string precision, resume, tokenizer;  // as in CheckpointInfo
   bool ema = false;                          // likewise
   uint64_t tokens_per_sample = 0;
-  size_t keep = 3, keep_best = 0;
-  uint64_t permanent_every_steps = 0;
-  Retries retries;  // of publishing, after an I/O error
+  KeepRules keep = {.keep = 3};  // until_step is that of local::PruneCheckpoints
+  Retries retries;               // of publishing, after an I/O error
   /// CheckpointInfo::resume of a run with data.blend (mixture_record.hpp). Null: no data.blend.
   std::function<std::string(uint64_t next_sample)> mixture_at;
 };

@@ -55,9 +55,9 @@ struct NodeOrders {
 /// else.
 std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job);
 
-/// locals: the trainers of this node that are up, and its agent. A trainer whose data_address differs from the one
-/// in `job` is left out: its process is a new one, of which the supervisor is about to hear.
-/// bad_data: the job contradicts itself, or names a peer copy that is not here.
+/// locals: the trainers of this node that are up, and its agent. A trainer whose data_address
+/// differs from the one in `job` is left out: its process is a new one, of which the supervisor is
+/// about to hear. bad_data: the job contradicts itself, or names a peer copy that is not here.
 Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
                              const std::vector<LocalTrainer>& locals,
                              const PeerSegment& peer_segment);

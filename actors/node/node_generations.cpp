@@ -65,9 +65,7 @@ void join(Self* self, const JoinGeneration& job) {
   }
   for (JoinTrainer& order : orders->trainers) {
     if (order.trainer == o.name()) {
-      const auto shards = static_cast<size_t>(o.plan.topology.shards);
-      send_from_memory(self, o.plane, std::move(order),
-                       shard_layout(units_of(o.plan.shape), shards).total,
+      send_from_memory(self, o.plane, std::move(order), o.states->total(trainer_name(o.name(), 0)),
                        static_cast<int>(o.config.parallel.collective_timeout_ms));
       continue;
     }

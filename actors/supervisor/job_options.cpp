@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/checkpoint/uploader.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/training/names.hpp"
 
@@ -59,9 +60,7 @@ PublisherOptions publisher_options(const JobOptions& o) {
     };
   }
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
-  p.keep = static_cast<size_t>(o.config.checkpoint.keep);
-  p.keep_best = static_cast<size_t>(o.config.checkpoint.keep_best);
-  p.permanent_every_steps = static_cast<uint64_t>(o.config.checkpoint.permanent_every_steps);
+  p.keep = keep_rules(o.config);
   return p;
 }
 

@@ -30,7 +30,8 @@ bool is_hugging_face(const std::string& folder) {
   return has(folder, "config.json") && !has(folder, "manifest.json") && !has(folder, "config.toml");
 }
 
-/// An object store's checkpoint is downloaded, and a Hugging Face folder imported, to `imported` first.
+/// An object store's checkpoint is downloaded to `imported` first, and a Hugging Face folder is
+/// imported to it.
 Result<Checkpoint> open_parent(const std::string& from, const std::string& imported) {
   std::error_code error;
   fs::remove_all(imported, error);  // of a start that was killed

@@ -115,7 +115,7 @@ TEST_SUITE("publisher") {
 
   TEST_CASE("publisher: a checkpoint records the validation loss of its step") {
     Job job;
-    job.options.keep_best = 1;
+    job.options.keep.keep_best = 1;
     const caf::actor publisher = job.publisher();
     job.self->send(publisher, local::StepValidated{7, 1.5});
     for (const size_t shard : {0, 1}) job.report(publisher, shard);
