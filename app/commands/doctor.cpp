@@ -14,6 +14,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/fleet_doctor.hpp"
+#include "app/launch/bucket_check.hpp"
 #include "app/launch/mixture_text.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
@@ -90,7 +91,8 @@ std::string trusted_here(const Config& config) {
 }
 
 Status check_this_machine(const Config& config, const std::string& folder, bool json) {
-  const std::vector<CheckResult> results = check_machine(folder);
+  std::vector<CheckResult> results = check_machine(folder);
+  for (CheckResult& result : check_buckets(config)) results.push_back(std::move(result));
   utsname name{};
   uname(&name);
   const auto memory_gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *

@@ -153,7 +153,10 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
   std::vector<NamedTokens> found;
   if (!o.data.empty()) {
     SS_RETURN_IF_ERROR(check_is_tokens(o.data, o.checkpoint, model.tokenizer));
-    SS_ASSIGN(Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
+    Config config;
+    config.data.source = o.data;
+    SS_ASSIGN(const DataFiles files, DataFiles::of(config));
+    SS_ASSIGN(Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0, files));
     SS_RETURN_IF_ERROR(use_documents_of_run(o, model, dataset));
     found.push_back({"", dataset.validation.tokens() > 0 ? dataset.validation : dataset.train});
   } else {

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "actors/diagnosis/node_check.hpp"
+#include "app/launch/bucket_check.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/report.hpp"
@@ -246,6 +247,8 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
     ends.push_back(end);
   }
   for (CheckResult& result : links.check(ends)) results.push_back(std::move(result));
+  for (CheckResult& result : check_buckets(o.config))
+    if (!result.ok) results.push_back(std::move(result));
   results.push_back({"program", true, 0, "", program_facts()});
   SS_RETURN_IF_ERROR(
       rendezvous.publish("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));

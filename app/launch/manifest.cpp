@@ -16,6 +16,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "transport/ucx/version.hpp"
 
 namespace simplescale {
@@ -74,9 +75,22 @@ json record_facts(const FileRecord& record) {
   return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
 }
 
+/// Of a source in a bucket: the etag of each object stands for its hash.
+json bucket_facts(const std::string& source, const DataFiles& files) {
+  const auto found = files.find(source);
+  json facts = {{"path", found.ok() ? *found : source}, {"files", json::array()}};
+  for (const DataFiles::Object& object : files.listed(facts["path"]))
+    facts["files"].push_back({{"name", object.path},
+                              {"bytes", object.bytes},
+                              {"etag", object.etag},
+                              {"xxh3_128", nullptr}});
+  return facts;
+}
+
 /// Of data.source.
-json source_facts(const Config& config) {
+json source_facts(const Config& config, const DataFiles& data_files) {
   const std::string path = token_path(config);
+  if (is_s3_url(path)) return bucket_facts(path, data_files);
   json facts = {{"path", path}, {"files", json::array()}};
   std::error_code error;
   if (const auto made = read_manifest(path); made.ok()) {
@@ -88,7 +102,8 @@ json source_facts(const Config& config) {
     return facts;
   }
   const bool folder = fs::is_directory(path, error);
-  for (const std::string& file : folder ? token_files(path) : std::vector{token_file_of(path)}) {
+  for (const std::string& file :
+       folder ? DataFiles().token_files(path) : std::vector{token_file_of(path)}) {
     facts["files"].push_back(file_facts(file));
     const std::string mask = loss_mask_of(file);
     if (mask != file && fs::exists(mask, error)) facts["files"].push_back(file_facts(mask));
@@ -97,10 +112,10 @@ json source_facts(const Config& config) {
 }
 
 /// Of data.source; with data.blend: of each source by its name.
-json data(const Config& config) {
-  if (config.data.blend.empty()) return source_facts(config);
+json data(const Config& config, const DataFiles& files) {
+  if (config.data.blend.empty()) return source_facts(config, files);
   json facts = json::object();
-  for (const auto& [name, of] : sources_of(config)) facts["blend"][name] = source_facts(of);
+  for (const auto& [name, of] : sources_of(config)) facts["blend"][name] = source_facts(of, files);
   return facts;
 }
 
@@ -116,7 +131,7 @@ std::map<std::string, json> files_of(const json& data) {
 
 /// True for tokens and their loss masks.
 bool makes_samples(const std::string& file) {
-  return file.ends_with(".bin") || file.ends_with(".mask");
+  return file.ends_with(".bin") || file.ends_with(".mask") || file.ends_with(".idx");
 }
 
 /// Of one source. bad_data: a data file has another size or hash than at the previous start, or
@@ -139,7 +154,8 @@ Status same_source(const json& before, const json& now) {
     if (found == is.end()) continue;
     const json hash = file.value("xxh3_128", json()), hash_now = found->second["xxh3_128"];
     const bool other_hash = hash.is_string() && hash_now.is_string() && hash != hash_now;
-    if (file.value("bytes", json()) != found->second["bytes"] || other_hash)
+    if (file.value("bytes", json()) != found->second["bytes"] || other_hash ||
+        file.value("etag", json()) != found->second.value("etag", json()))
       return failed(name, "has changed");
   }
   return {};
@@ -199,13 +215,13 @@ std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
   return changes;
 }
 
-Status record_start(const RunFolder& run, const Config& config, uint64_t step,
-                    const std::vector<ConfigChange>& changes) {
+Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
+                    uint64_t step, const std::vector<ConfigChange>& changes) {
   json document = read_starts(run);
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
-  json facts = data(config), tasks;
+  json facts = data(config, files), tasks;
   if (!config.train.tasks.empty()) tasks = file_facts(config.train.tasks);
   if (!starts.empty() && starts.back().is_object()) {
     const json& before = starts.back();

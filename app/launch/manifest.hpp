@@ -8,6 +8,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/data/data_files.hpp"
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
@@ -27,8 +28,8 @@ struct ConfigChange {
 /// Token files of more than 256 MiB that `prepare` did not write are recorded with their size but
 /// without a hash. bad_data: the data, or the file train.tasks, differs from the previous start's;
 /// io: the file cannot be written.
-Status record_start(const RunFolder& run, const Config& config, uint64_t step,
-                    const std::vector<ConfigChange>& changes);
+Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
+                    uint64_t step, const std::vector<ConfigChange>& changes);
 /// The changes of the newest start. Empty if the manifest cannot be read.
 std::vector<ConfigChange> recorded_changes(const RunFolder& run);
 

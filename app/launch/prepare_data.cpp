@@ -51,6 +51,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   options.corpus = {.text_key = config.data.text_key,
                     .mask_key = config.data.loss_mask_key,
                     .skip_bad = static_cast<uint64_t>(config.data.skip_bad)};
+  if (auto files = DataFiles::of_texts(config); files.ok()) options.corpus.files = *files;
   options.folder = data_folder(config);
   options.tokenizer_path = tokenizer_file(config);
   options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
@@ -137,6 +138,7 @@ Status prepare_data(const Config& config, int jobs) {
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
     if (source_is_tokens(source.config)) continue;
+    SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
     PrepareOptions options = options_of(source.config, shape);
     options.jobs = jobs;
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));

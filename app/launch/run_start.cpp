@@ -228,7 +228,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
                   "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
-  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   SS_ASSIGN(const auto tasks, task_tokens(config, plan.shape, data.tokenizer));
   SS_RETURN_IF_ERROR(restore_from_bucket(run, config, plan));
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
@@ -237,7 +237,8 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
-  SS_RETURN_IF_ERROR(record_start(run, config, step, changes));
+  SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes));
+  if (data.files.in_bucket()) SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
   SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
   return write_file_atomic(run.config(), to_toml(config));
 }
@@ -274,7 +275,7 @@ Result<RunLock> lock_run(const RunFolder& run) {
 Status prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_tasks(config));  // before what takes long
   SS_RETURN_IF_ERROR(prepare_data(config));
-  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
   for (const std::string& warning : mixture_warnings(uses))

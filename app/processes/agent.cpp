@@ -52,7 +52,9 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
             TokenRings::create("ss-" + instance + "-" + node_name(node) + "-tokens", shape));
   return std::make_shared<RingFiller>(
       std::move(rings), data.train(), sample_order(config, plan, data),
-      [](const Status& status) { log::error("the dataloader failed: {}", status.message()); });
+      [](const Status& status) { log::error("the dataloader failed: {}", status.message()); },
+      // Reads from a bucket have been tried for as long as trainers wait.
+      data.files.in_bucket() ? Retries{.tries = 0} : Retries{});
 }
 
 /// The CPUs of each trainer of this node. Nodes on the same host get different CPUs.

@@ -67,6 +67,9 @@ void check_urls(const Config& c, std::vector<Status>& problems) {
   };
   if (!c.checkpoint.upload.empty()) check("checkpoint.upload", c.checkpoint.upload);
   if (is_s3_url(c.run.from)) check("run.from", c.run.from);
+  if (is_s3_url(c.data.source)) check("data.source", c.data.source);
+  for (const BlendSource& source : c.data.blend)
+    if (is_s3_url(source.source)) check("data.blend", source.source);
 }
 
 Status check_model(const Config& c) {

@@ -124,6 +124,8 @@ struct DataConfig {
   bool ledger = true;
   std::string skip_samples;  // left out of training (skipped_samples.hpp)
   int64_t ring_batches = 8;  // micro-batches queued for each trainer
+  std::string cache_folder;  // of what is read from a bucket; empty: /var/tmp
+  double cache_gb = 16;      // its bound, of each host
 };
 
 struct TrainConfig {

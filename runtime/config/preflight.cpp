@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/process.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
@@ -201,8 +202,8 @@ Status check_data(const Config& config, const Plan& plan, const PreflightInput& 
   if (data.source.empty() && data.blend.empty() && !fs::exists(data_folder(config), ignored))
     return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
   const auto check = [&](const std::string& key, const std::string& source) {
-    if (source.empty() || source.starts_with("debian:") || fs::exists(source, ignored) ||
-        fs::exists(source + ".idx", ignored))
+    if (source.empty() || source.starts_with("debian:") || is_s3_url(source) ||
+        fs::exists(source, ignored) || fs::exists(source + ".idx", ignored))
       return Status();
     return Status(Code::bad_data,
                   key + "source = \"" + source + "\": there is no such file or folder");

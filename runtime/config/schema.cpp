@@ -101,7 +101,7 @@ const Key table[] = {
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
-  {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, or \"debian:<package>\" (text from an installed Debian package).", true},
+  {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},
   {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens). A source without weight is used by the stages that name it (docs/data.md).", true},
   {"data", "stage", REF(data.stage), any, recipe, "Other weights later in the run: [[data.stage]] with from_tokens (rounded up to whole samples) and weights = { NAME = WEIGHT }; sources that it does not name rest."},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
@@ -119,6 +119,8 @@ const Key table[] = {
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
   {"data", "skip_samples", REF(data.skip_samples), any, recipe, "Samples that are left out of training, as ledger.jsonl numbers them: \"84-87,92\". Later samples move up. --skip-samples adds to it; a run never takes a sample back."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches queued for each trainer in shared memory."},
+  {"data", "cache_folder", REF(data.cache_folder), any, no, "Folder on a local disk for what is read from s3:// (docs/object-stores.md#data). Empty: /var/tmp. All runs of a user on a host share its subfolder simplescale-UID.", true},
+  {"data", "cache_gb", REF(data.cache_gb), {0.001, 1e6}, no, "Most that cache_folder may hold, in 10^9 bytes; what was not read for the longest time goes first."},
 
   {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, recipe, "Length of the run in tokens. 0: no limit. The run ends at the first limit reached among max_tokens, max_iters and max_steps."},
   {"train", "max_iters", REF(train.max_iters), {0, 1e12}, recipe, "Length of the run in micro-batches per trainer. 0: no limit."},

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "runtime/data/json_row.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/data/parquet/library.hpp"
+#include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
 
@@ -198,6 +200,44 @@ Result<std::string> read_bible() {
   return bible_prose(program->output);
 }
 
+bool is_text_file(const std::string& path) {
+  return without_compression(path).ends_with(".txt") || has_text_key(path);
+}
+
+Status no_text_in(const std::string& folder) {
+  return bad(folder,
+             "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
+             ".xz, .bz2)");
+}
+
+/// The size of a file, and what changes with its contents: its time, or the etag of an object.
+struct FileFacts {
+  uint64_t bytes = 0;
+  std::string version;
+};
+
+Result<FileFacts> facts_of(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0)
+    return bad(path, std::string("cannot read it: ") + std::strerror(errno));
+  const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+  return FileFacts{static_cast<uint64_t>(info.st_size),
+                   std::string(reinterpret_cast<const char*>(facts), sizeof facts)};
+}
+
+/// The objects of a source in a bucket.
+Result<std::map<std::string, FileFacts>> list_bucket(const std::string& path,
+                                                     const DataFiles& files) {
+  std::map<std::string, FileFacts> found;
+  const bool folder = files.is_folder(path);
+  for (const DataFiles::Object& object : files.listed(path))
+    if (folder ? is_text_file(object.path) : object.path == path)
+      found[object.path] = {object.bytes, std::to_string(object.bytes) + object.etag};
+  if (found.empty() && folder) return no_text_in(path);
+  if (found.empty()) return bad(path, "there is no such text file or folder");
+  return found;
+}
+
 Result<std::vector<std::string>> list_files(const std::string& source) {
   std::error_code error;
   if (!fs::is_directory(source, error)) {
@@ -208,15 +248,10 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
   auto entry = fs::recursive_directory_iterator(source, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().string();
-    if ((without_compression(path).ends_with(".txt") || has_text_key(path)) &&
-        entry->is_regular_file(error))
-      files.push_back(path);
+    if (is_text_file(path) && entry->is_regular_file(error)) files.push_back(path);
   }
   if (error) return bad(source, "cannot read the folder: " + error.message());
-  if (files.empty())
-    return bad(source,
-               "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
-               ".xz, .bz2)");
+  if (files.empty()) return no_text_in(source);
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -228,7 +263,13 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
   corpus.options_ = std::move(options);
   corpus.source_ = source;
   std::vector<std::string> files = {"/usr/lib/bible.data"};
-  if (source != bible_source) {
+  std::map<std::string, FileFacts> objects;
+  if (is_s3_url(source)) {
+    SS_ASSIGN(corpus.source_, corpus.options_.files.find(source));
+    SS_ASSIGN(objects, list_bucket(corpus.source_, corpus.options_.files));
+    files.clear();
+    for (const auto& [path, facts] : objects) files.push_back(path);
+  } else if (source != bible_source) {
     if (source.starts_with("debian:"))
       return bad(source, "unknown package; only debian:bible-kjv is supported");
     SS_ASSIGN(files, list_files(source));
@@ -237,22 +278,23 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
   }
   Hasher hasher;
   for (const std::string& file : files) {
-    struct stat info {};
-    if (stat(file.c_str(), &info) != 0)
-      return bad(file, std::string("cannot read it: ") + std::strerror(errno));
-    const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+    FileFacts facts;
+    if (const auto object = objects.find(file); object != objects.end()) {
+      facts = object->second;
+    } else {
+      SS_ASSIGN(facts, facts_of(file));
+    }
     // The same folder under another name, or on another path, is the same text.
-    const fs::path inside = fs::path(file).lexically_relative(source);
+    const fs::path inside = fs::path(file).lexically_relative(corpus.source_);
     const std::string name = inside.empty() ? file : inside.string();
     Hasher own;
     for (Hasher* each : {&hasher, &own}) {
       each->update(name.c_str(), name.size() + 1);
-      each->update(facts, sizeof facts);
+      each->update(facts.version.data(), facts.version.size());
     }
     if (has_text_key(file)) add_keys(own, corpus.options_);
-    const auto bytes = static_cast<uint64_t>(info.st_size);
-    corpus.files_.push_back({file, own.digest().hex(), bytes});
-    corpus.bytes_ += bytes;
+    corpus.files_.push_back({file, own.digest().hex(), facts.bytes});
+    corpus.bytes_ += facts.bytes;
   }
   if (std::ranges::any_of(files, has_text_key)) add_keys(hasher, corpus.options_);
   corpus.signature_ = hasher.digest().hex();
@@ -304,13 +346,16 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
       return bad(path, "data.loss_mask_key = \"" + options_.mask_key +
                            "\" is read of .jsonl files only: prepare the parquet files alone, "
                            "without the key, and use the prepared folder as a source");
+    if (is_s3_url(path))
+      return bad(path, "parquet files are not read from a bucket; download them");
     SS_ASSIGN(const auto texts, open_parquet(path, options_.text_key));
     SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, cutter,
                                     [&] { done = bytes(file) * texts->row() / texts->rows(); }));
     return bad_lines.count() - bad_before;
   }
   const bool json = is_json_lines(path);
-  SS_ASSIGN(LineReader opened, LineReader::open(path, json ? json_line_max : text_line_max));
+  SS_ASSIGN(LineReader opened,
+            LineReader::open(path, json ? json_line_max : text_line_max, options_.files));
   lines.emplace(std::move(opened));
   SS_RETURN_IF_ERROR(json ? read_json_lines(*lines, options_, bad_lines, cutter)
                           : read_text_lines(*lines, bad_lines, cutter));

@@ -12,6 +12,7 @@
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
 //                      for .jsonl), and .parquet files, also in folders below, in the order of
 //                      their paths; every file begins a new document
+//   s3://BUCKET/KEY    such a file or folder in a bucket, without .parquet files
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
 #pragma once
@@ -25,6 +26,7 @@
 #include "runtime/base/index_ranges.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/base/utf8.hpp"
+#include "runtime/data/data_files.hpp"
 
 namespace simplescale {
 
@@ -45,6 +47,7 @@ struct CorpusOptions {
   /// So many bad lines are left out: not UTF-8, no JSON, without text, with a range that is beyond
   /// the text. The next one is an error.
   uint64_t skip_bad = 0;
+  DataFiles files;  // where sources in a bucket are read
 };
 
 class Corpus {

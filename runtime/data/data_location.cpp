@@ -1,12 +1,14 @@
 #include "runtime/data/data_location.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/splitmix64.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
@@ -51,16 +53,26 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
   return sources;
 }
 
+namespace {
+/// By the endings that Corpus reads.
+bool is_text_name(const std::string& name) {
+  return std::ranges::any_of(std::array{".txt", ".jsonl", ".parquet", ".gz", ".zst", ".xz"},
+                             [&](const char* ending) { return name.ends_with(ending); });
+}
+}  // namespace
+
 bool source_is_tokens(const Config& config) {
   namespace fs = std::filesystem;
   if (config.data.format == DataFormat::text) return false;
   if (config.data.format != DataFormat::automatic) return true;
   const fs::path source = config.data.source;
   if (source.string().starts_with("debian:")) return false;
+  if (is_s3_url(source.native())) return !is_text_name(source.native());
   std::error_code error;
   if (fs::is_directory(source, error))
     return fs::exists(source / "manifest.json", error) || fs::exists(source / "train.bin", error) ||
-           (!token_files(source.string()).empty() && !Corpus::open(source.string()).ok());
+           (!DataFiles().token_files(source.string()).empty() &&
+            !Corpus::open(source.string()).ok());
   return fs::path(token_file_of(source.string())).extension() == ".bin";
 }
 
@@ -194,13 +206,15 @@ TokenSources RunData::train() const {
   return TokenSources(std::move(all));
 }
 
-Result<RunData> open_tokens(const Config& config, const ModelShape& shape) {
+Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
+                            DataFiles::Listing listing) {
   RunData data;
+  SS_ASSIGN(data.files, DataFiles::of(config, listing));
   for (const auto& [name, of] : sources_of(config)) {
     const bool tokens = source_is_tokens(of);
     SS_ASSIGN(Dataset dataset,
               open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
-                           shape.vocab, of.data.validation_fraction));
+                           shape.vocab, of.data.validation_fraction, data.files));
     SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
     SS_RETURN_IF_ERROR(use_documents(of, dataset));
     data.sources.push_back({name, std::move(dataset)});
@@ -213,9 +227,10 @@ Status check_tokens(const Config& config, const RunData& data) {
   const std::vector<ConfiguredSource> configured = sources_of(config);
   for (size_t i = 0; i < data.sources.size(); ++i) {
     const std::string path = token_path(configured[i].config);
+    if (is_s3_url(path)) continue;  // too long for large sources; each sample is checked when read
     const Dataset& dataset = data.sources[i].data;
     if (const auto manifest = read_manifest(path); manifest.ok())
-      SS_RETURN_IF_ERROR(check_files(path, *manifest));
+      SS_RETURN_IF_ERROR(check_files(path, *manifest, data.files));
     SS_RETURN_IF_ERROR(dataset.train.validate());
     if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(dataset.validation.validate());
   }

@@ -25,7 +25,8 @@ std::vector<ConfiguredSource> sources_of(const Config& config);
 // The next two are about data.source: with data.blend, call them for each of sources_of().
 
 /// True if data.source holds tokens (a .bin file, a folder of them, or the index or prefix of
-/// Megatron tokens); false if it is text to prepare.
+/// Megatron tokens); false if it is text to prepare. Asks no server: a source in a bucket is text if
+/// data.format or its name says so.
 bool source_is_tokens(const Config& config);
 
 /// data.source if it holds tokens, else the prepared folder (data_folder()).
@@ -50,6 +51,7 @@ struct RunData {
   };
   std::vector<Source> sources;
   std::string tokenizer;  // path of the sources' tokenizer; empty for bare token files
+  DataFiles files;        // from which the sources are read
   TokenSources train() const;
 };
 
@@ -58,9 +60,10 @@ struct RunData {
 Status use_documents(const Config& config, Dataset& data);
 
 /// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
-/// open_dataset() and use_documents(); bad_data: a source is shorter than a block, or two sources
+/// open_dataset(), use_documents() and DataFiles::of(); bad_data: a source is shorter than a block, or two sources
 /// were made with different tokenizers.
-Result<RunData> open_tokens(const Config& config, const ModelShape& shape);
+Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
+                            DataFiles::Listing listing = DataFiles::Listing::of_run);
 
 /// The order in which the training samples are trained. The seed of a source of data.blend depends
 /// on data.seed and its name only.
@@ -72,7 +75,7 @@ MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& d
 std::string places_text(const TokenSources& tokens, const MixedOrder& order, int64_t block_size,
                         const std::vector<uint64_t>& runs, uint64_t most = 4);
 
-/// Reads all tokens. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
+/// Reads all tokens, except of sources in a bucket. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
 /// the one that its manifest.json records.
 Status check_tokens(const Config& config, const RunData& data);
 

@@ -4,6 +4,10 @@
 #include <archive_entry.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
 
@@ -14,6 +18,8 @@ constexpr size_t kReadBytes = 256 << 10;
 Status bad(const std::string& path, const std::string& what) {
   return Status(Code::bad_data, path + ": " + what);
 }
+
+constexpr uint64_t kAheadBytes = 32 << 20;
 
 std::string reason(archive* a) {
   const char* text = archive_error_string(a);
@@ -28,11 +34,34 @@ std::string_view without_compression(std::string_view name) {
   return name;
 }
 
+/// An object that libarchive reads from front to back.
+struct LineReader::Input {
+  std::shared_ptr<const DataFile> file;
+  uint64_t at = 0, announced = 0;
+  std::vector<char> piece = std::vector<char>(kReadBytes);
+
+  static la_ssize_t read(archive* a, void* self, const void** data) {
+    Input& in = *static_cast<Input*>(self);
+    const uint64_t bytes = std::min<uint64_t>(in.piece.size(), in.file->bytes() - in.at);
+    if (in.announced < in.at + kAheadBytes / 2 &&
+        in.file->read_ahead(in.at, std::min(kAheadBytes, in.file->bytes() - in.at)))
+      in.announced = in.at + kAheadBytes;
+    if (const Status read = in.file->read(in.at, in.piece.data(), bytes); !read.ok()) {
+      archive_set_error(a, EIO, "%s", read.message().c_str());
+      return -1;
+    }
+    in.at += bytes;
+    *data = in.piece.data();
+    return static_cast<la_ssize_t>(bytes);
+  }
+};
+
 void LineReader::Close::operator()(archive* a) const {
   archive_read_free(a);
 }
 
-Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_max) {
+Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_max,
+                                    const DataFiles& files) {
   LineReader reader;
   reader.path_ = path;
   reader.line_bytes_max_ = line_bytes_max;
@@ -46,8 +75,15 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   if (path.ends_with(".xz")) archive_read_support_filter_xz(a);
   if (path.ends_with(".bz2")) archive_read_support_filter_bzip2(a);
   archive_entry* entry = nullptr;
-  if (archive_read_open_filename(a, path.c_str(), kReadBytes) != ARCHIVE_OK)
-    return bad(path, "cannot read it: " + reason(a));
+  int opened = 0;
+  if (is_s3_url(path)) {
+    SS_ASSIGN(auto file, files.open(path));
+    reader.input_ = std::make_shared<Input>(Input{.file = std::move(file)});
+    opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
+  } else {
+    opened = archive_read_open_filename(a, path.c_str(), kReadBytes);
+  }
+  if (opened != ARCHIVE_OK) return bad(path, "cannot read it: " + reason(a));
   const int header = archive_read_next_header(a, &entry);
   if (header == ARCHIVE_EOF)
     reader.ended_ = true;  // an empty file

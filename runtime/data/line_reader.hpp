@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 
 struct archive;
 
@@ -19,7 +20,8 @@ class LineReader {
  public:
   /// line_bytes_max: a longer line is an error; so memory is bounded. bad_data: the file cannot be
   /// opened.
-  static Result<LineReader> open(const std::string& path, size_t line_bytes_max);
+  static Result<LineReader> open(const std::string& path, size_t line_bytes_max,
+                                 const DataFiles& files = {});
 
   /// Reads the next line with its newline, if it has one; valid until the next call. False: the
   /// file has ended. bad_data with the file and the byte or line: the line is too long, the file
@@ -34,8 +36,10 @@ class LineReader {
   struct Close {
     void operator()(archive* a) const;
   };
+  struct Input;
   std::string path_;
   size_t line_bytes_max_ = 0;
+  std::shared_ptr<Input> input_;  // of an object; null: libarchive opens the file
   std::unique_ptr<archive, Close> archive_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_

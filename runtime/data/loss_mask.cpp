@@ -73,32 +73,31 @@ Status LossMaskWriter::finish(uint64_t tokens) {
   return out_ ? Status() : system_error("cannot write", path_, errno);
 }
 
-Result<LossMask> LossMask::open(const std::string& path, uint64_t tokens) {
-  SS_ASSIGN(InputFile file, InputFile::open(path));
+Result<LossMask> LossMask::open(const std::string& path, uint64_t tokens, const DataFiles& files) {
+  SS_ASSIGN(auto file, files.open(path));
   Header header;
-  if (file.bytes() < sizeof header) return bad(path, file.bytes(), "the header ends here");
-  SS_RETURN_IF_ERROR(file.read(0, &header, sizeof header));
+  if (file->bytes() < sizeof header) return bad(path, file->bytes(), "the header ends here");
+  SS_RETURN_IF_ERROR(file->read(0, &header, sizeof header));
   if (header.magic != kMagic) return bad(path, 0, "this is no loss mask (docs/formats.md)");
   if (header.tokens != tokens)
     return bad(path, 8,
                "it was made for " + std::to_string(header.tokens) + " tokens, the token file has " +
                    std::to_string(tokens));
-  const uint64_t room = file.bytes() - sizeof header;
+  const uint64_t room = file->bytes() - sizeof header;
   if (room % sizeof(IndexRange) != 0 || room / sizeof(IndexRange) != header.ranges)
     return bad(path, 16,
                "it says that it has " + std::to_string(header.ranges) +
-                   " ranges of 16 bytes, but the file has " + std::to_string(file.bytes()) +
+                   " ranges of 16 bytes, but the file has " + std::to_string(file->bytes()) +
                    " bytes");
   return LossMask(std::move(file), tokens, header.ranges);
 }
 
 Result<IndexRange> LossMask::range(uint64_t index) const {
   IndexRange range;
-  // The file was long enough when it was opened: it is being replaced, or its disk fails.
-  if (Status read = file_.read(byte_of(index), &range, sizeof range); !read.ok())
-    return Status(Code::io, read.message());
+  if (Status read = file_->read(byte_of(index), &range, sizeof range); !read.ok())
+    return file_->while_training(read);
   if (range.begin >= range.end || range.end > tokens_)
-    return bad(file_.path(), byte_of(index),
+    return bad(file_->path(), byte_of(index),
                "range " + std::to_string(index) + ", " + text(range) +
                    ", is empty or ends behind " + "the " + std::to_string(tokens_) + " tokens");
   return range;
@@ -119,7 +118,7 @@ Result<IndexRanges> LossMask::masked(uint64_t begin, uint64_t end) const {
     SS_ASSIGN(const IndexRange at, range(low));
     if (at.begin >= end) break;
     if (!found.empty() && at.begin < found.back().end)
-      return bad(file_.path(), byte_of(low),
+      return bad(file_->path(), byte_of(low),
                  "range " + std::to_string(low) + ", " + text(at) +
                      ", begins before the one before it ends");
     found.push_back(at);
@@ -137,12 +136,12 @@ Status LossMask::validate() const {
   uint64_t before = 0;  // where the range before ends
   for (uint64_t first = 0; first < ranges_; first += piece.size()) {
     const uint64_t count = std::min<uint64_t>(piece.size(), ranges_ - first);
-    SS_RETURN_IF_ERROR(file_.read(byte_of(first), piece.data(), count * sizeof(IndexRange)));
+    SS_RETURN_IF_ERROR(file_->read(byte_of(first), piece.data(), count * sizeof(IndexRange)));
     for (uint64_t i = 0; i < count; ++i) {
       const IndexRange& range = piece[i];
       const uint64_t index = first + i;
       if (range.begin >= range.end || range.end > tokens_ || (index > 0 && range.begin <= before))
-        return bad(file_.path(), byte_of(index),
+        return bad(file_->path(), byte_of(index),
                    "range " + std::to_string(index) + ", " + text(range) +
                        ", is wrong: each one must begin behind the end of the one before it" +
                        (index > 0 ? ", " + std::to_string(before) + "," : "") +

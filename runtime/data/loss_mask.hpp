@@ -9,12 +9,13 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "runtime/base/index_ranges.hpp"
-#include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 
 namespace simplescale {
 
@@ -45,22 +46,23 @@ class LossMask {
  public:
   /// tokens: of the token file. bad_data with file and byte: it is no loss mask, or was made for
   /// another number of tokens, or is cut off; not_found; io.
-  static Result<LossMask> open(const std::string& path, uint64_t tokens);
+  static Result<LossMask> open(const std::string& path, uint64_t tokens,
+                               const DataFiles& files = {});
   /// The masked tokens of [begin, end), counted from the file's first one. bad_data: the ranges are
   /// out of order; io.
   Result<IndexRanges> masked(uint64_t begin, uint64_t end) const;
   /// Reads all ranges. bad_data with file and byte: one is empty, out of order, touches the one
   /// before it, or ends behind the last token.
   Status validate() const;
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return file_->path(); }
   uint64_t tokens() const { return tokens_; }
 
  private:
-  LossMask(InputFile file, uint64_t tokens, uint64_t ranges)
+  LossMask(std::shared_ptr<const DataFile> file, uint64_t tokens, uint64_t ranges)
       : file_(std::move(file)), tokens_(tokens), ranges_(ranges) {}
   Result<IndexRange> range(uint64_t index) const;
 
-  InputFile file_;
+  std::shared_ptr<const DataFile> file_;
   uint64_t tokens_, ranges_;
 };
 

@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <vector>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
 
@@ -39,14 +38,11 @@ bool is_plain_name(const std::string& name) {
 
 }  // namespace
 
-Result<Manifest> read_manifest(const std::string& folder) {
+Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files) {
   const std::string path = folder + "/manifest.json";
-  std::ifstream in(path);
-  if (!in) return system_error("cannot read", path, errno, Code::not_found);
-  std::stringstream text;
-  text << in.rdbuf();
+  SS_ASSIGN(const std::string text, files.text(path));
   try {
-    const json root = parse_json(text.str());
+    const json root = parse_json(text);
     Manifest m;
     m.format = root.at("format");
     if (m.format != Manifest::current_format)
@@ -159,12 +155,21 @@ bool revalidate(const std::string& folder, FileRecord& record) {
   return true;
 }
 
-Status check_files(const std::string& folder, const Manifest& manifest, uint64_t hash_bytes_max) {
+Status check_files(const std::string& folder, const Manifest& manifest, const DataFiles& files,
+                   uint64_t hash_bytes_max) {
   for (const FileRecord* recorded : manifest.files()) {
     FileRecord file = *recorded;
     if (file.hash.empty()) continue;
     const std::string path = folder + "/" + file.name;
     FileRecord now;
+    if (is_s3_url(folder)) {
+      SS_ASSIGN(const auto object, files.open(path));
+      if (object->bytes() != file.bytes)
+        return {Code::bad_data, path + ": has " + std::to_string(object->bytes()) +
+                                    " bytes, its manifest.json says " + std::to_string(file.bytes) +
+                                    "; upload the folder again"};
+      continue;
+    }
     if (!stat_of(path, now)) return system_error("cannot read", path, errno, Code::bad_data);
     if (now.bytes == file.bytes && now.bytes > hash_bytes_max) continue;
     if (!revalidate(folder, file))

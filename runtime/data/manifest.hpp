@@ -16,6 +16,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 
 namespace simplescale {
 
@@ -64,7 +65,7 @@ struct Manifest {
 
 /// Reads folder/manifest.json. not_found: there is none; bad_data: it is damaged or of another
 /// format.
-Result<Manifest> read_manifest(const std::string& folder);
+Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files = {});
 /// Replaces folder/manifest.json atomically. bad_data or io.
 Status write_manifest(const std::string& folder, const Manifest& manifest);
 
@@ -75,8 +76,9 @@ Result<FileRecord> record_file(const std::string& folder, const std::string& nam
 bool revalidate(const std::string& folder, FileRecord& record);
 
 /// bad_data: one of the files that folder/manifest.json records has been replaced by another one. A
-/// file with the recorded size and time is not read. hash_bytes_max: larger files are not hashed.
-Status check_files(const std::string& folder, const Manifest& manifest,
+/// file with the recorded size and time is not read. hash_bytes_max: larger files are not hashed. Of
+/// a folder in a bucket, only the sizes are compared.
+Status check_files(const std::string& folder, const Manifest& manifest, const DataFiles& files,
                    uint64_t hash_bytes_max = UINT64_MAX);
 
 /// xxh3-128 of a file's contents in hex. not_found, io.

@@ -13,6 +13,7 @@ RingFiller::RingFiller(TokenRings rings, TokenSources sources, MixedOrder order,
                        std::function<void(const Status&)> on_error, Retries retries)
     : rings_(std::move(rings)),
       sources_(std::move(sources)),
+      files_(sources_.files()),
       order_(std::move(order)),
       on_error_(std::move(on_error)),
       retries_(retries) {
@@ -63,6 +64,7 @@ void RingFiller::stop() {
   }
   wake_.notify_one();
   rings_.ring_doorbell();
+  files_.stop();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
@@ -99,6 +101,7 @@ void RingFiller::run() {
 void RingFiller::begin_plan(FillPlan plan) {
   for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.reset(ring, plan.generation);
   cursors_.assign(plan.trainers.size(), Cursor{.step = plan.start_step});
+  announced_.assign(plan.trainers.size(), Announced{.next = {.step = plan.start_step}});
   plan_ = std::move(plan);
   failures_ = 0;
 }
@@ -108,19 +111,52 @@ void RingFiller::begin_plan(FillPlan plan) {
 Result<bool> RingFiller::fill_one_slot_each() {
   bool worked = false;
   for (uint64_t ring = 0; ring < cursors_.size(); ++ring) {
+    read_ahead();
     int32_t* tokens = rings_.begin_fill(ring);
     if (!tokens) continue;
     Cursor& at = cursors_[ring];
-    const auto [group, shard] = plan_->trainers[ring];
-    const uint64_t step = at.step + 1;
-    const uint64_t first = first_sample(plan_->layout, step, group, shard, at.accumulation);
+    const uint64_t first = sample_at(at, ring);
     SS_RETURN_IF_ERROR(fill(tokens, first));
     rings_.commit_fill(ring, at.step, at.accumulation, first);
-    if (++at.accumulation == plan_->layout.rows(step, group).count)
-      at = Cursor{.step = at.step + 1};
+    at = after(at, ring);
+    if (Announced& ahead = announced_[ring]; ahead.batches > 0)
+      --ahead.batches;
+    else
+      ahead.next = at;
     worked = true;
   }
   return worked;
+}
+
+/// The ring's next micro-batch.
+RingFiller::Cursor RingFiller::after(Cursor at, uint64_t ring) const {
+  const uint64_t group = plan_->trainers[ring].group;
+  if (++at.accumulation == plan_->layout.rows(at.step + 1, group).count)
+    at = Cursor{.step = at.step + 1};
+  return at;
+}
+
+uint64_t RingFiller::sample_at(const Cursor& at, uint64_t ring) const {
+  const auto [group, shard] = plan_->trainers[ring];
+  return first_sample(plan_->layout, at.step + 1, group, shard, at.accumulation);
+}
+
+/// Announces the samples that are filled next, those of all rings in turn.
+void RingFiller::read_ahead() {
+  if (!files_.in_bucket()) return;
+  const RingShape& shape = rings_.shape();
+  for (uint64_t batches = 0; batches < shape.slots; ++batches)
+    for (uint64_t ring = 0; ring < announced_.size(); ++ring) {
+      Announced& ahead = announced_[ring];
+      if (ahead.batches != batches) continue;
+      const uint64_t first = sample_at(ahead.next, ring);
+      for (uint64_t row = 0; row < shape.micro_batch_size; ++row)
+        if (!sources_.read_ahead(order_.at_place(first + row),
+                                 static_cast<int64_t>(shape.block_size)))
+          return;
+      ahead.next = after(ahead.next, ring);
+      ++ahead.batches;
+    }
 }
 
 Status RingFiller::fill(int32_t* tokens, uint64_t first) {

@@ -1,6 +1,7 @@
 // The dataloader's thread, which keeps all token rings of a node full. It owns their shared-memory
 // segment, so tokens survive the trainers, and is the only producer of all rings. It sleeps while
-// they are full, and never waits for a trainer.
+// they are full, and never waits for a trainer. What it will read from a bucket next, it announces
+// (data_files.hpp): as many micro-batches again as the rings hold.
 #pragma once
 
 #include <chrono>
@@ -60,11 +61,15 @@ class RingFiller {
   void begin_plan(FillPlan plan);
   Result<bool> fill_one_slot_each();
   Status fill(int32_t* tokens, uint64_t first);
+  Cursor after(Cursor at, uint64_t ring) const;
+  uint64_t sample_at(const Cursor& at, uint64_t ring) const;
+  void read_ahead();
   bool pause_and_reopen(const Status& error);
   void fail(const Status& status);
 
   TokenRings rings_;      // only the thread fills them
   TokenSources sources_;  // only the thread uses them
+  const DataFiles files_;
   const MixedOrder order_;
   const std::function<void(const Status&)> on_error_;
   const Retries retries_;
@@ -75,8 +80,15 @@ class RingFiller {
   FillPlan newest_;  // the plan of the last start()
   bool stopping_ = false;
 
-  std::optional<FillPlan> plan_;  // only the thread uses plan_, cursors_ and failures_
+  std::optional<FillPlan> plan_;  // only the thread uses these four
   std::vector<Cursor> cursors_;
+  /// The micro-batch of each ring that is announced next, and how many are between it and the ring's
+  /// cursor.
+  struct Announced {
+    Cursor next;
+    uint64_t batches = 0;
+  };
+  std::vector<Announced> announced_;
   int failures_ = 0;  // failed reads in a row
   std::mutex join_mutex_;
   std::thread thread_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/data/manifest.hpp"
+#include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
 
@@ -18,22 +19,22 @@ Status bad(const std::string& path, uint64_t byte, const std::string& what) {
   return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
 }
 
-Result<std::shared_ptr<const InputFile>> open_file(const std::string& path) {
-  auto opened = InputFile::open(path);
+Result<std::shared_ptr<const DataFile>> open_file(const std::string& path, const DataFiles& files) {
+  auto opened = files.open(path);
   if (!opened.ok()) {
     const bool io = opened.status().code() == Code::io;
     return Status(io ? Code::io : Code::bad_data, "token file: " + opened.status().message());
   }
-  if (opened->bytes() == 0) return bad(path, 0, "the file is empty");
-  return std::make_shared<const InputFile>(opened.take());
+  if ((*opened)->bytes() == 0) return bad(path, 0, "the file is empty");
+  return opened.take();
 }
 
 /// The loss mask beside a token file of so many tokens; null: there is none.
-Result<std::shared_ptr<const LossMask>> open_mask(const std::string& token_file, uint64_t tokens) {
+Result<std::shared_ptr<const LossMask>> open_mask(const std::string& token_file, uint64_t tokens,
+                                                  const DataFiles& files) {
   const std::string path = loss_mask_of(token_file);
-  std::error_code ignored;
-  if (path == token_file || !fs::exists(path, ignored)) return std::shared_ptr<const LossMask>();
-  SS_ASSIGN(LossMask mask, LossMask::open(path, tokens));
+  if (path == token_file || !files.exists(path)) return std::shared_ptr<const LossMask>();
+  SS_ASSIGN(LossMask mask, LossMask::open(path, tokens, files));
   return std::shared_ptr<const LossMask>(std::make_shared<const LossMask>(std::move(mask)));
 }
 
@@ -58,14 +59,16 @@ uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
 }  // namespace
 
 Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
-                                      const std::string& format, int64_t vocab) {
+                                      const std::string& format, int64_t vocab,
+                                      const DataFiles& files) {
   SS_ASSERT(vocab > 0 && vocab - 1 <= kLargestTokenId && !paths.empty());
   TokenSource source;
   source.vocab_ = vocab;
+  source.files_ = files;
   for (const std::string& path : paths) {
-    SS_ASSIGN(const auto file, open_file(path));
-    SS_ASSIGN(const TokenLayout layout, token_layout(*file, format));
-    SS_ASSIGN(auto mask, open_mask(path, layout.count));
+    SS_ASSIGN(const auto file, open_file(path, files));
+    SS_ASSIGN(const TokenLayout layout, token_layout(*file, format, files));
+    SS_ASSIGN(auto mask, open_mask(path, layout.count, files));
     source.parts_.push_back({.file = file,
                              .layout = layout,
                              .first = source.count_,
@@ -78,20 +81,20 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
 }
 
 Result<TokenSource> TokenSource::open(const std::string& path, const std::string& format,
-                                      int64_t vocab) {
-  return open(std::vector{path}, format, vocab);
+                                      int64_t vocab, const DataFiles& files) {
+  return open(std::vector{path}, format, vocab, files);
 }
 
 Status TokenSource::reopen() {
   std::vector<Part> parts = parts_;
   for (Part& part : parts) {
-    SS_ASSIGN(auto file, open_file(part.file->path()));
+    SS_ASSIGN(auto file, open_file(part.file->path(), files_));
     if (file->bytes() != part.file->bytes())
       return bad(file->path(), file->bytes(),
                  "the file ends here, it had " + std::to_string(part.file->bytes()) + " bytes");
     part.file = std::move(file);
     if (!part.mask) continue;
-    SS_ASSIGN(LossMask mask, LossMask::open(part.mask->path(), part.mask->tokens()));
+    SS_ASSIGN(LossMask mask, LossMask::open(part.mask->path(), part.mask->tokens(), files_));
     part.mask = std::make_shared<const LossMask>(std::move(mask));
   }
   parts_ = std::move(parts);
@@ -123,7 +126,7 @@ Status TokenSource::validate_as(const Part& part) const {
 
 Status TokenSource::validate() const {
   for (const Part& part : parts_) {
-    if (!part.layout.index.empty()) SS_RETURN_IF_ERROR(check_megatron_index(part.layout));
+    if (!part.layout.index.empty()) SS_RETURN_IF_ERROR(check_megatron_index(part.layout, files_));
     if (part.mask) SS_RETURN_IF_ERROR(part.mask->validate());
     SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? validate_as<uint16_t>(part)
                                                     : validate_as<uint32_t>(part));
@@ -150,9 +153,8 @@ Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, in
   static_assert(sizeof(Token) <= sizeof *out);
   unsigned char* narrow =
       reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
-  // The file was long enough when it was opened: it is being replaced, or its disk fails.
   if (Status read = part.file->read(part.byte_of(first), narrow, count * sizeof(Token)); !read.ok())
-    return Status(Code::io, read.message());
+    return part.file->while_training(read);
   uint64_t most = 0;
   for (uint64_t i = 0; i < count; ++i) {
     Token id;
@@ -177,7 +179,7 @@ Status TokenSource::use_documents(const DocumentRule& rule) {
   for (Part& part : parts_) {
     part.documents.reset();
     if (!rule.marks() || !rule.by_index || part.layout.index.empty()) continue;
-    SS_ASSIGN(MegatronDocuments documents, MegatronDocuments::open(part.layout.index));
+    SS_ASSIGN(MegatronDocuments documents, MegatronDocuments::open(part.layout.index, files_));
     part.documents = std::make_shared<const MegatronDocuments>(std::move(documents));
   }
   return {};
@@ -243,10 +245,24 @@ std::string TokenSource::place_of(uint64_t position, int64_t block_size) const {
   return part.file->path() + ", byte " + std::to_string(part.byte_of(first));
 }
 
+bool TokenSource::read_ahead(uint64_t position, int64_t block_size) const {
+  const uint64_t first = position * static_cast<uint64_t>(block_size),
+                 end = first + static_cast<uint64_t>(block_size) + 1;
+  for (const Part& part : parts_) {
+    const uint64_t begin = std::max(first, part.first),
+                   stop = std::min(end, part.first + part.layout.count);
+    if (begin < stop &&
+        !part.file->read_ahead(part.byte_of(begin), part.byte_of(stop) - part.byte_of(begin)))
+      return false;
+  }
+  return true;
+}
+
 TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
   SS_ASSERT(first <= count_ && count <= count_ - first);
   TokenSource slice;
   slice.vocab_ = vocab_;
+  slice.files_ = files_;
   slice.documents_ = documents_;
   slice.count_ = count;
   for (Part part : parts_) {
@@ -265,9 +281,10 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
 namespace {
 
 constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files must not take long
+const std::string no_tokens = "; if it holds text, set data.format = \"text\"";
 
-Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
-  auto manifest = read_manifest(folder);
+Result<Dataset> open_prepared(const std::string& folder, int64_t vocab, const DataFiles& files) {
+  auto manifest = read_manifest(folder, files);
   if (manifest.status().code() == Code::io) return manifest.status();
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
   if (!manifest->complete())
@@ -277,13 +294,15 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
     return Status(Code::bad_data, folder + " was prepared for a vocabulary of " +
                                       std::to_string(manifest->vocab) + ", the model has " +
                                       std::to_string(vocab));
-  SS_RETURN_IF_ERROR(check_files(folder, *manifest, kHashBytesMax));
+  SS_RETURN_IF_ERROR(check_files(folder, *manifest, files, kHashBytesMax));
   Dataset data;
-  data.tokenizer = folder + "/" + manifest->tokenizer.name;
-  SS_ASSIGN(data.train, TokenSource::open(folder + "/" + manifest->train.name, "llmc", vocab));
+  SS_ASSIGN(data.tokenizer,
+            files.on_disk(folder + "/" + manifest->tokenizer.name, manifest->tokenizer.hash));
+  SS_ASSIGN(data.train,
+            TokenSource::open(folder + "/" + manifest->train.name, "llmc", vocab, files));
   if (manifest->validation_tokens > 0) {
     SS_ASSIGN(data.validation,
-              TokenSource::open(folder + "/" + manifest->validation.name, "llmc", vocab));
+              TokenSource::open(folder + "/" + manifest->validation.name, "llmc", vocab, files));
   }
   for (const auto& [source, tokens] : {std::pair{&data.train, manifest->train_tokens},
                                        std::pair{&data.validation, manifest->validation_tokens}})
@@ -294,8 +313,7 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
   for (const auto& [source, record] : {std::pair{&data.train, &manifest->train_mask},
                                        std::pair{&data.validation, &manifest->validation_mask}}) {
     const std::string mask = source->tokens() > 0 ? loss_mask_of(source->path()) : "";
-    std::error_code ignored;
-    if (record->hash.empty() && !mask.empty() && fs::exists(mask, ignored))
+    if (record->hash.empty() && !mask.empty() && files.exists(mask))
       return Status(Code::bad_data, mask +
                                         " is not in the folder's manifest.json; remove it, or "
                                         "prepare the data again");
@@ -305,45 +323,37 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
 
 }  // namespace
 
-std::vector<std::string> token_files(const std::string& folder) {
-  std::vector<std::string> files;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    if (entry->path().extension() == ".bin") files.push_back(entry->path().string());
-  std::ranges::sort(files);
-  return files;
-}
-
-Result<Dataset> open_dataset(const std::string& path, const std::string& format, int64_t vocab,
-                             double validation_fraction) {
+Result<Dataset> open_dataset(const std::string& source, const std::string& format, int64_t vocab,
+                             double validation_fraction, const DataFiles& files) {
   SS_ASSERT(validation_fraction >= 0 && validation_fraction < 1);
-  std::error_code ignored;
-  const bool folder = fs::is_directory(path, ignored);
-  const bool manifest = folder && fs::exists(path + "/manifest.json", ignored);
-  if (format == "prepared" || (format == "auto" && manifest)) return open_prepared(path, vocab);
+  SS_ASSIGN(const std::string path, files.find(source));
+  const bool folder = files.is_folder(path);
+  const bool manifest = folder && files.exists(path + "/manifest.json");
+  if (format == "prepared" || (format == "auto" && manifest))
+    return open_prepared(path, vocab, files);
   Dataset data;
-  if (folder && fs::exists(path + "/train.bin", ignored)) {
-    SS_ASSIGN(data.train, TokenSource::open(path + "/train.bin", format, vocab));
+  if (folder && files.exists(path + "/train.bin")) {
+    SS_ASSIGN(data.train, TokenSource::open(path + "/train.bin", format, vocab, files));
     for (const char* name : {"/validation.bin", "/val.bin"})
-      if (data.validation.tokens() == 0 && fs::exists(path + name, ignored)) {
-        SS_ASSIGN(data.validation, TokenSource::open(path + name, format, vocab));
+      if (data.validation.tokens() == 0 && files.exists(path + name)) {
+        SS_ASSIGN(data.validation, TokenSource::open(path + name, format, vocab, files));
       }
     return data;
   }
-  std::vector<std::string> files =
-      folder ? token_files(path) : std::vector<std::string>{token_file_of(path)};
-  const auto held = std::ranges::stable_partition(files, [&](const std::string& file) {
+  std::vector<std::string> paths =
+      folder ? files.token_files(path) : std::vector<std::string>{token_file_of(path, files)};
+  const auto held = std::ranges::stable_partition(paths, [&](const std::string& file) {
     return !folder || fs::path(file).filename().string().find("val") == std::string::npos;
   });
   const std::vector<std::string> validation(held.begin(), held.end());
-  files.erase(held.begin(), held.end());
-  if (files.empty())
-    return Status(Code::bad_data, path + ": the folder holds no token files (.bin) to train on");
-  SS_ASSIGN(TokenSource all, TokenSource::open(files, format, vocab));
+  paths.erase(held.begin(), held.end());
+  if (paths.empty())
+    return Status(Code::bad_data, path + ": the folder holds no token files (.bin) to train on" +
+                                      (is_s3_url(path) ? no_tokens : ""));
+  SS_ASSIGN(TokenSource all, TokenSource::open(paths, format, vocab, files));
   if (!validation.empty()) {
     data.train = std::move(all);
-    SS_ASSIGN(data.validation, TokenSource::open(validation, format, vocab));
+    SS_ASSIGN(data.validation, TokenSource::open(validation, format, vocab, files));
     return data;
   }
   const auto held_back =

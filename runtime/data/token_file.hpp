@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 #include "runtime/data/documents.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/token_format.hpp"
@@ -31,9 +31,9 @@ class TokenSource {
   /// token_layout(). bad_data: a file is missing or empty, or as token_layout() and LossMask::open().
   /// bad_config: unknown format.
   static Result<TokenSource> open(const std::vector<std::string>& paths, const std::string& format,
-                                  int64_t vocab);
-  static Result<TokenSource> open(const std::string& path, const std::string& format,
-                                  int64_t vocab);
+                                  int64_t vocab, const DataFiles& files = {});
+  static Result<TokenSource> open(const std::string& path, const std::string& format, int64_t vocab,
+                                  const DataFiles& files = {});
 
   /// read_sample() marks documents as the rule says. Errors of opening a Megatron index.
   Status use_documents(const DocumentRule& rule);
@@ -61,6 +61,10 @@ class TokenSource {
   /// undefined.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
 
+  /// Says that sample `position` will be read soon, for tokens in a bucket. False: say it again later.
+  bool read_ahead(uint64_t position, int64_t block_size) const;
+  const DataFiles& files() const { return files_; }
+
   /// Where sample `position` begins: "FILE, byte N". Requires position < samples(block_size). Reads
   /// nothing.
   std::string place_of(uint64_t position, int64_t block_size) const;
@@ -74,7 +78,7 @@ class TokenSource {
  private:
   /// Consecutive tokens of one file.
   struct Part {
-    std::shared_ptr<const InputFile> file;
+    std::shared_ptr<const DataFile> file;
     TokenLayout layout;  // of the tokens that are part of this source
     uint64_t first = 0;  // index of the first one in the source
     std::shared_ptr<const MegatronDocuments> documents;  // null: not used
@@ -96,6 +100,7 @@ class TokenSource {
   uint64_t count_ = 0;
   int64_t vocab_ = 0;
   DocumentRule documents_;
+  DataFiles files_;
 };
 
 /// The tokens to train on and those held back for validation, which may be none.
@@ -108,10 +113,7 @@ struct Dataset {
 /// back unless the folder has files for validation (prepare() spreads the held-back tokens). Errors
 /// as TokenSource::open(), and bad_data if a prepared folder is incomplete or was made for a larger
 /// vocabulary.
-Result<Dataset> open_dataset(const std::string& path, const std::string& format, int64_t vocab,
-                             double validation_fraction);
-
-/// The .bin files in a folder, in the order of their names; none if it cannot be read.
-std::vector<std::string> token_files(const std::string& folder);
+Result<Dataset> open_dataset(const std::string& source, const std::string& format, int64_t vocab,
+                             double validation_fraction, const DataFiles& files = {});
 
 }  // namespace simplescale

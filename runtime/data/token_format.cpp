@@ -19,7 +19,7 @@ Status bad(const std::string& path, uint64_t byte, const std::string& what) {
 /// The first bytes of a file, padded with zeros.
 using Head = std::array<unsigned char, 40>;
 
-Result<Head> head_of(const InputFile& file) {
+Result<Head> head_of(const DataFile& file) {
   Head head{};
   SS_RETURN_IF_ERROR(file.read(0, head.data(), std::min<uint64_t>(head.size(), file.bytes())));
   return head;
@@ -41,7 +41,7 @@ bool begins_as_llmc(const Head& head) {
 }
 
 /// All bytes from `offset` are tokens.
-Result<TokenLayout> rest_of(const InputFile& file, uint64_t offset, int token_bytes) {
+Result<TokenLayout> rest_of(const DataFile& file, uint64_t offset, int token_bytes) {
   const uint64_t bytes = file.bytes() - std::min(offset, file.bytes());
   if (bytes % static_cast<uint64_t>(token_bytes) != 0)
     return bad(file.path(), file.bytes() - 1,
@@ -53,7 +53,7 @@ Result<TokenLayout> rest_of(const InputFile& file, uint64_t offset, int token_by
   return TokenLayout{offset, bytes / static_cast<uint64_t>(token_bytes), token_bytes, ""};
 }
 
-Result<TokenLayout> llmc_layout(const InputFile& file, const Head& head) {
+Result<TokenLayout> llmc_layout(const DataFile& file, const Head& head) {
   const std::string& path = file.path();
   if (!begins_as_llmc(head))
     return bad(path, 0, "wrong magic for llm.c tokens, which begin with 20240520 or 20240801");
@@ -77,7 +77,7 @@ Result<TokenLayout> llmc_layout(const InputFile& file, const Head& head) {
   return TokenLayout{llmc::header_bytes, count, token_bytes, ""};
 }
 
-Result<TokenLayout> litgpt_layout(const InputFile& file, const Head& head) {
+Result<TokenLayout> litgpt_layout(const DataFile& file, const Head& head) {
   constexpr uint64_t kHeader = 24;
   if (!begins(head, "LITPKDS"))
     return bad(file.path(), 0, "wrong magic for lit-gpt's packed tokens, which begin with LITPKDS");
@@ -108,7 +108,7 @@ struct Index {
   uint64_t pointers() const { return lengths + 4 * sequences; }  // int64 bytes in the .bin file
 };
 
-Result<Index> read_index(const InputFile& file) {
+Result<Index> read_index(const DataFile& file) {
   const std::string& path = file.path();
   SS_ASSIGN(const Head head, head_of(file));
   if (!begins(head, "MMIDIDX"))
@@ -134,18 +134,19 @@ Result<Index> read_index(const InputFile& file) {
   return index;
 }
 
-Result<TokenLayout> megatron_layout(const InputFile& file) {
+Result<TokenLayout> megatron_layout(const DataFile& file, const DataFiles& files) {
   const std::string path = index_of(file.path());
-  auto opened = InputFile::open(path);
-  if (!opened.ok())
-    return Status(opened.status().code() == Code::io ? Code::io : Code::bad_data,
-                  "Megatron tokens need their index: " + opened.status().message());
-  SS_ASSIGN(const Index index, read_index(*opened));
+  auto found = files.open(path);
+  if (!found.ok())
+    return Status(found.status().code() == Code::io ? Code::io : Code::bad_data,
+                  "Megatron tokens need their index: " + found.status().message());
+  const DataFile& opened = **found;
+  SS_ASSIGN(const Index index, read_index(opened));
   int32_t length = 0;
   int64_t pointer = 0;
   const uint64_t last = index.sequences - 1;
-  SS_RETURN_IF_ERROR(opened->read(index.lengths + 4 * last, &length, sizeof length));
-  SS_RETURN_IF_ERROR(opened->read(index.pointers() + 8 * last, &pointer, sizeof pointer));
+  SS_RETURN_IF_ERROR(opened.read(index.lengths + 4 * last, &length, sizeof length));
+  SS_RETURN_IF_ERROR(opened.read(index.pointers() + 8 * last, &pointer, sizeof pointer));
   if (length < 0 || pointer < 0 ||
       static_cast<uint64_t>(pointer) + static_cast<uint64_t>(length) * index.token_bytes !=
           file.bytes())
@@ -159,18 +160,17 @@ Result<TokenLayout> megatron_layout(const InputFile& file) {
 
 }  // namespace
 
-std::string token_file_of(const std::string& source) {
-  std::error_code ignored;
+std::string token_file_of(const std::string& source, const DataFiles& files) {
   if (fs::path(source).extension() == ".idx")
     return fs::path(source).replace_extension(".bin").string();
-  const bool prefix = !fs::exists(source, ignored) && fs::exists(source + ".idx", ignored);
+  const bool prefix = !files.exists(source) && files.exists(source + ".idx");
   return prefix ? source + ".bin" : source;
 }
 
-Result<TokenLayout> token_layout(const InputFile& file, const std::string& format) {
+Result<TokenLayout> token_layout(const DataFile& file, const std::string& format,
+                                 const DataFiles& files) {
   SS_ASSIGN(const Head head, head_of(file));
   const bool automatic = format == "auto";
-  std::error_code ignored;
   if (format == "llmc" || (automatic && begins_as_llmc(head))) return llmc_layout(file, head);
   if (format == "litgpt" || (automatic && begins(head, "LITPKDS")))
     return litgpt_layout(file, head);
@@ -178,16 +178,17 @@ Result<TokenLayout> token_layout(const InputFile& file, const std::string& forma
     return bad(file.path(), 0,
                "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
                "in a file that ends in .bin");
-  if (format == "megatron" || (automatic && fs::exists(index_of(file.path()), ignored)))
-    return megatron_layout(file);
+  if (format == "megatron" || (automatic && files.exists(index_of(file.path()))))
+    return megatron_layout(file, files);
   if (format == "nanogpt" || automatic) return rest_of(file, 0, 2);
   return Status(Code::bad_config,
                 "data.format \"" + format +
                     "\" is not one of auto, text, prepared, nanogpt, llmc, megatron, litgpt");
 }
 
-Status check_megatron_index(const TokenLayout& layout) {
-  SS_ASSIGN(const InputFile file, InputFile::open(layout.index));
+Status check_megatron_index(const TokenLayout& layout, const DataFiles& files) {
+  SS_ASSIGN(const auto opened, files.open(layout.index));
+  const DataFile& file = *opened;
   SS_ASSIGN(const Index index, read_index(file));
   constexpr uint64_t kPiece = 64 << 10;
   std::vector<int32_t> lengths(std::min(kPiece, index.sequences));
@@ -210,9 +211,9 @@ Status check_megatron_index(const TokenLayout& layout) {
   return {};
 }
 
-Result<MegatronDocuments> MegatronDocuments::open(const std::string& path) {
-  SS_ASSIGN(InputFile file, InputFile::open(path));
-  SS_ASSIGN(const Index index, read_index(file));
+Result<MegatronDocuments> MegatronDocuments::open(const std::string& path, const DataFiles& files) {
+  SS_ASSIGN(auto file, files.open(path));
+  SS_ASSIGN(const Index index, read_index(*file));
   return MegatronDocuments(std::move(file), index.token_bytes, index.sequences, index.documents,
                            index.pointers());
 }
@@ -221,14 +222,14 @@ Result<MegatronDocuments> MegatronDocuments::open(const std::string& path) {
 Result<uint64_t> MegatronDocuments::begin_of(uint64_t document) const {
   const uint64_t entry = pointers_ + 8 * (sequences_ + document);
   int64_t sequence = 0, byte = 0;
-  SS_RETURN_IF_ERROR(file_.read(entry, &sequence, sizeof sequence));
+  SS_RETURN_IF_ERROR(file_->read(entry, &sequence, sizeof sequence));
   if (sequence < 0 || static_cast<uint64_t>(sequence) > sequences_)
-    return bad(file_.path(), entry,
+    return bad(file_->path(), entry,
                "document " + std::to_string(document) + " begins with sequence " +
                    std::to_string(sequence) + " of " + std::to_string(sequences_));
   if (static_cast<uint64_t>(sequence) == sequences_) return UINT64_MAX;
   SS_RETURN_IF_ERROR(
-      file_.read(pointers_ + 8 * static_cast<uint64_t>(sequence), &byte, sizeof byte));
+      file_->read(pointers_ + 8 * static_cast<uint64_t>(sequence), &byte, sizeof byte));
   return static_cast<uint64_t>(byte) / static_cast<uint64_t>(token_bytes_);
 }
 

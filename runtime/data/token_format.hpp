@@ -9,11 +9,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 
 namespace simplescale {
 
@@ -27,29 +28,30 @@ struct TokenLayout {
 
 /// The token file that `source` means: its own path, or of a Megatron index or prefix (PATH.idx, or
 /// PATH with PATH.idx and PATH.bin) the path of the .bin file.
-std::string token_file_of(const std::string& source);
+std::string token_file_of(const std::string& source, const DataFiles& files = {});
 
 /// Reads the header. format: one of the above, or "auto": the first one that fits, by magic or by an
 /// .idx file beside it. bad_data with file and byte: wrong magic, version or type of token, or a
 /// length that does not match the count. bad_config: unknown format.
-Result<TokenLayout> token_layout(const InputFile& file, const std::string& format);
+Result<TokenLayout> token_layout(const DataFile& file, const std::string& format,
+                                 const DataFiles& files = {});
 
 /// Reads a Megatron index as a whole. bad_data with file and byte: the sequences are not the tokens
 /// of the .bin file in their order.
-Status check_megatron_index(const TokenLayout& layout);
+Status check_megatron_index(const TokenLayout& layout, const DataFiles& files = {});
 
 /// The documents of a Megatron .bin file, as its index tells them. Any thread may ask.
 class MegatronDocuments {
  public:
   /// path: of the index. Errors as token_layout().
-  static Result<MegatronDocuments> open(const std::string& path);
+  static Result<MegatronDocuments> open(const std::string& path, const DataFiles& files = {});
   /// The tokens of [begin, end) that begin a document, in order, counted from the start of the .bin
   /// file. bad_data: the index contradicts itself; io.
   Result<std::vector<uint64_t>> begins(uint64_t begin, uint64_t end) const;
 
  private:
-  MegatronDocuments(InputFile file, int token_bytes, uint64_t sequences, uint64_t documents,
-                    uint64_t pointers)
+  MegatronDocuments(std::shared_ptr<const DataFile> file, int token_bytes, uint64_t sequences,
+                    uint64_t documents, uint64_t pointers)
       : file_(std::move(file)),
         token_bytes_(token_bytes),
         sequences_(sequences),
@@ -57,7 +59,7 @@ class MegatronDocuments {
         pointers_(pointers) {}
   Result<uint64_t> begin_of(uint64_t document) const;
 
-  InputFile file_;
+  std::shared_ptr<const DataFile> file_;
   int token_bytes_;
   uint64_t sequences_, documents_;
   uint64_t pointers_;  // byte of the pointers, which the documents follow

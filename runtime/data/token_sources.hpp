@@ -56,6 +56,12 @@ class TokenSources {
   std::string place_of(DrawnSample sample, int64_t block_size) const {
     return sources_[sample.source].place_of(sample.position, block_size);
   }
+  /// As TokenSource::read_ahead().
+  bool read_ahead(DrawnSample sample, int64_t block_size) const {
+    return sources_[sample.source].read_ahead(sample.position, block_size);
+  }
+  /// Of all sources.
+  const DataFiles& files() const { return sources_.front().files(); }
   /// Reopens all sources. Returns the first error.
   Status reopen();
 

@@ -39,6 +39,8 @@ struct RunFolder {
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
   /// train.tasks as tokens (runtime/data/task_tokens.hpp).
   std::string tasks() const { return control() + "/tasks.jsonl"; }
+  /// What the buckets of its data held when the run started (runtime/data/data_files.hpp).
+  std::string objects() const { return control() + "/objects.json"; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.
   std::string end() const { return control() + "/end.json"; }
 };

@@ -1,59 +1,20 @@
 """Checkpoints in an object store: a lost folder, a slow server, a killed upload. The server is moto, behind a proxy of our
 own (tests/runtime/object_store/s3_server.py) that checks every signature and injects faults."""
 
-import json
 import os
-import pathlib
 import shutil
 import signal
-import subprocess
 import unittest
-import urllib.request
 
-from common import ROOT, Case, last_step, leftovers, lines
-
-PYTHON = ROOT / ".deps/python/bin/python"
-SERVER = ROOT / "tests/runtime/object_store/s3_server.py"
-SECRET, TOKEN = "test/secret+key/0123456789", "test-session-token//=="
-HAS_MOTO = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, flask_cors"], capture_output=True).returncode == 0
+from bucket import SECRET, BucketCase
+from common import last_step, leftovers, lines
 
 
-@unittest.skipUnless(HAS_MOTO, "no Python with moto; ./simplescale test installs it")
-class ObjectStore(Case):
+class ObjectStore(BucketCase):
     def setUp(self):
         super().setUp()
-        self.server = subprocess.Popen([PYTHON, "-B", SERVER, "--bucket", "bucket"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (self.server.stdin.close(), self.server.wait(30), self.server.stdout.close()))
-        self.endpoint = f"http://127.0.0.1:{int(self.server.stdout.readline())}"
-        before = {name: os.environ.get(name) for name in os.environ if name.startswith("AWS_")}
-        self.addCleanup(lambda: ([os.environ.pop(n) for n in list(os.environ) if n.startswith("AWS_")], os.environ.update(before)))
-        for name in before:
-            del os.environ[name]
-        os.environ.update(AWS_ACCESS_KEY_ID="AKIATESTACCESSKEY", AWS_SECRET_ACCESS_KEY=SECRET, AWS_SESSION_TOKEN=TOKEN,
-                          AWS_ENDPOINT_URL_S3=self.endpoint, AWS_SHARED_CREDENTIALS_FILE="/nonexistent", AWS_CONFIG_FILE="/nonexistent")
-        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
         self.url = "s3://bucket/runs/run"
         self.upload = [f"--checkpoint.upload={self.url}", "--checkpoint.disk_every_steps=2"]
-
-    def control(self, method, path, document=None):
-        request = urllib.request.Request(f"{self.endpoint}/_control/{path}", json.dumps(document).encode() if document is not None else None,
-                                         method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.read()
-
-    def faults(self, *rules):
-        self.control("PUT", "faults", rules)
-
-    def requests(self, part):
-        return [request for request, _ in json.loads(self.control("GET", "log")) if part in request]
-
-    def assert_no_secret(self, *places):
-        for place in places:
-            for file in pathlib.Path(place).rglob("*"):
-                if file.is_file():
-                    text = file.read_bytes()
-                    self.assertNotIn(SECRET.encode(), text, file)
-                    self.assertNotIn(TOKEN.encode(), text, file)
 
     def test_a_run_whose_folder_is_lost_continues_bit_for_bit(self):
         want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))

@@ -11,6 +11,8 @@ only credentials are ACCESS_KEY, SECRET_KEY and, if the request has one, TOKEN.
 Requests to /_control are for tests:
     PUT  /_control/faults   a JSON list of rules, which replaces the earlier ones
     GET  /_control/log      a JSON list of [request, HTTP status]; status 0: it gets no answer
+    PUT  /_control/object/BUCKET/KEY   creates or replaces an object, without a signature
+    DELETE  the same        removes it
 
 A rule: {"match": REGEX of "METHOD /bucket/key?query", "kind": KIND, "skip": N, "times": N}. The first `skip` requests that
 match pass, the next `times` (default: all) have the fault:
@@ -155,6 +157,12 @@ class Proxy(BaseHTTPRequestHandler):
         return True
 
     def control(self, body):
+        if self.path.startswith("/_control/object/"):
+            connection = HTTPConnection("127.0.0.1", self.backend, timeout=60)
+            # moto replaces an object only for a request that looks signed.
+            connection.request(self.command, self.path.removeprefix("/_control/object"), body=body, headers={
+                "Host": "127.0.0.1", "Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20200101/{self.region}/s3/aws4_request"})
+            return self.answer(connection.getresponse().status, [], b"")
         if self.command == "PUT":
             self.faults.set(json.loads(body))
             return self.answer(200, [], b"")

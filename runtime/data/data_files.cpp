@@ -1,0 +1,303 @@
+#include "runtime/data/data_files.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/files.hpp"
+#include "runtime/base/hash.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/object_store/object_reader.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr uint64_t kTextBytesMax = 64 << 20;
+constexpr double kGigabyte = 1e9;
+
+class LocalFile final : public DataFile {
+ public:
+  explicit LocalFile(InputFile file) : file_(std::move(file)) {}
+  const std::string& path() const override { return file_.path(); }
+  uint64_t bytes() const override { return file_.bytes(); }
+  Status read(uint64_t offset, void* data, size_t bytes) const override {
+    return file_.read(offset, data, bytes);
+  }
+  bool read_ahead(uint64_t, uint64_t) const override { return true; }
+  /// The file was long enough when it was opened: it is being replaced, or its disk fails.
+  Status while_training(const Status& error) const override { return {Code::io, error.message()}; }
+
+ private:
+  const InputFile file_;
+};
+
+class BucketFile final : public DataFile {
+ public:
+  BucketFile(std::shared_ptr<ObjectReader> reader, ChunkedObject object)
+      : reader_(std::move(reader)), object_(std::move(object)), path_(object_.url.text()) {}
+  const std::string& path() const override { return path_; }
+  uint64_t bytes() const override { return object_.bytes; }
+  Status read(uint64_t offset, void* data, size_t bytes) const override {
+    return reader_->read(object_, offset, {static_cast<char*>(data), bytes});
+  }
+  bool read_ahead(uint64_t offset, uint64_t bytes) const override {
+    return reader_->read_ahead(object_, offset, bytes);
+  }
+  /// An object that was replaced does not come back by itself; credentials may be renewed.
+  Status while_training(const Status& error) const override {
+    return error.code() == Code::bad_data ? error : Status(Code::io, error.message());
+  }
+
+ private:
+  const std::shared_ptr<ObjectReader> reader_;
+  const ChunkedObject object_;
+  const std::string path_;
+};
+
+/// Reads wait for a slow server almost as long as trainers wait for their tokens.
+StoreLimits limits_of(const Config& config) {
+  StoreLimits limits;
+  limits.tries = 10'000;
+  limits.deadline_ms = config.supervision.progress_timeout_ms / 4 * 3;
+  limits.http.request_timeout_ms = limits.deadline_ms;
+  limits.http.stall_timeout_s = std::clamp<int64_t>(limits.deadline_ms / 4000, 1, 20);
+  return limits;
+}
+
+Status no_object(const std::string& path) {
+  return {Code::bad_data,
+          path + ": the bucket holds no such object; correct the name, or upload it"};
+}
+
+}  // namespace
+
+struct DataFiles::Bucket {
+  std::string copies;  // folder for on_disk()
+  std::shared_ptr<ChunkFiles> cache;
+  std::shared_ptr<ObjectReader> reader;
+  std::mutex mutex;                                    // guards the next two
+  std::map<std::string, std::vector<Object>> sources;  // by canonical path
+  std::map<std::string, Object> objects;               // all of them, by path
+
+  void add(const std::string& source, std::vector<Object> found) {
+    const std::lock_guard lock(mutex);
+    for (const Object& object : found) objects[object.path] = object;
+    sources[source] = std::move(found);
+  }
+  bool knows(const std::string& source) {
+    const std::lock_guard lock(mutex);
+    return sources.contains(source);
+  }
+  /// True if an object's path begins so.
+  bool has_below(const std::string& prefix) {
+    const std::lock_guard lock(mutex);
+    const auto first = objects.lower_bound(prefix);
+    return first != objects.end() && first->first.starts_with(prefix);
+  }
+  /// Objects of at most this size are worth whole chunks; of larger ones, the cache cannot keep what
+  /// a shuffled order reads later.
+  size_t chunk_bytes() {
+    const std::lock_guard lock(mutex);
+    uint64_t total = 0;
+    for (const auto& [path, object] : objects) total += object.bytes;
+    return total <= cache->bytes_max() ? 4 << 20 : 256 << 10;
+  }
+  Result<std::vector<Object>> list(const S3Url& url);
+  void read_listing(const std::string& file);
+};
+
+/// The objects below a prefix, or, without such, the object of that name and those beside it with
+/// other endings: its index and its loss mask.
+Result<std::vector<DataFiles::Object>> DataFiles::Bucket::list(const S3Url& url) {
+  SS_ASSIGN(const auto store, reader->store(url.bucket));
+  const std::string below = url.key.empty() ? "" : url.key + "/";
+  const std::string stem = fs::path(url.key).replace_extension("").string() + ".";
+  std::vector<Object> found;
+  for (const std::string& prefix : {below, stem}) {
+    if (!found.empty()) break;
+    SS_ASSIGN(const std::vector<ObjectFacts> objects, store->list(prefix));
+    for (const ObjectFacts& object : objects)
+      if (const auto of = parse_s3_url(S3Url{url.bucket, object.key}.text());
+          of.ok() && of->key == object.key)
+        found.push_back({of->text(), object.bytes, object.etag});
+  }
+  return found;
+}
+
+void DataFiles::Bucket::read_listing(const std::string& file) {
+  const auto text = read_text(file);
+  const json root = text.ok() ? parse_json(*text) : json();
+  if (!root.is_object()) return;
+  try {
+    for (const auto& [source, listed] : root.items()) {
+      std::vector<Object> found;
+      for (const json& object : listed)
+        found.push_back({object.at("name"), object.at("bytes"), object.at("etag")});
+      add(source, std::move(found));
+    }
+  } catch (const json::exception&) {
+    // damaged: what is missing is listed again
+  }
+}
+
+std::string listing_file(const Config& config) {
+  return RunFolder{run_folder(config)}.objects();
+}
+
+Result<DataFiles> DataFiles::of(const Config& config, Listing listing) {
+  std::vector<std::string> paths;
+  for (const auto& [name, of] : sources_of(config))
+    if (source_is_tokens(of) && is_s3_url(of.data.source)) paths.push_back(of.data.source);
+  return over(config, paths, listing);
+}
+
+Result<DataFiles> DataFiles::of_texts(const Config& config) {
+  std::vector<std::string> paths;
+  for (const auto& [name, of] : sources_of(config))
+    if (is_s3_url(of.data.source) && !source_is_tokens(of)) paths.push_back(of.data.source);
+  if (is_s3_url(config.tokenizer.train_on)) paths.push_back(config.tokenizer.train_on);
+  return over(config, paths, Listing::anew);
+}
+
+Result<DataFiles> DataFiles::over(const Config& config, const std::vector<std::string>& paths,
+                                  Listing listing) {
+  DataFiles files;
+  if (paths.empty()) return files;
+  files.bucket_ = std::make_shared<Bucket>();
+  Bucket& b = *files.bucket_;
+  const std::string& wanted = config.data.cache_folder;
+  SS_ASSIGN(const std::string folder,
+            ChunkFiles::make_folder(wanted.empty() ? "/var/tmp" : wanted));
+  b.cache =
+      std::make_shared<ChunkFiles>(folder, static_cast<uint64_t>(config.data.cache_gb * kGigabyte));
+  b.copies = config.run.name.empty() ? folder : data_folder(config);
+  b.reader = std::make_shared<ObjectReader>(b.cache, limits_of(config));
+  if (listing == Listing::of_run) b.read_listing(listing_file(config));
+  for (const std::string& path : paths) SS_RETURN_IF_ERROR(files.find(path).status());
+  return files;
+}
+
+Result<std::string> DataFiles::find(const std::string& source) const {
+  if (!is_s3_url(source)) return source;
+  SS_ASSIGN(const S3Url url, parse_s3_url(source));
+  if (!bucket_) return Status(Code::bad_config, source + ": a bucket cannot be read here");
+  const std::string path = url.text();
+  if (bucket_->knows(path)) return path;
+  SS_ASSIGN(std::vector<Object> found, bucket_->list(url));
+  if (found.empty()) return no_object(path);
+  bucket_->add(path, std::move(found));
+  return path;
+}
+
+bool DataFiles::is_folder(const std::string& path) const {
+  std::error_code ignored;
+  if (!is_s3_url(path)) return fs::is_directory(path, ignored);
+  return bucket_ && bucket_->has_below(path + "/");
+}
+
+bool DataFiles::exists(const std::string& path) const {
+  std::error_code ignored;
+  if (!is_s3_url(path)) return fs::exists(path, ignored);
+  if (!bucket_) return false;
+  const std::lock_guard lock(bucket_->mutex);
+  return bucket_->objects.contains(path);
+}
+
+std::vector<std::string> DataFiles::token_files(const std::string& folder) const {
+  std::vector<std::string> files;
+  std::error_code error;
+  if (!is_s3_url(folder)) {
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error))
+      if (entry->path().extension() == ".bin") files.push_back(entry->path().string());
+  } else if (bucket_) {
+    const std::lock_guard lock(bucket_->mutex);
+    const std::string prefix = folder + "/";
+    for (const auto& [path, object] : bucket_->objects)
+      if (path.starts_with(prefix) && path.ends_with(".bin") &&
+          path.find('/', prefix.size()) == std::string::npos)
+        files.push_back(path);
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path) const {
+  if (!is_s3_url(path)) {
+    SS_ASSIGN(InputFile file, InputFile::open(path));
+    return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file)));
+  }
+  if (!exists(path)) return Status(Code::not_found, no_object(path).message());
+  SS_ASSIGN(const S3Url url, parse_s3_url(path));
+  ChunkedObject object{url, 0, "", bucket_->chunk_bytes()};
+  {
+    const std::lock_guard lock(bucket_->mutex);
+    const Object& listed = bucket_->objects.at(path);
+    object.bytes = listed.bytes, object.etag = listed.etag;
+  }
+  return std::shared_ptr<const DataFile>(
+      std::make_shared<BucketFile>(bucket_->reader, std::move(object)));
+}
+
+Result<std::string> DataFiles::text(const std::string& path) const {
+  SS_ASSIGN(const auto file, open(path));
+  if (file->bytes() > kTextBytesMax)
+    return Status(Code::bad_data, path + ": has more than 64 MiB; it is not what its name says");
+  std::string text(static_cast<size_t>(file->bytes()), '\0');
+  SS_RETURN_IF_ERROR(file->read(0, text.data(), text.size()));
+  return text;
+}
+
+Result<std::string> DataFiles::on_disk(const std::string& path, const std::string& hash) const {
+  if (!is_s3_url(path)) return path;
+  const std::string folder = bucket_->copies + "/" + hash;
+  const std::string copy = folder + "/" + fs::path(path).filename().string();
+  const auto is_right = [&](const std::string& text) {
+    return hash128(text.data(), text.size()).hex() == hash;
+  };
+  if (const auto there = read_text(copy); there.ok() && is_right(*there)) return copy;
+  SS_ASSIGN(const std::string text, this->text(path));
+  if (!is_right(text))
+    return Status(Code::bad_data, path +
+                                      ": is not the file that the folder's manifest.json records "
+                                      "(another xxh3-128); upload the folder again");
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
+  SS_RETURN_IF_ERROR(write_file_atomic(copy, text));
+  return copy;
+}
+
+std::vector<DataFiles::Object> DataFiles::listed(const std::string& source) const {
+  if (!bucket_) return {};
+  const std::lock_guard lock(bucket_->mutex);
+  const auto found = bucket_->sources.find(source);
+  return found == bucket_->sources.end() ? std::vector<Object>() : found->second;
+}
+
+Status DataFiles::save_listing(const std::string& file) const {
+  json root = json::object();
+  if (bucket_) {
+    const std::lock_guard lock(bucket_->mutex);
+    for (const auto& [source, objects] : bucket_->sources)
+      for (const Object& object : objects)
+        root[source].push_back(
+            {{"name", object.path}, {"bytes", object.bytes}, {"etag", object.etag}});
+  }
+  return write_file_atomic(file, json_text(root, 1) + "\n");
+}
+
+void DataFiles::stop() const {
+  if (bucket_) bucket_->reader->stop();
+}
+
+}  // namespace simplescale

@@ -1,0 +1,151 @@
+"""Data in an object store: the same bits as from disk, whatever the server does; objects that are replaced; text to
+prepare; what `doctor` says; secrets."""
+
+import gzip
+import json
+import os
+import struct
+import unittest
+
+from bucket import SECRET, BucketCase
+from common import TINY, last_step, lines, tokens
+
+STEPS = ("--train.max_steps=12", "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=6")
+WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
+TEXT = "\n".join(" ".join(WORDS[(i * j) % len(WORDS)] for j in range(1, 40)) for i in range(1, 800))
+LOOKS = ("list-type",)  # requests that ask what the bucket holds
+
+
+class BucketData(BucketCase):
+    def setUp(self):
+        super().setUp()
+        self.cache = self.folder / "cache"
+        self.options = [*self.flat, *STEPS, f"--data.cache_folder={self.cache}"]
+
+    def reads(self, after=0):
+        return [r for r in self.requests("GET")[after:] if not any(look in r for look in LOOKS)]
+
+    def many_tokens(self):
+        """Eight chunks, of which a cache of 0.001 GB holds three."""
+        self.data.write_bytes(tokens(1_000_000, TINY["model.vocab"]).tobytes())
+        self.put(self.data, "data/tokens.bin")
+        return ["--data.source=s3://bucket/data/tokens.bin", "--data.cache_gb=0.001"]
+
+    def test_a_prepared_folder_in_a_bucket_gives_the_same_bits_as_on_disk(self):
+        text, folder = self.folder / "text.txt", self.folder / "prepared"
+        text.write_text(TEXT)
+        self.command("prepare", self.config, f"--data.source={text}", f"--data.folder={folder}", "--data.validation_fraction=0.1",
+                     "--tokenizer.vocab=300", "--model.vocab=300")
+        self.put(folder, "data/prepared")
+        options = [*self.options, "--model.vocab=300"]
+        want = self.digest(self.train("local", *options, f"--data.source={folder}"))
+        run = self.train("run", *options, "--data.source=s3://bucket/data/prepared")
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertEqual([s["loss"] for s in lines(run / "metrics.jsonl")], [s["loss"] for s in lines(self.folder / "local/metrics.jsonl")])
+        self.assert_no_secret(run, self.cache, self.folder / "data")
+        # All chunks are in the cache: another run asks only what the bucket holds.
+        before = len(self.requests("GET"))
+        self.assertEqual(self.digest(self.train("again", *options, "--data.source=s3://bucket/data/prepared/")), want)
+        self.assertEqual(self.reads(before), [])
+        self.command("evaluate", run, "--data=s3://bucket/data/prepared")
+
+    def test_every_format_and_a_blend_give_the_same_bits_as_on_disk(self):
+        ids = tokens(20000, TINY["model.vocab"])
+        want = self.digest(self.train("local", *self.options))
+        megatron = self.folder / "corpus_text_document"
+        megatron.with_suffix(".bin").write_bytes(ids.tobytes())
+        megatron.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ1i1q2q", 1, 8, 1, 2, len(ids), 0, 0, 1))
+        for suffix in (".bin", ".idx"):
+            self.put(megatron.with_suffix(suffix), f"m/corpus{suffix}")
+        self.assertEqual(self.digest(self.train("megatron", *self.options, "--data.source=s3://bucket/m/corpus")), want)
+        shards = self.folder / "shards"
+        shards.mkdir()
+        for i, begin in enumerate(range(0, 20000, 7000)):
+            part = ids[begin:begin + 7000]
+            (shards / f"train_{i}.bin").write_bytes(b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(part)) + part.tobytes())
+        self.put(shards, "shards")
+        self.assertEqual(self.digest(self.train("litgpt", *self.options, "--data.source=s3://bucket/shards")), want)
+        self.put(self.data, "tokens.bin")
+        blend = "--data.source=", '--data.blend=[{{name="a", source="{}", weight=2}}, {{name="b", source="{}", weight=1}}]'
+        want = self.digest(self.train("blend", *self.options, blend[0], blend[1].format(self.data, shards)))
+        run = self.train("mixed", *self.options, blend[0], blend[1].format("s3://bucket/tokens.bin", shards))
+        self.assertEqual(self.digest(run), want)
+
+    def test_faults_of_the_server_and_a_killed_trainer_change_no_bit(self):
+        source = self.many_tokens()
+        want = self.digest(self.train("local", *self.options))
+        self.faults({"match": "GET .*tokens.bin", "kind": "slow", "ms": 300, "times": 2},
+                    {"match": "GET", "kind": "random", "percent": 40, "seed": 5})
+        run = self.train("run", *self.options, *source, '--inject.faults=[{step=5, kind="kill_trainer", target="n1.0"}]')
+        self.assertEqual(self.digest(run), want)
+        self.assertTrue([e for e in lines(run / "events.jsonl") if e["kind"] == "injected"])
+        self.assertIn("each sample exactly once", self.verify(run))
+        held = sum(file.stat().st_size for file in self.cache.rglob("*") if file.is_file())
+        self.assertLessEqual(held, 1e6 + 8)
+        self.assertGreater(len(self.reads()), 8)  # chunks that were removed are fetched again
+
+    def test_training_waits_for_a_server_that_fails_and_goes_on(self):
+        source = self.many_tokens()
+        want = self.digest(self.train("local", *self.options))
+        self.faults({"match": "GET .*tokens.bin", "kind": "status", "skip": 6})
+        run, process = self.start("run", *self.options, *source)
+        failed = lambda: [r for r, status in json.loads(self.control("GET", "log")) if "tokens.bin" in r and status == 503]
+        self.wait_for(lambda: len(failed()) > 20, "requests that fail")
+        self.assertLess(last_step(run), 12)
+        self.faults()
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, out)
+        self.assertEqual(self.digest(run), want)
+
+    def test_an_object_that_is_replaced_or_missing_is_named(self):
+        self.put(self.data, "data/tokens.bin")
+        source = "--data.source=s3://bucket/data/tokens.bin"
+        self.train("run", *self.options, source)
+        same_size = self.folder / "other.bin"
+        same_size.write_bytes(b"\x01\0" + self.data.read_bytes()[2:])
+        self.put(same_size, "data/tokens.bin")
+        self.train("run", *self.options, source, "--train.max_steps=14", code=65)
+        self.assertIn("s3://bucket/data/tokens.bin has changed since this run began", self.stderr)
+        self.put(self.data, "data/tokens.bin")
+        self.train("run", *self.options, source, "--train.max_steps=14")
+        self.train("none", *self.options, "--data.source=s3://bucket/data/token.bin", code=65)
+        self.assertIn("s3://bucket/data/token.bin: the bucket holds no such object", self.stderr)
+        self.train("text", *self.options, "--data.source=s3://bucket/data/", "--data.format=text", code=65)
+        self.assertIn("s3://bucket/data: no text was found", self.stderr)
+
+    def test_text_is_prepared_from_a_bucket_as_from_disk(self):
+        texts = self.folder / "texts"
+        texts.mkdir()
+        (texts / "a.txt").write_text(TEXT)
+        with gzip.open(texts / "b.jsonl.gz", "wt") as file:
+            file.writelines(json.dumps({"text": line}) + "\n" for line in TEXT.splitlines())
+        self.put(texts, "texts")
+        options = ["--tokenizer.vocab=300", "--model.vocab=300", "--data.format=text", f"--data.cache_folder={self.cache}"]
+        self.command("prepare", self.config, f"--data.source={texts}", f"--data.folder={self.folder}/local", *options)
+        self.faults({"match": "GET", "kind": "random", "percent": 40, "seed": 6})
+        self.command("prepare", self.config, "--data.source=s3://bucket/texts", f"--data.folder={self.folder}/bucket", *options)
+        for name in ("train.bin", "validation.bin", "tokenizer.model"):
+            self.assertEqual((self.folder / "bucket" / name).read_bytes(), (self.folder / "local" / name).read_bytes(), name)
+        self.assert_no_secret(self.folder / "bucket")
+
+    def test_doctor_checks_the_buckets_of_a_configuration(self):
+        self.put(self.data, "data/tokens.bin")
+        buckets = ["--data.source=s3://bucket/data/tokens.bin", "--checkpoint.upload=s3://bucket/up"]
+        said = self.command("doctor", self.config, *buckets)
+        self.assertIn(f"data.source: s3://bucket/data/tokens.bin: 1 object, {self.data.stat().st_size} bytes, listed and read", said)
+        self.assertIn("checkpoint.upload: s3://bucket/up: listed, written with conditions, read and removed", said)
+        left = [r for r in self.requests("/bucket/up/doctor-") if r.startswith("DELETE")]
+        self.assertEqual(len(left), 1)
+        self.faults({"match": "PUT", "kind": "unconditional"})
+        self.command("doctor", self.config, *buckets, code=3)
+        self.assertIn("the server ignores the condition of a put", self.stderr)
+        os.environ["AWS_SECRET_ACCESS_KEY"] = "hidden-wrong-key"
+        said = self.command("doctor", self.config, *buckets, code=3)
+        self.assertIn("SignatureDoesNotMatch", said + self.stderr)
+        self.assertNotIn("hidden-wrong-key", said + self.stderr)
+        self.assertNotIn(SECRET, said + self.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
