@@ -52,7 +52,7 @@ class DataFiles {
     std::string etag;
   };
 
-  /// Of the disk only: a path in a bucket is bad_config.
+  /// Of the disk only: find() of a path in a bucket is bad_config.
   DataFiles() = default;
   /// Lists the sources of a configuration that lie in buckets. bad_config: no access; io: the server
   /// cannot be reached.

@@ -4,11 +4,12 @@ prepare; what `doctor` says; secrets."""
 import gzip
 import json
 import os
+import signal
 import struct
 import unittest
 
 from bucket import SECRET, BucketCase
-from common import TINY, last_step, lines, tokens
+from common import TINY, last_step, leftovers, lines, tokens, trainer_pids
 
 STEPS = ("--train.max_steps=12", "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=6")
 WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
@@ -97,6 +98,33 @@ class BucketData(BucketCase):
         out, _ = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, out)
         self.assertEqual(self.digest(run), want)
+
+    def test_an_outage_that_does_not_end_ends_the_run_and_names_the_object(self):
+        source = self.many_tokens()
+        self.faults({"match": "GET .*tokens.bin", "kind": "status", "skip": 6})
+        run = self.train("run", *self.options, *source, "--supervision.progress_timeout_ms=4000", code=3)
+        self.assertIn("GET s3://bucket/data/tokens.bin", self.stderr)
+        self.assertIn("HTTP 503", self.stderr)
+        self.assertNotIn("node_suspected", [e["kind"] for e in lines(run / "events.jsonl")])
+        self.faults()
+        self.train("run", *self.options, *source)
+        self.assertEqual(last_step(run), 12)
+
+    def test_an_interrupt_ends_a_run_whose_server_hangs(self):
+        source = self.many_tokens()
+        self.faults({"match": "GET .*tokens.bin", "kind": "hang", "skip": 6})
+        run, process = self.start("run", *self.options, *source)
+        hanging = lambda: [r for r, status in json.loads(self.control("GET", "log")) if "tokens.bin" in r and status == 0]
+        self.wait_for(hanging, "a request that hangs")
+        self.wait_for(lambda: trainer_pids(run), "the run's start")
+        process.send_signal(signal.SIGINT)
+        asked = lambda: [e for e in lines(run / "events.jsonl") if e["kind"] == "stop_requested"]
+        self.wait_for(asked, "the request to stop, which waits for the step")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, out)
+        self.assertIn("stopped at once by a second Ctrl-C", out)
+        self.assertEqual(leftovers(run), [])
 
     def test_an_object_that_is_replaced_or_missing_is_named(self):
         self.put(self.data, "data/tokens.bin")
