@@ -142,6 +142,17 @@ class BucketData(BucketCase):
         self.train("text", *self.options, "--data.source=s3://bucket/data/", "--data.format=text", code=65)
         self.assertIn("s3://bucket/data: no text was found", self.stderr)
 
+    def test_an_object_that_is_replaced_while_the_run_trains_ends_it_after_a_save(self):
+        source = self.many_tokens()
+        run, process = self.start("run", *self.options, *source, "--train.max_steps=100000", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 2, "two steps")
+        self.data.write_bytes(b"\x01\0" + self.data.read_bytes()[2:])
+        self.put(self.data, "data/tokens.bin")
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 65, out)
+        self.assertIn("s3://bucket/data/tokens.bin: was replaced after this run began to read it", out)
+        self.assertIn("was saved", out)
+
     def test_text_is_prepared_from_a_bucket_as_from_disk(self):
         texts = self.folder / "texts"
         texts.mkdir()
