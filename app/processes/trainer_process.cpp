@@ -24,12 +24,23 @@
 #include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/nccl/device_plane.hpp"
+#include "transport/nccl_network.hpp"
 
 namespace simplescale {
 
 namespace {
 
 constexpr int kCommunicators = 6;  // shard, replicate, transfers; twice, for the generation before
+
+/// Keeps NCCL away from networks that nobody trusts. Call it before choose_gpu(), which loads NCCL.
+/// bad_config: NCCL may be used, but this host is on none of its networks.
+Status limit_nccl(const Config& config) {
+  const std::string& trusted = config.transport.trusted_networks;
+  if (!nccl_is_allowed(has_other_hosts(), trusted)) return {};
+  SS_ASSIGN(const Variables set, nccl_variables(has_other_hosts(), trusted, local_addresses()));
+  set_nccl_variables(set);
+  return {};
+}
 
 /// The GPU of the trainer in a slot of a node; nothing: the trainer computes on the CPU. Error: the
 /// configuration wants GPUs and there is none.
@@ -42,6 +53,8 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
   if (const auto task = slurm::task_of(environment_variable))
     host = slurm::host_slots(*task, slots);
   auto device = choose_device(host.first + slot, host.total);
+  if (device.ok() && !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks))
+    device->transport = DeviceTransport::staged;
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");
@@ -122,8 +135,10 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
   const int node_index = node_number(o.process).value_or(0);
+  const Status limited = config.cluster.device == DeviceKind::cpu ? Status() : limit_nccl(config);
   SS_ASSIGN(const std::optional<DevicePlaneOptions> device,
             choose_gpu(config, plan, node_index, 0));
+  if (device && device->transport == DeviceTransport::nccl) SS_RETURN_IF_ERROR(limited);
   SS_ASSIGN(Plane plane, create_plane(o, instance, config, plan, device));
   SS_ASSIGN(auto actors, ActorProcess::start(config, run, instance, 1));
   SS_ASSIGN(caf::actor node, actors->transport().lookup(
@@ -161,6 +176,8 @@ int run_trainer_process(const TrainerProcessOptions& options) {
   init_logging(options.process);
   // It would replace config.blocking = 0, on which transport/nccl/communicator.hpp relies.
   unsetenv("NCCL_COMM_BLOCKING");
+  // It would replace the identifiers of all communicators, and choose an interface.
+  unsetenv("NCCL_COMM_ID");
   auto code = serve_agent(options);
   if (code.ok()) return *code;
   log::error("{}", code.status().message());

@@ -24,6 +24,7 @@
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/training/names.hpp"
+#include "transport/nccl_network.hpp"
 
 namespace simplescale {
 
@@ -112,6 +113,15 @@ Status check_task_count(RunStart& start, const slurm::Task& task) {
   return {};
 }
 
+/// Refuses GPUs on a host whose interfaces are on no trusted network, if the configuration names one.
+Status check_gpu_network(const Config& config, const slurm::Task& task) {
+  const std::string& trusted = config.transport.trusted_networks;
+  const bool other_hosts = task.tasks_on_host < task.tasks;
+  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(other_hosts, trusted))
+    return {};
+  return nccl_variables(other_hosts, trusted, local_addresses()).status();
+}
+
 /// Passes one signal to the agent that this process has received and not passed on yet.
 void pass_signals(AgentLauncher& launcher, int& passed) {
   if (signals <= passed) return;
@@ -166,6 +176,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
     if (Status status = check_run_folder(run, config); !status.ok() && !fs::exists(run.control()))
       return status;
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
+  SS_RETURN_IF_ERROR(check_gpu_network(config, task));
   struct sigaction action {};
   action.sa_handler = on_signal;
   for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);

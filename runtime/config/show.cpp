@@ -239,11 +239,15 @@ Result<std::string> valid_text(const LoadedConfig& loaded) {
 
 std::string collectives_between_hosts(const Config& config) {
   const std::string& trusted = config.transport.trusted_networks;
-  const std::string on_gpus =
-      config.cluster.device == DeviceKind::cpu ? "" : "; those of GPUs over NCCL, not encrypted";
-  if (trusted.empty()) return "collectives between hosts over encrypted TCP" + on_gpus;
-  return "collectives between hosts on transport.trusted_networks (" + trusted +
-         ") over UCX, not encrypted, between others over encrypted TCP" + on_gpus;
+  const bool gpus = config.cluster.device != DeviceKind::cpu;
+  if (trusted.empty())
+    return std::string("collectives between hosts over encrypted TCP") +
+           (gpus ? "; those of GPUs too, through host memory (slow: NCCL needs "
+                   "transport.trusted_networks)"
+                 : "");
+  return "collectives between hosts on transport.trusted_networks (" + trusted + ") over UCX, " +
+         (gpus ? "those of GPUs over NCCL, both " : "") +
+         "not encrypted, between others over encrypted TCP";
 }
 
 }  // namespace simplescale

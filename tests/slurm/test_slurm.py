@@ -19,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_pids  # noqa: E402
+from test_trust import listening  # noqa: E402
 
 CLUSTER = HERE / "cluster.sh"
 
@@ -360,6 +361,17 @@ class Slurm(Case):
         end = self.wait_for_end(run, job)
         self.assertNotIn(host, slurm("scontrol", "show", "hostnames", end["NodeList"]).split())
         self.check_whole(run)
+
+    def test_a_job_on_one_host_listens_on_no_tcp_port_and_one_on_two_hosts_does(self):
+        for hosts, more in ((1, ["--slurm.tasks_per_node=2", "--slurm.cpus_per_task=1"]), (2, [])):
+            run, job = self.submit(f"on-{hosts}", *more, steps=100000)
+            self.wait_for_step(run, 3)
+            self.assertEqual(len({n["host"] for n in status(run)["nodes"] if n["pid"]}), hosts)
+            # srun, whose first argument is an option, listens for Slurm.
+            ports = {(name, port) for name, port in listening(leftovers(run)) if not name.startswith("--")}
+            (self.assertFalse if hosts == 1 else self.assertTrue)(ports, ports)
+            slurm("scancel", job)
+            self.wait_for_end(run, job, state="CANCELLED", code="75:0")
 
     def test_doctor_checks_the_hosts_of_an_allocation(self):
         command = ["salloc", "--quiet", "--nodes=3", "--exclusive", PROGRAM, "doctor", self.config, f"--run={self.folder / 'run'}"]

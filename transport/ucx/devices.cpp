@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -17,37 +18,52 @@ std::string word_of(const fs::path& file) {
   return word;
 }
 
-/// UCX's names for the device behind an interface: those of its ports.
-std::vector<std::string> rdma_devices(const fs::path& interface) {
-  std::vector<std::string> found;
-  std::error_code error;
-  const std::string port = word_of(interface / "dev_port");  // from 0
-  for (const auto& entry : fs::directory_iterator(interface / "device" / "infiniband", error))
-    found.push_back(entry.path().filename().string() + ":" +
-                    std::to_string(std::atoi(port.c_str()) + 1));
-  return found;
+/// The key's index in the table of the port in folder `keys`; nothing: it is not there. The highest
+/// bit only says who may talk to whom in the partition.
+std::optional<int> index_of(const std::string& key, const fs::path& keys) {
+  const auto number = [](const std::string& text) {
+    return std::strtoul(text.c_str(), nullptr, 16) & 0x7fff;
+  };
+  for (int i = 0; fs::exists(keys / std::to_string(i)); ++i)
+    if (number(word_of(keys / std::to_string(i))) == number(key)) return i;
+  return std::nullopt;
 }
 
 }  // namespace
 
-Result<Devices> devices_of(const std::vector<std::string>& interfaces, const std::string& sys) {
-  std::set<std::string> names, allowed, partitions;
+Result<RdmaPorts> rdma_ports(const std::vector<std::string>& interfaces, const std::string& sys) {
+  std::set<std::string> names, partitions;
+  std::set<int> indices;
   for (const std::string& interface : interfaces) {
-    names.insert(interface);
-    for (std::string& device : rdma_devices(fs::path(sys) / interface))
-      names.insert(std::move(device));
-    if (std::string key = word_of(fs::path(sys) / interface / "pkey"); !key.empty())
-      partitions.insert(std::move(key));
+    const fs::path folder = fs::path(sys) / interface;
+    const std::string key = word_of(folder / "pkey");
+    if (!key.empty()) partitions.insert(key);
+    const std::string port = std::to_string(std::atoi(word_of(folder / "dev_port").c_str()) + 1);
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder / "device" / "infiniband", error)) {
+      names.insert(entry.path().filename().string() + ":" + port);
+      if (const auto index = index_of(key, entry.path() / "ports" / port / "pkeys"); !key.empty())
+        indices.insert(index.value_or(0));
+    }
   }
-  if (partitions.size() > 1)
+  if (partitions.size() > 1 || indices.size() > 1)
     return Status(Code::bad_config,
-                  "the trusted interfaces are of several InfiniBand partitions, and UCX uses one; "
-                  "name the interfaces of one partition");
+                  "the trusted interfaces are of several InfiniBand partitions, and UCX and NCCL "
+                  "use one; name the interfaces of one partition");
+  return RdmaPorts{{names.begin(), names.end()},
+                   partitions.empty() ? "" : *partitions.begin(),
+                   indices.empty() ? 0 : *indices.begin()};
+}
+
+Result<Devices> devices_of(const std::vector<std::string>& interfaces, const std::string& sys) {
+  SS_ASSIGN(const RdmaPorts ports, rdma_ports(interfaces, sys));
+  std::set<std::string> names(interfaces.begin(), interfaces.end()), allowed;
+  names.insert(ports.names.begin(), ports.names.end());
   const char* variable = std::getenv("UCX_NET_DEVICES");
   std::istringstream wanted(variable ? variable : "");
   for (std::string name; std::getline(wanted, name, ',');) allowed.insert(name);
   if (allowed.contains("all")) allowed.clear();
-  Devices devices{"", partitions.empty() ? "" : *partitions.begin()};
+  Devices devices{"", ports.partition};
   for (const std::string& name : names)
     if (allowed.empty() || allowed.contains(name))
       devices.names += (devices.names.empty() ? "" : ",") + name;

@@ -20,6 +20,17 @@ namespace simplescale::ucx {
 /// canceled request, else Code::internal.
 Status to_status(ucs_status_t status, const std::string& what);
 
+/// The InfiniBand and RoCE ports behind network interfaces, as UCX and NCCL name them.
+struct RdmaPorts {
+  std::vector<std::string> names;  // "mlx5_0:1", each once, sorted
+  std::string partition;           // of InfiniBand: "0x8001"; or empty
+  int key_index = 0;               // of the partition, in the ports' tables of keys
+};
+/// bad_config: the interfaces are of several partitions, or the ports have the partition's key at
+/// different indices. sys: for tests.
+Result<RdmaPorts> rdma_ports(const std::vector<std::string>& interfaces,
+                             const std::string& sys = "/sys/class/net");
+
 /// Devices to which UCX is limited, in UCX's names: "eth0,mlx5_0:1".
 struct Devices {
   std::string names;

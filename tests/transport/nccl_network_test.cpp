@@ -1,0 +1,106 @@
+// Which networks NCCL may use, and which environment variables say so.
+#include "transport/nccl_network.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<InterfaceAddress> addresses{{"lo", {127, 0, 0, 1}, true},
+                                              {"eth0", {192, 168, 1, 5}},
+                                              {"ib0", {10, 1, 0, 5}},
+                                              {"eth1", {10, 2, 0, 5}}};
+
+/// A /sys/class/net of its own.
+class Sys {
+ public:
+  Sys() : folder_(fs::temp_directory_path() / ("ss-nccl-sys-" + std::to_string(getpid()))) {
+    write("ib0/pkey", "0x8001");
+    write("ib0/dev_port", "0");
+    write("ib0/device/infiniband/mlx5_0/ports/1/pkeys/0", "0xffff");
+    write("ib0/device/infiniband/mlx5_0/ports/1/pkeys/1", "0x0001");
+    write("eth1/device/infiniband/mlx5_2/ports/1/pkeys/0", "0xffff");
+    write("eth1/dev_port", "1");
+  }
+  ~Sys() { fs::remove_all(folder_); }
+  void write(const std::string& file, const std::string& text) const {
+    fs::create_directories((folder_ / file).parent_path());
+    std::ofstream(folder_ / file) << text << "\n";
+  }
+  Result<Variables> variables(bool other_hosts, const std::string& trusted) const {
+    return nccl_variables(other_hosts, trusted, addresses, folder_.string());
+  }
+
+ private:
+  fs::path folder_;
+};
+
+std::string value_of(const Result<Variables>& variables, const std::string& name) {
+  REQUIRE(variables.ok());
+  for (const auto& [each, value] : *variables)
+    if (each == name) return value;
+  return "";
+}
+
+}  // namespace
+
+TEST_SUITE("nccl network") {
+  TEST_CASE("nccl network: between hosts NCCL needs a trusted network, on one host none") {
+    CHECK(nccl_is_allowed(false, ""));
+    CHECK(nccl_is_allowed(false, "ib0"));
+    CHECK(nccl_is_allowed(true, "ib0"));
+    CHECK_FALSE(nccl_is_allowed(true, ""));
+  }
+
+  TEST_CASE("nccl network: on one host it is limited to loopback") {
+    const auto set = Sys().variables(false, "ib0");
+    CHECK(value_of(set, "NCCL_SOCKET_IFNAME") == "=lo");
+    CHECK(value_of(set, "NCCL_IB_DISABLE") == "1");
+    CHECK(value_of(set, "NCCL_NET_PLUGIN") == "none");
+    CHECK(value_of(set, "NCCL_RAS_ENABLE") == "0");
+  }
+
+  TEST_CASE("nccl network: between hosts it is limited to trusted interfaces and their devices") {
+    const Sys sys;
+    const auto ethernet = sys.variables(true, "192.168.0.0/16, eth0");
+    CHECK(value_of(ethernet, "NCCL_SOCKET_IFNAME") == "=eth0");
+    CHECK(value_of(ethernet, "NCCL_IB_DISABLE") == "1");
+    CHECK(value_of(ethernet, "NCCL_IB_HCA").empty());
+    CHECK(value_of(ethernet, "NCCL_NET_PLUGIN") == "none");
+    const auto both = sys.variables(true, "10.1.0.0/16, eth1");
+    CHECK(value_of(both, "NCCL_SOCKET_IFNAME") == "=ib0,eth1");
+    CHECK(value_of(both, "NCCL_IB_HCA") == "=mlx5_0:1,mlx5_2:2");
+    CHECK(value_of(both, "NCCL_IB_DISABLE").empty());
+    CHECK(value_of(both, "NCCL_IB_PKEY") == "1");
+    CHECK(value_of(sys.variables(true, "eth1"), "NCCL_IB_PKEY").empty());
+  }
+
+  TEST_CASE(
+      "nccl network: a host without a trusted interface, or with two partitions, is refused") {
+    const Sys sys;
+    const Status none = sys.variables(true, "ib7, 10.9.0.0/16").status();
+    CHECK(none.code() == Code::bad_config);
+    CHECK(none.message().find("no network of transport.trusted_networks (ib7, 10.9.0.0/16)") !=
+          std::string::npos);
+    CHECK(none.message().find("A run on one host needs neither") != std::string::npos);
+    sys.write("eth1/pkey", "0x8002");
+    CHECK(sys.variables(true, "ib0, eth1").status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("nccl network: the user's own values are replaced") {
+    setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
+    unsetenv("NCCL_IB_DISABLE");
+    set_nccl_variables({{"NCCL_SOCKET_IFNAME", "=lo"}, {"NCCL_IB_DISABLE", "1"}});
+    CHECK(std::string(std::getenv("NCCL_SOCKET_IFNAME")) == "=lo");
+    CHECK(std::string(std::getenv("NCCL_IB_DISABLE")) == "1");
+    unsetenv("NCCL_SOCKET_IFNAME");
+    unsetenv("NCCL_IB_DISABLE");
+  }
+}

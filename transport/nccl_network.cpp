@@ -1,0 +1,62 @@
+#include "transport/nccl_network.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/base/log.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace simplescale {
+
+bool nccl_is_allowed(bool other_hosts, const std::string& trusted_networks) {
+  return !other_hosts || !trusted_networks.empty();
+}
+
+Result<Variables> nccl_variables(bool other_hosts, const std::string& trusted_networks,
+                                 std::span<const InterfaceAddress> addresses,
+                                 const std::string& sys) {
+  std::vector<std::string> interfaces{"lo"};
+  ucx::RdmaPorts ports;
+  if (other_hosts) {
+    SS_ASSIGN(const auto networks, parse_trusted_networks(trusted_networks));
+    interfaces.clear();
+    for (const TrustedInterface& each : trusted_interfaces(networks, addresses))
+      if (!std::ranges::count(interfaces, each.interface)) interfaces.push_back(each.interface);
+    if (interfaces.empty())
+      return Status(Code::bad_config,
+                    "this host is on no network of transport.trusted_networks (" +
+                        trusted_networks +
+                        "), which NCCL needs between hosts; name a network that every host is on, "
+                        "or none, so that GPUs exchange data through host memory over encrypted "
+                        "TCP. A run on one host needs neither");
+    SS_ASSIGN(ports, ucx::rdma_ports(interfaces, sys));
+  }
+  const auto exactly = [](const std::vector<std::string>& names) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "=" : ",") + name;
+    return list;
+  };
+  // Plugins have networks of their own, and RAS opens a port to every user of the host.
+  Variables set{{"NCCL_SOCKET_IFNAME", exactly(interfaces)},
+                {"NCCL_NET_PLUGIN", "none"},
+                {"NCCL_RAS_ENABLE", "0"}};
+  if (ports.names.empty())
+    set.emplace_back("NCCL_IB_DISABLE", "1");
+  else
+    set.emplace_back("NCCL_IB_HCA", exactly(ports.names));
+  if (!ports.partition.empty()) set.emplace_back("NCCL_IB_PKEY", std::to_string(ports.key_index));
+  return set;
+}
+
+void set_nccl_variables(const Variables& variables) {
+  for (const auto& [name, value] : variables) {
+    if (const char* before = std::getenv(name.c_str()); before && before != value)
+      log::warn(
+          "{} = {} is replaced by {}: transport.trusted_networks and the number of hosts "
+          "decide which networks NCCL uses",
+          name, before, value);
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+}
+
+}  // namespace simplescale
