@@ -86,7 +86,7 @@ add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
 target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
 target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
-simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::ucx
+simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::ucx PkgConfig::crypto
   PRIVATE_LINK PkgConfig::sodium)
 
 # The supervisor's decisions are pure functions of plain data. The simulation links them without CAF.

@@ -24,14 +24,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     });
   }
   Secure server(Secure::Side::server, kKey, kServer), client(Secure::Side::client, kKey, kServer);
-  std::vector<uint8_t> plain, out;
+  Buffer plain, out;
   client.begin(out);
   (void)client.receive(in, plain, out);
   (void)server.receive(in, plain, out);
   if (server.proven() || client.proven() || !plain.empty()) abort();
   // The server again, after a good hello.
   Secure honest(Secure::Side::client, kKey, kServer), other(Secure::Side::server, kKey, kServer);
-  std::vector<uint8_t> hello;
+  Buffer hello;
   honest.begin(hello);
   (void)(other.receive(hello, plain, out) && other.receive(in, plain, out));
   if (other.proven() || !plain.empty()) abort();
@@ -44,9 +44,8 @@ std::vector<std::string> fuzz_seeds() {
   const std::vector<uint8_t> bytes = encode(address);
   const std::string message("\3\0\0\0\5\0\0\0abchello", 16);
   Secure client(Secure::Side::client, std::string(32, 'x'), kServer);
-  std::vector<uint8_t> hello;
+  Buffer hello;
   client.begin(hello);
-  std::string records(24, 'h');
-  records += std::string("\x11\0\0\0", 4) + std::string(17, 'r');
+  const std::string records = std::string("\x10\0\0\0", 4) + std::string(16, 'r');
   return {{bytes.begin(), bytes.end()}, message + message, {hello.begin(), hello.end()}, records};
 }

@@ -96,12 +96,13 @@ bool Messenger::write_plain(const LinkPtr& link, Wire& wire) {
 }
 
 bool Messenger::write_sealed(const LinkPtr& link, Wire& wire) {
+  if (wire.out.empty() && wire.out.capacity() < sealed_.capacity()) wire.out.swap(sealed_);
   for (;;) {
     if (!write_out(link, wire)) return false;
     if (link->queue_.empty() || link->ended_) break;
     seal_next(*link, wire);
   }
-  if (wire.out.capacity() > kKept) std::vector<uint8_t>().swap(wire.out);
+  if (wire.out.capacity() > kKept) sealed_ = std::exchange(wire.out, {});
   return true;
 }
 
@@ -118,7 +119,7 @@ void Messenger::seal_next(Link& link, Wire& wire) {
     Link::Outgoing& first = queue.front();
     const auto take = [&](std::span<const uint8_t> from) {
       from = from.first(std::min(from.size(), Secure::kRecordMax - gathered_.size()));
-      gathered_.insert(gathered_.end(), from.begin(), from.end());
+      append(gathered_, from);
       first.at += from.size();
     };
     if (first.at < first.head_bytes)

@@ -39,7 +39,7 @@ struct Wire {
   std::unique_ptr<Secure> secure;  // null: a Unix socket
   bool connecting = false;
   bool waits_to_write = false;
-  std::vector<uint8_t> out;  // encrypted bytes to write, from out_at on
+  Buffer out;  // encrypted bytes to write, from out_at on
   size_t out_at = 0;
 };
 
@@ -184,7 +184,8 @@ class Messenger {
   std::vector<LinkPtr> finishing_;
   std::vector<LinkPtr> full_;   // to processes of this host whose backlog is full
   std::vector<LinkPtr> dirty_;  // have something to write
-  std::vector<uint8_t> input_, plain_, gathered_;
+  Buffer input_, plain_, gathered_;
+  Buffer sealed_;  // the memory of the last wire that had written all
 };
 
 }  // namespace simplescale::stream

@@ -10,18 +10,13 @@ namespace {
 
 using Bytes = std::span<const uint8_t>;
 
-constexpr uint8_t kMagic[8] = {'S', 's', 'S', 't', 'r', 'm', '1', '\n'};
+constexpr uint8_t kMagic[8] = {'S', 's', 'S', 't', 'r', 'm', '2', '\n'};
 constexpr size_t kKeyBytes = crypto_kx_PUBLICKEYBYTES, kMacBytes = 32;
-constexpr size_t kHeaderBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
-constexpr size_t kExtra = crypto_secretstream_xchacha20poly1305_ABYTES;  // of each record
+constexpr size_t kExtra = RecordCipher::kTagBytes;  // of each record
 constexpr size_t kHelloBytes = sizeof kMagic + kKeyBytes + kMacBytes;
 constexpr size_t kWelcomeBytes = kKeyBytes + kMacBytes;
 constexpr size_t kLengthBytes = 4;
-static_assert(crypto_secretstream_xchacha20poly1305_KEYBYTES == kMacBytes);
-
-void append(std::vector<uint8_t>& to, Bytes bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
+static_assert(RecordCipher::kKeyBytes == kMacBytes);
 
 }  // namespace
 
@@ -37,8 +32,6 @@ Secure::Secure(Side side, std::string key, const Id& server)
 Secure::~Secure() {
   sodium_memzero(key_.data(), key_.size());
   sodium_memzero(secret_.data(), secret_.size());
-  for (Mac* key : {&send_key_, &receive_key_}) sodium_memzero(key->data(), key->size());
-  for (auto* state : {&send_, &receive_}) sodium_memzero(state, sizeof *state);
 }
 
 /// A keyed hash of the label, the server's id, what both sides have sent so far, and the message.
@@ -64,24 +57,25 @@ bool Secure::derive(Bytes their_key) {
   const auto agree =
       side_ == Side::client ? crypto_kx_client_session_keys : crypto_kx_server_session_keys;
   const bool good = agree(receive, send, public_.data(), secret_.data(), their_key.data()) == 0;
-  send_key_ = mac("key", send);  // the two directions have different inputs
-  receive_key_ = mac("key", receive);
-  sodium_memzero(send, sizeof send);
-  sodium_memzero(receive, sizeof receive);
+  Mac send_key = mac("key", send), receive_key = mac("key", receive);  // of different inputs
+  send_.emplace(RecordCipher::Use::seal, send_key);
+  receive_.emplace(RecordCipher::Use::open, receive_key);
+  for (auto* key : {send, receive}) sodium_memzero(key, crypto_kx_SESSIONKEYBYTES);
+  for (Mac* key : {&send_key, &receive_key}) sodium_memzero(key->data(), key->size());
   sodium_memzero(secret_.data(), secret_.size());
   return good;
 }
 
-void Secure::begin(std::vector<uint8_t>& out) {
+void Secure::begin(Buffer& out) {
   if (side_ != Side::client || !transcript_.empty()) return;
-  std::vector<uint8_t> hello(kMagic, kMagic + sizeof kMagic);
+  Buffer hello(kMagic, kMagic + sizeof kMagic);
   append(hello, public_);
   append(hello, mac("hello", hello));
   transcript_ = hello;
   append(out, hello);
 }
 
-bool Secure::take_hello(Bytes message, std::vector<uint8_t>& out) {
+bool Secure::take_hello(Bytes message, Buffer& out) {
   const Bytes body = message.first(kHelloBytes - kMacBytes);
   const Mac wanted = mac("hello", body);
   if (std::memcmp(body.data(), kMagic, sizeof kMagic) != 0 ||
@@ -89,29 +83,21 @@ bool Secure::take_hello(Bytes message, std::vector<uint8_t>& out) {
     return false;
   crypto_kx_keypair(public_.data(), secret_.data());
   append(transcript_, message);
-  std::vector<uint8_t> welcome(public_.begin(), public_.end());
+  Buffer welcome(public_.begin(), public_.end());
   append(welcome, mac("welcome", welcome));
   append(transcript_, welcome);
   if (!derive(body.subspan(sizeof kMagic))) return false;
   append(out, welcome);
-  uint8_t header[kHeaderBytes];
-  crypto_secretstream_xchacha20poly1305_init_push(&send_, header, send_key_.data());
-  append(out, header);
-  stage_ = Stage::header;
+  stage_ = Stage::first_record;
   return true;
 }
 
-bool Secure::take_welcome(Bytes message, std::vector<uint8_t>& out) {
-  const Bytes body = message.first(kWelcomeBytes - kMacBytes);
+bool Secure::take_welcome(Bytes message, Buffer& out) {
+  const Bytes body = message.first(kKeyBytes);
   const Mac wanted = mac("welcome", body);
   if (sodium_memcmp(wanted.data(), message.data() + body.size(), kMacBytes) != 0) return false;
-  append(transcript_, message.first(kWelcomeBytes));
-  if (!derive(body.first(kKeyBytes))) return false;
-  crypto_secretstream_xchacha20poly1305_init_pull(&receive_, message.data() + kWelcomeBytes,
-                                                  receive_key_.data());
-  uint8_t header[kHeaderBytes];
-  crypto_secretstream_xchacha20poly1305_init_push(&send_, header, send_key_.data());
-  append(out, header);
+  append(transcript_, message);
+  if (!derive(body)) return false;
   seal({}, out);
   stage_ = Stage::proven;
   return true;
@@ -123,9 +109,7 @@ size_t Secure::needed(Bytes in) const {
     case Stage::hello:
       return kHelloBytes;
     case Stage::welcome:
-      return kWelcomeBytes + kHeaderBytes;
-    case Stage::header:
-      return kHeaderBytes;
+      return kWelcomeBytes;
     default:
       break;
   }
@@ -136,26 +120,19 @@ size_t Secure::needed(Bytes in) const {
   return length < kExtra || length > most ? 0 : kLengthBytes + length;
 }
 
-bool Secure::take(Bytes message, std::vector<uint8_t>& plain, std::vector<uint8_t>& out) {
+bool Secure::take(Bytes message, Buffer& plain, Buffer& out) {
   switch (stage_) {
     case Stage::hello:
       return take_hello(message, out);
     case Stage::welcome:
       return take_welcome(message, out);
-    case Stage::header:
-      crypto_secretstream_xchacha20poly1305_init_pull(&receive_, message.data(),
-                                                      receive_key_.data());
-      stage_ = Stage::first_record;
-      return true;
     default:
       break;
   }
   const Bytes sealed = message.subspan(kLengthBytes);
   const size_t before = plain.size();
   plain.resize(before + sealed.size() - kExtra);
-  uint8_t tag = 0;
-  if (crypto_secretstream_xchacha20poly1305_pull(&receive_, plain.data() + before, nullptr, &tag,
-                                                 sealed.data(), sealed.size(), nullptr, 0) != 0) {
+  if (!receive_->open(sealed, plain.data() + before)) {
     plain.resize(before);
     return false;
   }
@@ -163,7 +140,7 @@ bool Secure::take(Bytes message, std::vector<uint8_t>& plain, std::vector<uint8_
   return true;
 }
 
-bool Secure::receive(Bytes in, std::vector<uint8_t>& plain, std::vector<uint8_t>& out) {
+bool Secure::receive(Bytes in, Buffer& plain, Buffer& out) {
   while (!in_.empty()) {  // the message that an earlier call has begun
     const size_t wanted = needed(in_);
     if (wanted == 0) return false;
@@ -175,7 +152,7 @@ bool Secure::receive(Bytes in, std::vector<uint8_t>& plain, std::vector<uint8_t>
     if (bytes == 0) return false;
     if (in_.size() < bytes) continue;
     if (!take(in_, plain, out)) return false;
-    std::vector<uint8_t>().swap(in_);  // an idle connection keeps no memory
+    Buffer().swap(in_);  // an idle connection keeps no memory
   }
   for (;;) {
     const size_t bytes = needed(in);
@@ -188,14 +165,13 @@ bool Secure::receive(Bytes in, std::vector<uint8_t>& plain, std::vector<uint8_t>
   return true;
 }
 
-void Secure::seal(Bytes plain, std::vector<uint8_t>& out) {
+void Secure::seal(Bytes plain, Buffer& out) {
   SS_ASSERT(plain.size() <= kRecordMax);
   const auto length = static_cast<uint32_t>(plain.size() + kExtra);
   const size_t at = out.size();
   out.resize(at + kLengthBytes + length);
   std::memcpy(out.data() + at, &length, kLengthBytes);
-  crypto_secretstream_xchacha20poly1305_push(&send_, out.data() + at + kLengthBytes, nullptr,
-                                             plain.data(), plain.size(), nullptr, 0, 0);
+  send_->seal(plain, out.data() + at + kLengthBytes);
 }
 
 }  // namespace simplescale::stream

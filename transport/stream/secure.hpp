@@ -2,11 +2,11 @@
 // thread.
 //
 //   client -> server  magic, X25519 key, MAC under the run's key: for this server only
-//   server -> client  X25519 key, MAC under the run's key over it and the client's message; header
-//   client -> server  header, then an empty record
+//   server -> client  X25519 key, MAC under the run's key over it and the client's message
+//   client -> server  an empty record
 //
-// After that both send records: length (4 bytes), ciphertext of libsodium's secretstream. The keys
-// are those of crypto_kx, hashed with the run's key and all of the handshake.
+// After that both send records: length (4 bytes), ciphertext (record_cipher.hpp). The keys, one for
+// each direction, are those of crypto_kx, hashed with the run's key and all of the handshake.
 //
 //   STREAM-1  A process without the run's key can make this process keep a hundred bytes and
 //             compute one hash; nothing that it sends is parsed. Without the key nobody reads,
@@ -17,11 +17,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "transport/stream/address.hpp"
+#include "transport/stream/buffer.hpp"
+#include "transport/stream/record_cipher.hpp"
 
 namespace simplescale::stream {
 
@@ -39,25 +42,23 @@ class Secure {
 
   /// Takes bytes that have arrived; appends what is decrypted to `plain`, and what must be sent to
   /// `out`. False: the other side does not have the key, or the bytes were changed on the way.
-  [[nodiscard]] bool receive(std::span<const uint8_t> in, std::vector<uint8_t>& plain,
-                             std::vector<uint8_t>& out);
+  [[nodiscard]] bool receive(std::span<const uint8_t> in, Buffer& plain, Buffer& out);
   /// Appends the client's first message, once, at the beginning.
-  void begin(std::vector<uint8_t>& out);
+  void begin(Buffer& out);
   /// True once the other side has proven that it has the key; seal() may be called from then on.
   bool proven() const { return stage_ == Stage::proven; }
   /// Appends one record. plain: at most kRecordMax bytes.
-  void seal(std::span<const uint8_t> plain, std::vector<uint8_t>& out);
+  void seal(std::span<const uint8_t> plain, Buffer& out);
   /// Bytes reserved for a message that has not arrived in whole.
   size_t memory() const { return in_.capacity(); }
 
  private:
   using Mac = std::array<uint8_t, 32>;
-  enum class Stage : uint8_t { hello, welcome, header, first_record, proven };
+  enum class Stage : uint8_t { hello, welcome, first_record, proven };
   size_t needed(std::span<const uint8_t> in) const;
-  bool take(std::span<const uint8_t> message, std::vector<uint8_t>& plain,
-            std::vector<uint8_t>& out);
-  bool take_hello(std::span<const uint8_t> message, std::vector<uint8_t>& out);
-  bool take_welcome(std::span<const uint8_t> message, std::vector<uint8_t>& out);
+  bool take(std::span<const uint8_t> message, Buffer& plain, Buffer& out);
+  bool take_hello(std::span<const uint8_t> message, Buffer& out);
+  bool take_welcome(std::span<const uint8_t> message, Buffer& out);
   Mac mac(const char* label, std::span<const uint8_t> message) const;
   bool derive(std::span<const uint8_t> their_key);
 
@@ -67,10 +68,9 @@ class Secure {
   Stage stage_;
   std::array<uint8_t, crypto_kx_PUBLICKEYBYTES> public_{};
   std::array<uint8_t, crypto_kx_SECRETKEYBYTES> secret_{};
-  std::vector<uint8_t> transcript_;  // hello, welcome
-  Mac send_key_{}, receive_key_{};
-  crypto_secretstream_xchacha20poly1305_state send_{}, receive_{};
-  std::vector<uint8_t> in_;  // the beginning of the next message
+  Buffer transcript_;                           // hello, welcome
+  std::optional<RecordCipher> send_, receive_;  // once the keys are known
+  Buffer in_;                                   // the beginning of the next message
 };
 
 }  // namespace simplescale::stream

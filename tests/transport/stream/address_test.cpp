@@ -29,14 +29,14 @@ TEST_CASE("stream: interfaces without carrier are not announced, and both famili
 TEST_CASE("stream: an idle connection keeps no memory of a large message") {
   const Id server{1};
   Secure from(Secure::Side::client, "", server), to(Secure::Side::server, "", server);
-  std::vector<uint8_t> there, back, plain;
+  Buffer there, back, plain;
   from.begin(there);
   for (int i = 0; i < 3; ++i) {
     REQUIRE(to.receive(std::exchange(there, {}), plain, back));
     REQUIRE(from.receive(std::exchange(back, {}), plain, there));
   }
   REQUIRE(from.proven());
-  const std::vector<uint8_t> large(Secure::kRecordMax, 'x');
+  const Buffer large(Secure::kRecordMax, 'x');
   from.seal(large, there);
   // In two parts, so that the first one must be kept; then byte by byte.
   plain.clear();
