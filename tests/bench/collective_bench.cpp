@@ -3,6 +3,7 @@
 // this program.
 //
 //   collective_bench RANKS [--heap] [--stream | --ucx] [--pin] [--repeats N] [--sizes BYTES...]
+//                    [--namespaces NAMES...]
 //
 //   --heap     buffers outside the arena
 //   --stream   every rank claims to be on a host of its own, so that they use encrypted TCP
@@ -10,6 +11,7 @@
 //   --pin      binds each process to one core
 //   --repeats  timed repetitions, at most 400; default: 200 up to 1 MiB, 20 above
 //   --sizes    of the whole buffer
+//   --namespaces  one network namespace for each rank, whose interface eth0 --ucx trusts
 //
 // Definitions, as in gloo_bench.py, for n ranks:
 //   bytes      size of the whole buffer
@@ -33,6 +35,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bench/network_namespace.hpp"
 #include "transport/collective/data_plane.hpp"
 
 using namespace simplescale;
@@ -56,6 +59,7 @@ struct Options {
   bool heap = false, stream = false, ucx = false, pin = false;
   int repeats = 0;
   std::vector<size_t> sizes{64 << 10, 1 << 20, 16 << 20, 64 << 20};
+  std::vector<std::string> namespaces;
 };
 
 double now() {
@@ -94,6 +98,8 @@ const char* const kOperations[] = {"all_reduce", "all_gather", "reduce_scatter"}
 
 void run_rank(const Options& options, int rank, Board& board) {
   if (options.pin) pin(rank);
+  if (!options.namespaces.empty())
+    enter_network_namespace(options.namespaces[static_cast<size_t>(rank)]);
   DataPlaneOptions plane_options;
   plane_options.shm_prefix = "ss-bench-" + std::to_string(getppid()) + "-" + std::to_string(rank);
   plane_options.arena_bytes =
@@ -101,7 +107,7 @@ void run_rank(const Options& options, int rank, Board& board) {
   plane_options.communicators = 1;
   plane_options.key = std::string(32, 'k');
   if (options.stream || options.ucx) plane_options.host_id = std::to_string(rank);
-  if (options.ucx) plane_options.trusted_networks = "lo";
+  if (options.ucx) plane_options.trusted_networks = options.namespaces.empty() ? "lo" : "eth0";
   auto plane = DataPlane::create(plane_options);
   check(plane.status());
   const auto mine = (*plane)->address();
@@ -239,12 +245,16 @@ int main(int argc, char** argv) {
     if (flag == "--ucx") options.ucx = true;
     if (flag == "--pin") options.pin = true;
     if (flag == "--repeats" && i + 1 < argc) options.repeats = std::atoi(argv[++i]);
+    if (flag == "--namespaces")
+      while (i + 1 < argc && argv[i + 1][0] != '-') options.namespaces.push_back(argv[++i]);
     if (flag == "--sizes") {
       options.sizes.clear();
       while (i + 1 < argc && argv[i + 1][0] != '-') options.sizes.push_back(std::stoull(argv[++i]));
     }
   }
   if (options.ranks < 1 || options.ranks > kMaxRanks || options.sizes.empty()) return 64;
+  const size_t spaces = options.namespaces.size();
+  if (spaces != 0 && spaces != static_cast<size_t>(options.ranks)) return 64;
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* board = new (memory) Board{};
