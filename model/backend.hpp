@@ -21,6 +21,7 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "runtime/training/stochastic_rounding.hpp"
 
 namespace simplescale {
 
@@ -40,6 +41,12 @@ struct BackendOptions {
   bool muon = false;  // orthogonalize() will be called
 };
 
+/// How a state stores its moments.
+struct Moments {
+  DType dtype = DType::f32;
+  RoundingKey key = {};  // bf16: of their stochastic rounding in this update
+};
+
 /// AdamW, arXiv 1711.05101, with bias-corrected moments m^ and v^:
 ///   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p)
 /// A run has its own weight_decay, and lr is learning_rate * rate_factor.
@@ -47,6 +54,7 @@ struct AdamW {
   float learning_rate, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float gradient_scale = 1;  // for clipping: min(1, max_norm / (norm + 1e-6))
   uint64_t step = 1;         // 1 for the first update
+  Moments moments = {};
 };
 
 /// Muon (K. Jordan et al. 2024), with Nesterov momentum m, a matrix's update O = the orthogonal
@@ -57,6 +65,7 @@ struct AdamW {
 struct Muon {
   float learning_rate, momentum = 0.95f;
   float gradient_scale = 1;  // as in AdamW
+  Moments moments = {};
 };
 
 /// A run of elements of a shard that the optimizer treats alike.
@@ -64,6 +73,9 @@ struct ParameterRun {
   size_t first, count;
   float rate_factor = 1, weight_decay = 0;  // parameter_groups.hpp
   float muon_scale = 0;  // Muon's 0.2 sqrt(max(rows, columns)); 0: AdamW updates the run
+  // The first element's place in the model, whose units follow each other with the padding of one
+  // shard: the same on every layout. Only the rounding of moments depends on it.
+  uint64_t element = 0;
 };
 
 class Backend {
@@ -146,18 +158,18 @@ class Backend {
   /// additions is fixed per backend. count: a multiple of kShardAlign. sums: host memory.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
   /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory; equals the hash of
-  /// a copy in host memory. The size of its parts is a multiple of kShardAlign. Waits for all calls
+  /// a copy in host memory. Its parts have a multiple of kShardAlign elements. Waits for all calls
   /// so far.
   virtual Hash128 state_hash(const TrainState::Side& side) {
     return simplescale::state_hash(
         side, [this](size_t tasks, const auto& body) { parallel(tasks, body); });
   }
-  /// Updates the elements of `runs`. gradient, from_*, to_*: (total) fp32; to_* may be from_*. avg
-  /// and avg_sq are exp_avg and exp_avg_sq.
+  /// Updates the elements of `runs`, in fp32; then the moments are rounded to options.moments.
+  /// gradient, from_*, to_*: (total) fp32, but avg and avg_sq, which are exp_avg and exp_avg_sq, of
+  /// options.moments.dtype; to_* may be from_*.
   virtual void adamw(const AdamW& options, std::span<const ParameterRun> runs,
-                     const float* gradient, const float* from_params, const float* from_avg,
-                     const float* from_avg_sq, float* to_params, float* to_avg,
-                     float* to_avg_sq) = 0;
+                     const float* gradient, const float* from_params, const void* from_avg,
+                     const void* from_avg_sq, float* to_params, void* to_avg, void* to_avg_sq) = 0;
 
   /// to[i] = from[i] + weight * (params[i] - from[i]), with each of the three operations rounded to
   /// fp32: the exponential moving average of the parameters, with weight = 1 - decay. The same bits
@@ -166,18 +178,19 @@ class Backend {
                        float* to) = 0;
 
   // --- Muon (struct Muon above) ---
-  /// Updates the momentum of `runs`; their gradient becomes what is to be orthogonalized. gradient,
-  /// from_avg, to_avg: (total) fp32; to_avg may be from_avg.
+  /// Updates the momentum of `runs`; their gradient becomes what is to be orthogonalized, which no
+  /// rounding of the momentum changes. gradient: (total) fp32; from_avg, to_avg: (total), as in
+  /// adamw(); to_avg may be from_avg.
   virtual void muon_momentum(const Muon& options, std::span<const ParameterRun> runs,
-                             float* gradient, const float* from_avg, float* to_avg) = 0;
+                             float* gradient, const void* from_avg, void* to_avg) = 0;
   /// The matrix becomes nearly the orthogonal matrix nearest to it: five Newton-Schulz steps, which
   /// bring every singular value near 1. matrix: (rows, columns) in `precision`, one of a block.
   virtual void orthogonalize(int64_t rows, int64_t columns, void* matrix) = 0;
   /// Updates the parameters of `runs` and copies their exp_avg_sq. update: (total) in `precision`,
   /// orthogonalized; the others as in adamw().
   virtual void muon_update(const Muon& options, std::span<const ParameterRun> runs,
-                           const void* update, const float* from_params, const float* from_avg_sq,
-                           float* to_params, float* to_avg_sq) = 0;
+                           const void* update, const float* from_params, const void* from_avg_sq,
+                           float* to_params, void* to_avg_sq) = 0;
 };
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options);

@@ -24,7 +24,8 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
       [self, node, options](local::WriteShard& job) {
         trace::Span span("write checkpoint shard", static_cast<int64_t>(job.shard));
         const TrainState::Side side = TrainState::Side::over(
-            job.state, shard_layout(units_of(options.shape), options.shards).total);
+            job.state, shard_layout(units_of(options.shape), options.shards).total,
+            options.moments);
         auto record = with_retries(options.retries, [&] {
           return write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
                              options.shape, options.shards, job.shard, side, {}, *options.files);
@@ -106,7 +107,7 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   info.seed = options.seed;
   info.shape = options.shape;
   info.precision = options.precision;
-  info.ema = options.ema;
+  info.state = options.state;
   info.shards = options.shards;
   info.resume = options.mixture_at ? options.mixture_at(shard.next_sample) : options.resume;
   set_generation(info, shard.generation);

@@ -26,6 +26,7 @@ struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
   size_t shards = 1;
+  DType moments = DType::f32;                                    // of the states
   std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writer's
   Retries retries;  // of writing a shard, after an I/O error
 };
@@ -77,7 +78,7 @@ struct PublisherOptions {
   size_t shards = 1;
   uint64_t seed = 0;
   std::string precision, resume, tokenizer;  // as in CheckpointInfo
-  bool ema = false;                          // likewise
+  StateFormat state;                         // likewise
   uint64_t tokens_per_sample = 0;
   KeepRules keep = {.keep = 3};  // until_step is that of local::PruneCheckpoints
   Retries retries;               // of publishing, after an I/O error

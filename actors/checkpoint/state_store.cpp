@@ -27,7 +27,7 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
     const auto index = static_cast<size_t>(slot);
     const ScopedAffinity there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
-                                                   hash_of_shard_[0], total, plan.ema));
+                                                   hash_of_shard_[0], total, plan.state));
     entries_.emplace(name, Entry{std::move(state), total, 0});
   }
   return {};
@@ -57,7 +57,7 @@ HeldState StateStore::held(const std::string& trainer) const {
 }
 
 TrainState::Side StateStore::Copy::side() {
-  return TrainState::Side::over(values, total);
+  return TrainState::Side::over(values, total, moments);
 }
 
 Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
@@ -67,7 +67,7 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  Copy copy{.total = found->second.total};
+  Copy copy{.total = found->second.total, .moments = state.format().moments};
   copy.values.reserve(state.side(0).values());  // may throw, so before pin()
   // A pin of this call: trainer_restarted() may have released the one of the process.
   SS_ASSIGN(const int side, state.pin(wanted.step));

@@ -37,7 +37,8 @@ class StateStore {
   HeldState held(const std::string& trainer) const;
   struct Copy {
     std::vector<float> values = {};  // of all parts, one after the other
-    size_t total = 0;                // of each part
+    size_t total = 0;                // elements of each part
+    DType moments = DType::f32;      // of the state
     Hash128 hash = {};               // zero: not known
     TrainState::Side side();
   };

@@ -30,10 +30,10 @@ namespace simplescale {
 
 /// What the threads of a node's peer tier share.
 struct PeerTier {
-  /// prefix: agent_segments(). ema: the states have an average.
-  PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards, bool ema,
-           std::shared_ptr<DataPlane> its_plane, int its_timeout_ms)
-      : store(prefix + "peer-", shape, shards, ema),
+  /// prefix: agent_segments(). format: of the states.
+  PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards,
+           const StateFormat& format, std::shared_ptr<DataPlane> its_plane, int its_timeout_ms)
+      : store(prefix + "peer-", shape, shards, format),
         plane(std::move(its_plane)),
         timeout_ms(its_timeout_ms) {}
   PeerStore store;

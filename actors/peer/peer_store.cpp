@@ -7,8 +7,11 @@
 
 namespace simplescale {
 
-PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards, bool ema)
-    : prefix_(std::move(prefix)), total_(shard_layout(units_of(shape), shards).total), ema_(ema) {
+PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards,
+                     const StateFormat& format)
+    : prefix_(std::move(prefix)),
+      total_(shard_layout(units_of(shape), shards).total),
+      format_(format) {
   for (size_t shard = 0; shard < shards; ++shard)
     layout_.push_back(layout_hash(shape, shards, shard));
 }
@@ -20,7 +23,7 @@ Result<TrainState*> PeerStore::prepare(uint32_t shard, uint64_t keep) {
   auto found = states_.find(shard);
   if (found == states_.end()) {
     SS_ASSIGN(TrainState state,
-              TrainState::create(prefix_ + std::to_string(shard), layout_[shard], total_, ema_));
+              TrainState::create(prefix_ + std::to_string(shard), layout_[shard], total_, format_));
     found = states_.emplace(shard, std::move(state)).first;
   }
   TrainState& state = found->second;

@@ -21,9 +21,9 @@ namespace simplescale {
 
 class PeerStore {
  public:
-  /// prefix: of the segments' names, e.g. "ss-<instance>-n2-peer-". ema: the states have an
-  /// average. Creates no segment yet.
-  PeerStore(std::string prefix, const ModelShape& shape, size_t shards, bool ema);
+  /// prefix: of the segments' names, e.g. "ss-<instance>-n2-peer-". format: of the
+  /// states. Creates no segment yet.
+  PeerStore(std::string prefix, const ModelShape& shape, size_t shards, const StateFormat& format);
 
   /// The memory for a shard's copies; creates it for the first copy. The next begin_write() on it
   /// does not overwrite the copy of step `keep`. bad_data: no such shard; io: no room.
@@ -41,7 +41,7 @@ class PeerStore {
  private:
   const std::string prefix_;
   const size_t total_;
-  const bool ema_;
+  const StateFormat format_;
   std::vector<uint64_t> layout_;  // by shard
   mutable std::mutex mutex_;
   std::map<uint32_t, TrainState> states_;

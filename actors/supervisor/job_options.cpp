@@ -48,7 +48,7 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.shards = static_cast<size_t>(o.plan.topology.shards);
   p.seed = static_cast<uint64_t>(o.config.run.seed);
   p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
-  p.ema = o.plan.ema;
+  p.state = o.plan.state;
   p.tokenizer = o.tokenizer;
   p.resume = o.facts;
   if (!o.plan.mixture.empty()) {

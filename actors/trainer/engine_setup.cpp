@@ -30,6 +30,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.eps = static_cast<float>(config.train.eps);
   o.optimizer = config.train.optimizer;
   o.muon_momentum = static_cast<float>(config.train.muon_momentum);
+  o.moments = config.train.moments_precision;
   o.ema_decay = config.train.ema_decay;
   o.groups = config.train.group;
   o.z_loss = static_cast<float>(config.train.z_loss);

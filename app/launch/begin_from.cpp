@@ -136,7 +136,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   info.shape = plan.shape;
   info.precision = config.train.precision == DType::bf16 ? "bf16" : "fp32";
   // Without an average, the run begins one with its weights (read_shard()).
-  info.ema = config.run.with_optimizer && plan.ema && parent->info().ema;
+  info.state.ema = config.run.with_optimizer && plan.state.ema && parent->info().state.ema;
   info.tokenizer = tokenizer;
   auto facts = nlohmann::json::parse(generation_config_fact(parent->info()));
   facts.update({{"from", from},

@@ -118,6 +118,10 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
     if (d.key == "train.ema_decay" && before.config.train.ema_decay == 0)
       changes.back().reason +=
           "; the average begins with the weights of step " + std::to_string(step);
+    if (d.key == "train.moments_precision")
+      changes.back().reason +=
+          "; the moments of step " + std::to_string(step) +
+          (config.train.moments_precision == DType::bf16 ? " are rounded" : " stay as they are");
   }
   if (step > static_cast<uint64_t>(plan.max_steps))
     return Status(Code::bad_config, run.path + " is at step " + std::to_string(step) +

@@ -225,7 +225,7 @@ Result<int> run_agent(const AgentOptions& o) {
   std::shared_ptr<PeerTier> peers;
   if (peer_every_steps(config, plan.topology) > 0)
     peers = std::make_shared<PeerTier>(agent_segments(o.instance, o.node), plan.shape,
-                                       static_cast<size_t>(plan.topology.shards), plan.ema, plane,
+                                       static_cast<size_t>(plan.topology.shards), plan.state, plane,
                                        static_cast<int>(config.parallel.collective_timeout_ms));
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, {o.run}, o.instance, 2));

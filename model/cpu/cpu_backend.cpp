@@ -156,14 +156,23 @@ void CpuBackend<T>::block_square_sums(const float* values, size_t count, double*
 
 template <class T>
 void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
-                          const float* from_params, const float* from_avg, const float* from_avg_sq,
-                          float* to_params, float* to_avg, float* to_avg_sq) {
+                          const float* from_params, const void* from_avg, const void* from_avg_sq,
+                          float* to_params, void* to_avg, void* to_avg_sq) {
   for (const ParameterRun& run : runs) {
     const auto constants = adamw_constants<ShardKernels::AdamWConstants>(o, run);
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
       const int64_t at = static_cast<int64_t>(run.first) + first;
-      shard_kernel_.adamw(n, constants, gradient + at, from_params + at, from_avg + at,
-                          from_avg_sq + at, to_params + at, to_avg + at, to_avg_sq + at);
+      if (o.moments.dtype == DType::f32)
+        shard_kernel_.adamw(n, constants, gradient + at, from_params + at,
+                            static_cast<const float*>(from_avg) + at,
+                            static_cast<const float*>(from_avg_sq) + at, to_params + at,
+                            static_cast<float*>(to_avg) + at, static_cast<float*>(to_avg_sq) + at);
+      else
+        shard_kernel_.adamw_bf16(
+            n, constants, {o.moments.key, run.element + static_cast<uint64_t>(first)},
+            gradient + at, from_params + at, static_cast<const Bf16*>(from_avg) + at,
+            static_cast<const Bf16*>(from_avg_sq) + at, to_params + at,
+            static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at);
     });
   }
 }

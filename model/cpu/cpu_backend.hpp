@@ -58,19 +58,19 @@ class CpuBackend final : public LlamaBackend {
   void cast(const float* from, void* to, size_t count) override;
   void block_square_sums(const float* values, size_t count, double* sums) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
-             const float* from_params, const float* from_avg, const float* from_avg_sq,
-             float* to_params, float* to_avg, float* to_avg_sq) override;
+             const float* from_params, const void* from_avg, const void* from_avg_sq,
+             float* to_params, void* to_avg, void* to_avg_sq) override;
   void average(float weight, size_t count, const float* params, const float* from,
                float* to) override;
 
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* data, size_t bytes) override;
   void muon_momentum(const Muon& options, std::span<const ParameterRun> runs, float* gradient,
-                     const float* from_avg, float* to_avg) override;
+                     const void* from_avg, void* to_avg) override;
   void orthogonalize(int64_t rows, int64_t columns, void* matrix) override;
   void muon_update(const Muon& options, std::span<const ParameterRun> runs, const void* update,
-                   const float* from_params, const float* from_avg_sq, float* to_params,
-                   float* to_avg_sq) override;
+                   const float* from_params, const void* from_avg_sq, float* to_params,
+                   void* to_avg_sq) override;
 
  private:
   static constexpr int64_t kRows = 256;          // rows per chunk in the blocks

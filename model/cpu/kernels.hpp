@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "model/cpu/element.hpp"
+#include "runtime/training/stochastic_rounding.hpp"
 
 namespace simplescale::cpu {
 
@@ -120,10 +121,23 @@ struct ShardKernels {
   void (*adamw)(int64_t count, const AdamWConstants& constants, const float* gradient,
                 const float* from_params, const float* from_avg, const float* from_avg_sq,
                 float* to_params, float* to_avg, float* to_avg_sq);
+  /// Which elements of the model are updated: the first one, and the key of the random bits.
+  struct Rounding {
+    RoundingKey key;
+    uint64_t element;
+  };
+  /// The same, with moments in bf16 that are rounded stochastically (stochastic_rounding.hpp).
+  void (*adamw_bf16)(int64_t count, const AdamWConstants& constants, const Rounding& rounding,
+                     const float* gradient, const float* from_params, const Bf16* from_avg,
+                     const Bf16* from_avg_sq, float* to_params, Bf16* to_avg, Bf16* to_avg_sq);
   /// With g = gradient_scale * gradient: to_avg = momentum * from_avg + (1 - momentum) * g;
   /// gradient = momentum * to_avg + (1 - momentum) * g. All: (count); to_avg may be from_avg.
   void (*muon_momentum)(int64_t count, float momentum, float gradient_scale, float* gradient,
                         const float* from_avg, float* to_avg);
+  /// The same, with the momentum in bf16 and rounded as in adamw_bf16.
+  void (*muon_momentum_bf16)(int64_t count, float momentum, float gradient_scale,
+                             const Rounding& rounding, float* gradient, const Bf16* from_avg,
+                             Bf16* to_avg);
   /// Backend::average(). All: (count); to may be from.
   void (*average)(int64_t count, float weight, const float* params, const float* from, float* to);
 };

@@ -54,9 +54,11 @@ SS_INLINE Vf load(const Bf16* p) {
 SS_INLINE void save(float* p, Vf value) {
   __builtin_memcpy(p, &value, sizeof value);
 }
-SS_INLINE void save(Bf16* p, Vf value) {
-  const Vh v = narrow(value);
+SS_INLINE void save(Bf16* p, Vh v) {
   __builtin_memcpy(p, &v, sizeof v);
+}
+SS_INLINE void save(Bf16* p, Vf value) {
+  save(p, narrow(value));
 }
 
 /// Tags for load() and save(): a whole vector, or only the last `count` elements of a row. load()
@@ -74,6 +76,9 @@ template <class T>
 SS_INLINE void save(T* p, Vf value, Whole) {
   save(p, value);
 }
+SS_INLINE void save(Bf16* p, Vh v, Whole) {
+  save(p, v);
+}
 #if SS_WIDTH == 16
 SS_INLINE __mmask16 mask_of(Part part) {
   return static_cast<__mmask16>((1u << part.count) - 1);
@@ -88,8 +93,8 @@ SS_INLINE Vf load(const Bf16* p, Part part, float fill = 0) {
 SS_INLINE void save(float* p, Vf value, Part part) {
   _mm512_mask_storeu_ps(p, mask_of(part), (__m512)value);
 }
-SS_INLINE void save(Bf16* p, Vf value, Part part) {
-  _mm256_mask_storeu_epi16(p, mask_of(part), (__m256i)narrow(value));
+SS_INLINE void save(Bf16* p, Vh v, Part part) {
+  _mm256_mask_storeu_epi16(p, mask_of(part), (__m256i)v);
 }
 #else
 SS_INLINE Vf load(const float* p, Part part, float fill = 0) {
@@ -110,11 +115,13 @@ SS_INLINE Vf load(const Bf16* p, Part part, float fill = 0) {
 SS_INLINE void save(float* p, Vf value, Part part) {
   for (int64_t i = 0; i < part.count; ++i) p[i] = value[i];
 }
-SS_INLINE void save(Bf16* p, Vf value, Part part) {
-  const Vh v = narrow(value);
+SS_INLINE void save(Bf16* p, Vh v, Part part) {
   for (int64_t i = 0; i < part.count; ++i) p[i].bits = v[i];
 }
 #endif
+SS_INLINE void save(Bf16* p, Vf value, Part part) {
+  save(p, narrow(value), part);
+}
 
 /// Calls body(i, Whole{}) for each whole vector of [0, count), then body(i, Part{}) for the rest.
 template <class Body>
@@ -582,30 +589,99 @@ SS_INLINE Vf rounded(Vf v) {
 
 /// AdamW, arXiv 1711.05101. All arrays: (count). Every replica of a shard computes this update by
 /// itself, possibly on another kind of CPU, and must get the same bits: hence rounded().
-void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gradient,
-           const float* from_params, const float* from_avg, const float* from_avg_sq,
-           float* to_params, float* to_avg, float* to_avg_sq) {
+// --- Stochastic rounding, as in stochastic_rounding.hpp ---
+
+SS_INLINE Vu mix_bits(Vu x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+/// rounding_bits() of the elements from rounding.element + i on.
+SS_INLINE Vu random_bits(const ShardKernels::Rounding& rounding, int64_t i) {
+  const uint64_t first = rounding.element + static_cast<uint64_t>(i);
+  Vu low;
+  for (int lane = 0; lane < kWidth; ++lane) low[lane] = static_cast<uint32_t>(lane);
+  low += static_cast<uint32_t>(first);
+  // A comparison is -1 where it is true: the lanes beyond a multiple of 2^32.
+  const Vu high = static_cast<uint32_t>(first >> 32) - (Vu)(low < static_cast<uint32_t>(first));
+  return mix_bits(mix_bits(low ^ rounding.key.low) ^ high ^ rounding.key.high);
+}
+
+/// stochastic_bf16(). random: below 2^16.
+SS_INLINE Vh narrow(Vf value, Vu random) {
+  const Vu bits = (Vu)value;
+  const Vu rounded = (bits + random) >> 16, nan = (bits >> 16) | 0x40u;
+  return __builtin_convertvector(value == value ? rounded : nan, Vh);
+}
+
+template <class W>
+SS_INLINE void save_moment(float* p, Vf value, Vu, W w) {
+  save(p, value, w);
+}
+template <class W>
+SS_INLINE void save_moment(Bf16* p, Vf value, Vu random, W w) {
+  save(p, narrow(value, random), w);
+}
+
+// --- The optimizers ---
+
+/// M: of the moments. rounding: not used if M is float.
+template <class M>
+SS_INLINE void adamw_of(int64_t count, const ShardKernels::AdamWConstants& c,
+                        const ShardKernels::Rounding& rounding, const float* gradient,
+                        const float* from_params, const M* from_avg, const M* from_avg_sq,
+                        float* to_params, M* to_avg, M* to_avg_sq) {
   each(count, [&](int64_t i, auto w) {
     const Vf g = load(gradient + i, w) * c.gradient_scale;
     const Vf avg = rounded(load(from_avg + i, w) * c.beta1) + rounded(g * (1.0f - c.beta1));
     const Vf avg_sq =
         rounded(load(from_avg_sq + i, w) * c.beta2) + rounded(g * g * (1.0f - c.beta2));
     const Vf denominator = rounded(root(avg_sq) * c.inverse_root_correction2) + c.eps;
-    save(to_avg + i, avg, w);
-    save(to_avg_sq + i, avg_sq, w);
+    const Vu random = random_bits(rounding, i);
+    save_moment(to_avg + i, avg, random & 0xffffu, w);
+    save_moment(to_avg_sq + i, avg_sq, random >> 16, w);
     save(to_params + i,
          rounded(load(from_params + i, w) * c.keep) - c.step_size * avg / denominator, w);
   });
 }
 
-void muon_momentum(int64_t count, float momentum, float gradient_scale, float* gradient,
-                   const float* from_avg, float* to_avg) {
+void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gradient,
+           const float* from_params, const float* from_avg, const float* from_avg_sq,
+           float* to_params, float* to_avg, float* to_avg_sq) {
+  adamw_of(count, c, {}, gradient, from_params, from_avg, from_avg_sq, to_params, to_avg,
+           to_avg_sq);
+}
+
+void adamw_bf16(int64_t count, const ShardKernels::AdamWConstants& c,
+                const ShardKernels::Rounding& rounding, const float* gradient,
+                const float* from_params, const Bf16* from_avg, const Bf16* from_avg_sq,
+                float* to_params, Bf16* to_avg, Bf16* to_avg_sq) {
+  adamw_of(count, c, rounding, gradient, from_params, from_avg, from_avg_sq, to_params, to_avg,
+           to_avg_sq);
+}
+
+template <class M>
+SS_INLINE void muon_momentum_of(int64_t count, float momentum, float gradient_scale,
+                                const ShardKernels::Rounding& rounding, float* gradient,
+                                const M* from_avg, M* to_avg) {
   each(count, [&](int64_t i, auto w) {
     const Vf g = rounded(load(gradient + i, w) * gradient_scale * (1.0f - momentum));
     const Vf avg = rounded(load(from_avg + i, w) * momentum) + g;
-    save(to_avg + i, avg, w);
+    save_moment(to_avg + i, avg, random_bits(rounding, i) & 0xffffu, w);
     save(gradient + i, rounded(avg * momentum) + g, w);
   });
+}
+
+void muon_momentum(int64_t count, float momentum, float gradient_scale, float* gradient,
+                   const float* from_avg, float* to_avg) {
+  muon_momentum_of(count, momentum, gradient_scale, {}, gradient, from_avg, to_avg);
+}
+
+void muon_momentum_bf16(int64_t count, float momentum, float gradient_scale,
+                        const ShardKernels::Rounding& rounding, float* gradient,
+                        const Bf16* from_avg, Bf16* to_avg) {
+  muon_momentum_of(count, momentum, gradient_scale, rounding, gradient, from_avg, to_avg);
 }
 
 void average(int64_t count, float weight, const float* params, const float* from, float* to) {
@@ -670,7 +746,9 @@ constinit const Kernels<Bf16> bf16_kernels = table<Bf16>();
 constinit const ShardKernels kernels_of_a_shard = {.to_bf16 = to_bf16,
                                                    .square_sums = square_sums,
                                                    .adamw = adamw,
+                                                   .adamw_bf16 = adamw_bf16,
                                                    .muon_momentum = muon_momentum,
+                                                   .muon_momentum_bf16 = muon_momentum_bf16,
                                                    .average = average};
 
 }  // namespace simplescale::cpu::SS_ISA

@@ -15,26 +15,36 @@ constexpr int64_t kProductRows = 128;  // rows of another product per task
 
 template <class T>
 void CpuBackend<T>::muon_momentum(const Muon& o, std::span<const ParameterRun> runs,
-                                  float* gradient, const float* from_avg, float* to_avg) {
+                                  float* gradient, const void* from_avg, void* to_avg) {
   for (const ParameterRun& run : runs)
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
       const int64_t at = static_cast<int64_t>(run.first) + first;
-      shard_kernel_.muon_momentum(n, o.momentum, o.gradient_scale, gradient + at, from_avg + at,
-                                  to_avg + at);
+      if (o.moments.dtype == DType::f32)
+        shard_kernel_.muon_momentum(n, o.momentum, o.gradient_scale, gradient + at,
+                                    static_cast<const float*>(from_avg) + at,
+                                    static_cast<float*>(to_avg) + at);
+      else
+        shard_kernel_.muon_momentum_bf16(
+            n, o.momentum, o.gradient_scale,
+            {o.moments.key, run.element + static_cast<uint64_t>(first)}, gradient + at,
+            static_cast<const Bf16*>(from_avg) + at, static_cast<Bf16*>(to_avg) + at);
     });
 }
 
 template <class T>
 void CpuBackend<T>::muon_update(const Muon& o, std::span<const ParameterRun> runs,
                                 const void* update, const float* from_params,
-                                const float* from_avg_sq, float* to_params, float* to_avg_sq) {
+                                const void* from_avg_sq, float* to_params, void* to_avg_sq) {
+  const auto bytes = static_cast<int64_t>(bytes_of(o.moments.dtype));
   for (const ParameterRun& run : runs)
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
       const int64_t at = static_cast<int64_t>(run.first) + first;
       kernel_.muon_update(n, muon_keep(o, run), muon_step(o, run),
                           static_cast<const T*>(update) + at, from_params + at, to_params + at);
       if (to_avg_sq != from_avg_sq)
-        std::memcpy(to_avg_sq + at, from_avg_sq + at, static_cast<size_t>(n) * sizeof(float));
+        std::memcpy(static_cast<char*>(to_avg_sq) + at * bytes,
+                    static_cast<const char*>(from_avg_sq) + at * bytes,
+                    static_cast<size_t>(n * bytes));
     });
 }
 

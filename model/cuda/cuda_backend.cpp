@@ -212,15 +212,16 @@ template <class T>
 Hash128 CudaBackend<T>::state_hash(const TrainState::Side& side) {
   static_assert(kStateHashBlock == kHashBlock && sizeof(Hash128) == 2 * sizeof(uint64_t) &&
                 offsetof(Hash128, high) == 0);
-  const size_t total = side.params.size();
-  SS_ASSERT(total % kShardAlign == 0);
-  const size_t blocks = (total + kStateHashBlock - 1) / kStateHashBlock,
-               bytes = state_parts(!side.ema.empty()) * blocks * sizeof(Hash128);
+  SS_ASSERT(side.params.size() % kShardAlign == 0);
+  const auto blocks = [](std::span<const float> part) {
+    return (part.size() + kStateHashBlock - 1) / kStateHashBlock;
+  };
+  size_t bytes = 0;
+  for (const std::span<float> part : side.parts()) bytes += blocks(part) * sizeof(Hash128);
   auto* device = static_cast<uint64_t*>(results(bytes));
   for (const std::span<float> part : side.parts()) {
-    if (part.empty()) continue;
-    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(total), part.data(), device));
-    device += 2 * blocks;
+    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(part.size()), part.data(), device));
+    device += 2 * blocks(part);
   }
   void* pinned = pinned_results_.reserve(bytes);
   copy_to_host(pinned, results_, bytes);
@@ -229,15 +230,23 @@ Hash128 CudaBackend<T>::state_hash(const TrainState::Side& side) {
 
 template <class T>
 void CudaBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs,
-                           const float* gradient, const float* from_params, const float* from_avg,
-                           const float* from_avg_sq, float* to_params, float* to_avg,
-                           float* to_avg_sq) {
+                           const float* gradient, const float* from_params, const void* from_avg,
+                           const void* from_avg_sq, float* to_params, void* to_avg,
+                           void* to_avg_sq) {
   for (const ParameterRun& run : runs) {
     const auto constants = adamw_constants<AdamWConstants>(o, run);
+    const auto count = static_cast<int64_t>(run.count);
     const size_t at = run.first;
-    SS_CUDA(cuda::adamw(stream_, static_cast<int64_t>(run.count), constants, gradient + at,
-                        from_params + at, from_avg + at, from_avg_sq + at, to_params + at,
-                        to_avg + at, to_avg_sq + at));
+    if (o.moments.dtype == DType::f32)
+      SS_CUDA(cuda::adamw(stream_, count, constants, gradient + at, from_params + at,
+                          static_cast<const float*>(from_avg) + at,
+                          static_cast<const float*>(from_avg_sq) + at, to_params + at,
+                          static_cast<float*>(to_avg) + at, static_cast<float*>(to_avg_sq) + at));
+    else
+      SS_CUDA(cuda::adamw(stream_, count, constants, {o.moments.key, run.element}, gradient + at,
+                          from_params + at, static_cast<const Bf16*>(from_avg) + at,
+                          static_cast<const Bf16*>(from_avg_sq) + at, to_params + at,
+                          static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at));
   }
 }
 

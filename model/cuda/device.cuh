@@ -80,6 +80,50 @@ __device__ void load_floats(const float* from, float (&to)[n]) {
   }
 }
 
+/// Loads n elements of a moment. from: aligned to n elements.
+template <int n>
+__device__ void load_moments(const float* from, float (&to)[n]) {
+  load_floats<n>(from, to);
+}
+template <int n>
+__device__ void load_moments(const Bf16* from, float (&to)[n]) {
+  if constexpr (n == 1) {
+    to[0] = to_float(*from);
+  } else {
+    static_assert(n == 4);
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    to[0] = __uint_as_float(v.x << 16), to[1] = __uint_as_float(v.x & 0xffff0000u);
+    to[2] = __uint_as_float(v.y << 16), to[3] = __uint_as_float(v.y & 0xffff0000u);
+  }
+}
+
+/// Stores n elements of a moment, in bf16 rounded stochastically. first: rounding_bits() of element
+/// k is that of rounding.element + first + k. shift: of the moment's 16 bits. to: aligned to n
+/// elements.
+template <int n>
+__device__ void store_moments(float* to, const float (&from)[n], const Rounding&, int64_t, int) {
+  if constexpr (n == 1)
+    *to = from[0];
+  else
+    Packed<float>::store(to, from);
+}
+template <int n>
+__device__ void store_moments(Bf16* to, const float (&from)[n], const Rounding& rounding,
+                              int64_t first, int shift) {
+  uint32_t bits[n];
+  for (int k = 0; k < n; ++k) {
+    const uint64_t element = rounding.element + static_cast<uint64_t>(first + k);
+    const uint32_t random = rounding_bits(rounding.key, element) >> shift & 0xffffu;
+    bits[k] = stochastic_bf16(__float_as_uint(from[k]), random);
+  }
+  if constexpr (n == 1) {
+    to->bits = static_cast<uint16_t>(bits[0]);
+  } else {
+    static_assert(n == 4);
+    *reinterpret_cast<uint2*>(to) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+  }
+}
+
 /// Sums v.x and v.y over the block's threads; every thread gets the same bits. All threads must
 /// call it. blockDim.x: a multiple of 32.
 __device__ inline float2 block_sum(float2 v) {
@@ -104,6 +148,12 @@ __device__ inline float2 block_sum(float2 v) {
 template <class T, class... Pointer>
 bool packable(int64_t length, const Pointer*... pointer) {
   return length % Packed<T>::n == 0 && ((reinterpret_cast<uintptr_t>(pointer) % 16 == 0) && ...);
+}
+
+/// True if moments that begin at these pointers can be accessed four at a time.
+template <class M, class... Pointer>
+bool moments_aligned(const Pointer*... pointer) {
+  return ((reinterpret_cast<uintptr_t>(pointer) % (4 * sizeof(M)) == 0) && ...);
 }
 
 /// Threads for a block that traverses a row of `length` elements, n at a time: a multiple of 32.

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "runtime/training/stochastic_rounding.hpp"
+
 namespace simplescale::cuda {
 
 /// A bfloat16 as bits, for host and device code.
@@ -162,6 +164,16 @@ struct AdamWConstants {
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const float* gradient, const float* from_params, const float* from_avg,
                   const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq);
+/// Which elements of the model are updated: the first one, and the key of the random bits.
+struct Rounding {
+  RoundingKey key;
+  uint64_t element;
+};
+/// The same, with moments in bf16 that are rounded stochastically (stochastic_rounding.hpp).
+cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
+                  const Rounding& rounding, const float* gradient, const float* from_params,
+                  const Bf16* from_avg, const Bf16* from_avg_sq, float* to_params, Bf16* to_avg,
+                  Bf16* to_avg_sq);
 
 /// Backend::average(). All: (count); to may be from.
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,
@@ -173,6 +185,10 @@ cudaError_t average(cudaStream_t stream, int64_t count, float weight, const floa
 /// gradient = momentum * to_avg + (1 - momentum) * g. All: (count); to_avg may be from_avg.
 cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
                           float* gradient, const float* from_avg, float* to_avg);
+/// The same, with the momentum in bf16 and rounded as in adamw().
+cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
+                          const Rounding& rounding, float* gradient, const Bf16* from_avg,
+                          Bf16* to_avg);
 
 /// to_params = keep * from_params - step * update. All: (count); to_params may be from_params.
 template <class T>

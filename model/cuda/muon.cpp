@@ -12,23 +12,33 @@ constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 
 template <class T>
 void CudaBackend<T>::muon_momentum(const Muon& o, std::span<const ParameterRun> runs,
-                                   float* gradient, const float* from_avg, float* to_avg) {
-  for (const ParameterRun& run : runs)
-    SS_CUDA(cuda::muon_momentum(stream_, static_cast<int64_t>(run.count), o.momentum,
-                                o.gradient_scale, gradient + run.first, from_avg + run.first,
-                                to_avg + run.first));
+                                   float* gradient, const void* from_avg, void* to_avg) {
+  for (const ParameterRun& run : runs) {
+    const auto count = static_cast<int64_t>(run.count);
+    const size_t at = run.first;
+    if (o.moments.dtype == DType::f32)
+      SS_CUDA(cuda::muon_momentum(stream_, count, o.momentum, o.gradient_scale, gradient + at,
+                                  static_cast<const float*>(from_avg) + at,
+                                  static_cast<float*>(to_avg) + at));
+    else
+      SS_CUDA(cuda::muon_momentum(
+          stream_, count, o.momentum, o.gradient_scale, {o.moments.key, run.element}, gradient + at,
+          static_cast<const Bf16*>(from_avg) + at, static_cast<Bf16*>(to_avg) + at));
+  }
 }
 
 template <class T>
 void CudaBackend<T>::muon_update(const Muon& o, std::span<const ParameterRun> runs,
                                  const void* update, const float* from_params,
-                                 const float* from_avg_sq, float* to_params, float* to_avg_sq) {
+                                 const void* from_avg_sq, float* to_params, void* to_avg_sq) {
+  const size_t bytes = bytes_of(o.moments.dtype);
   for (const ParameterRun& run : runs) {
     SS_CUDA(cuda::muon_update(stream_, static_cast<int64_t>(run.count), muon_keep(o, run),
                               muon_step(o, run), static_cast<const T*>(update) + run.first,
                               from_params + run.first, to_params + run.first));
     if (to_avg_sq != from_avg_sq)
-      copy(to_avg_sq + run.first, from_avg_sq + run.first, run.count * sizeof(float));
+      copy(static_cast<char*>(to_avg_sq) + run.first * bytes,
+           static_cast<const char*>(from_avg_sq) + run.first * bytes, run.count * bytes);
   }
 }
 

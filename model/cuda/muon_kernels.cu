@@ -4,21 +4,23 @@
 namespace simplescale::cuda {
 namespace {
 
-template <class A>
+/// M: of the momentum.
+template <class A, class M>
 __global__ void muon_momentum_kernel(int64_t vectors, float momentum, float gradient_scale,
-                                     float* gradient, const float* from_avg, float* to_avg) {
+                                     Rounding rounding, float* gradient, const M* from_avg,
+                                     M* to_avg) {
   const int64_t j = item_of_thread();
   if (j >= vectors) return;
   const int64_t i = j * A::n;
   float g[A::n], avg[A::n];
   A::load(gradient + i, g);
-  A::load(from_avg + i, avg);
+  load_moments<A::n>(from_avg + i, avg);
   for (int k = 0; k < A::n; ++k) {
     const float mine = g[k] * gradient_scale * (1.0f - momentum);
     avg[k] = avg[k] * momentum + mine;
     g[k] = avg[k] * momentum + mine;
   }
-  A::store(to_avg + i, avg);
+  store_moments<A::n>(to_avg + i, avg, rounding, i, 0);
   A::store(gradient + i, g);
 }
 
@@ -60,19 +62,33 @@ __global__ void square_sums_kernel(int64_t blocks, int64_t count, const T* value
   if (lane == 0) sums[block] = sum;
 }
 
+template <class M>
+cudaError_t launch_momentum(cudaStream_t stream, int64_t count, float momentum,
+                            float gradient_scale, const Rounding& rounding, float* gradient,
+                            const M* from_avg, M* to_avg) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<float>::n;
+  if (packable<float>(count, gradient) && moments_aligned<M>(from_avg, to_avg))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      muon_momentum_kernel<Packed<float>, M>, count / n, momentum, gradient_scale,
+                      rounding, gradient, from_avg, to_avg);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads},
+                    muon_momentum_kernel<Single<float>, M>, count, momentum, gradient_scale,
+                    rounding, gradient, from_avg, to_avg);
+}
+
 }  // namespace
 
 cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
                           float* gradient, const float* from_avg, float* to_avg) {
-  if (count == 0) return cudaSuccess;
-  constexpr int n = Packed<float>::n;
-  if (packable<float>(count, gradient, from_avg, to_avg))
-    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
-                      muon_momentum_kernel<Packed<float>>, count / n, momentum, gradient_scale,
-                      gradient, from_avg, to_avg);
-  return gpu_launch({stream, blocks_for(count, kThreads), kThreads},
-                    muon_momentum_kernel<Single<float>>, count, momentum, gradient_scale, gradient,
-                    from_avg, to_avg);
+  return launch_momentum(stream, count, momentum, gradient_scale, {}, gradient, from_avg, to_avg);
+}
+
+cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
+                          const Rounding& rounding, float* gradient, const Bf16* from_avg,
+                          Bf16* to_avg) {
+  return launch_momentum(stream, count, momentum, gradient_scale, rounding, gradient, from_avg,
+                         to_avg);
 }
 
 template <class T>

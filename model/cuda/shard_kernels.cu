@@ -33,22 +33,27 @@ __global__ void block_square_sums_kernel(int64_t blocks, const float* values, do
   if (lane == 0) sums[block] = sum;
 }
 
+/// M: of the moments, float or Bf16.
+template <class M>
 struct AdamWPointers {
-  const float *gradient, *from_params, *from_avg, *from_avg_sq;
-  float *to_params, *to_avg, *to_avg_sq;
+  const float *gradient, *from_params;
+  const M *from_avg, *from_avg_sq;
+  float* to_params;
+  M *to_avg, *to_avg_sq;
 };
 
 /// AdamW, arXiv 1711.05101.
-template <class A>
-__global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p) {
+template <class A, class M>
+__global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding rounding,
+                             AdamWPointers<M> p) {
   const int64_t j = item_of_thread();
   if (j >= vectors) return;
   const int64_t i = j * A::n;
   float g[A::n], param[A::n], avg[A::n], avg_sq[A::n];
   A::load(p.gradient + i, g);
   A::load(p.from_params + i, param);
-  A::load(p.from_avg + i, avg);
-  A::load(p.from_avg_sq + i, avg_sq);
+  load_moments<A::n>(p.from_avg + i, avg);
+  load_moments<A::n>(p.from_avg_sq + i, avg_sq);
   for (int k = 0; k < A::n; ++k) {
     const float d = g[k] * c.gradient_scale;
     avg[k] = avg[k] * c.beta1 + d * (1.0f - c.beta1);
@@ -57,8 +62,8 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p)
     param[k] = param[k] * c.keep - c.step_size * avg[k] / denominator;
   }
   A::store(p.to_params + i, param);
-  A::store(p.to_avg + i, avg);
-  A::store(p.to_avg_sq + i, avg_sq);
+  store_moments<A::n>(p.to_avg + i, avg, rounding, i, 0);
+  store_moments<A::n>(p.to_avg_sq + i, avg_sq, rounding, i, 16);
 }
 
 /// __fsub_rn() and the like: nvcc never contracts them to a fused multiply-add.
@@ -74,6 +79,19 @@ __global__ void average_kernel(int64_t vectors, float weight, const float* param
   for (int k = 0; k < A::n; ++k)
     mean[k] = __fadd_rn(mean[k], __fmul_rn(__fsub_rn(param[k], mean[k]), weight));
   A::store(to + i, mean);
+}
+
+template <class M>
+cudaError_t launch_adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
+                         const Rounding& rounding, const AdamWPointers<M>& p) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<float>::n;
+  if (packable<float>(count, p.gradient, p.from_params, p.to_params) &&
+      moments_aligned<M>(p.from_avg, p.from_avg_sq, p.to_avg, p.to_avg_sq))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      adamw_kernel<Packed<float>, M>, count / n, constants, rounding, p);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, adamw_kernel<Single<float>, M>,
+                    count, constants, rounding, p);
 }
 
 }  // namespace
@@ -100,16 +118,18 @@ cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* 
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const float* gradient, const float* from_params, const float* from_avg,
                   const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq) {
-  if (count == 0) return cudaSuccess;
-  const AdamWPointers pointers{gradient,  from_params, from_avg, from_avg_sq,
-                               to_params, to_avg,      to_avg_sq};
-  constexpr int n = Packed<float>::n;
-  if (packable<float>(count, gradient, from_params, from_avg, from_avg_sq, to_params, to_avg,
-                      to_avg_sq))
-    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
-                      adamw_kernel<Packed<float>>, count / n, constants, pointers);
-  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, adamw_kernel<Single<float>>,
-                    count, constants, pointers);
+  return launch_adamw<float>(
+      stream, count, constants, {},
+      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq});
+}
+
+cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
+                  const Rounding& rounding, const float* gradient, const float* from_params,
+                  const Bf16* from_avg, const Bf16* from_avg_sq, float* to_params, Bf16* to_avg,
+                  Bf16* to_avg_sq) {
+  return launch_adamw<Bf16>(
+      stream, count, constants, rounding,
+      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq});
 }
 
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,

@@ -38,9 +38,9 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
 }  // namespace
 
 size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
-  const size_t shard_copies = digits + (separate_total ? 1 : 0) + device_state;
+  const size_t shard_copies = digits + (separate_total ? 1 : 0);
   return bytes_of(gather, precision) + bytes_of(gradient, precision) +
-         shard_copies * shard_total * sizeof(float) +
+         shard_copies * shard_total * sizeof(float) + device_state * shard_total +
          (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
 }
 
@@ -66,7 +66,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
     plan.digits =
         std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
   plan.separate_total = groups > 1 || !host_memory;
-  plan.device_state = host_memory ? 0 : state_parts(options.ema_decay > 0);
+  plan.device_state = host_memory ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];
     plan.muon_part = shards > 1 ? padded[1] / shards : 0;

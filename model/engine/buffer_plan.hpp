@@ -26,10 +26,12 @@ struct BufferPool {
 ///                           group, host memory
 ///   slices    D P 4
 ///   total     P 4           more than one group, or device memory
-///   state     3 P 4         device memory; 4 P 4 with an average of the parameters
+///   state     P s           device memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///
 ///   e  bytes of an element in compute precision
+///   s  bytes of a parameter in the state (StateFormat): 12, 16 with an average; moments in bf16: 4
+///      less
 ///   S  shards
 ///   P  elements of one padded shard
 ///   U  elements of a whole padded block
@@ -42,7 +44,7 @@ struct BufferPlan {
   bool gradient_in_slice = false;  // backward writes into the only digit of the slice
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
   bool separate_total = false;     // one more fp32 buffer of the shard, for the total
-  size_t device_state = 0;         // more, for the parts of the master state; 0: in host memory
+  size_t device_state = 0;         // bytes of a parameter in the master state; 0: in host memory
   // In compute precision; 0 without Muon.
   size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
   size_t muon_owned = 0;                // a rank's own matrices

@@ -32,7 +32,10 @@ Status check_state(const EngineOptions& options, TrainState& state, size_t total
   if (state.side(0).params.size() != total)
     return bad("the training state has " + std::to_string(state.side(0).params.size()) +
                " parameters, this shard " + std::to_string(total));
-  if (state.side(0).ema.empty() != (options.ema_decay == 0))
+  if (state.format().moments != options.moments)
+    return bad(std::string("the training state has moments in ") +
+               to_string(state.format().moments) + ", not in " + to_string(options.moments));
+  if (state.format().ema != state_format(options).ema)
     return bad(options.ema_decay == 0 ? "the training state has an average of the parameters"
                                       : "the training state has no average of the parameters");
   return {};
@@ -391,14 +394,20 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
   double scale = over_trained;
   if (o.grad_clip > 0)
     scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6));
-  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, static_cast<float>(scale), newest_step};
+  AdamW adamw{learning_rate,
+              o.beta1,
+              o.beta2,
+              o.eps,
+              static_cast<float>(scale),
+              newest_step,
+              {o.moments, rounding_key(o.seed, newest_step)}};
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
   at(kCopy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(kOptimizer);
   optimizer->apply(adamw, reduce->total());
   if (muon) {
-    const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale};
+    const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
     SS_RETURN_IF_ERROR(muon->apply(
         of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
   }

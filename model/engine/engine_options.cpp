@@ -50,6 +50,7 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   for (const WarmupRows& warmup : o.warmup) text << warmup.until_step << ' ' << warmup.rows << ' ';
   text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ' << o.ema_decay
        << ' ';
+  if (o.moments != DType::f32) text << int(o.moments) << ' ' << o.seed << ' ';
   const std::string bytes = text.str();
   return hash128(bytes.data(), bytes.size()).low;
 }

@@ -10,6 +10,7 @@
 #include "runtime/training/muon_plan.hpp"
 #include "runtime/training/parameter_groups.hpp"
 #include "runtime/training/sharding.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 
@@ -35,12 +36,17 @@ struct EngineOptions {
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   Optimizer optimizer = Optimizer::adamw;
   float muon_momentum = 0.95f;
+  DType moments = DType::f32;          // of the state
   double ema_decay = 0;                // 0: the state has no average of the parameters
   std::vector<ParameterGroup> groups;  // checked by check_groups()
   float z_loss = 0;                    // the backend's
-  uint64_t seed = 1;                   // of the initial values
+  uint64_t seed = 1;                   // of the initial values and of the rounding of moments
   int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
 };
+
+inline StateFormat state_format(const EngineOptions& options) {
+  return {options.ema_decay > 0, options.moments};
+}
 
 /// Rows of a step (from 1), over all groups.
 uint64_t rows_of(const EngineOptions& options, uint64_t step);

@@ -16,7 +16,7 @@ Result<MuonSchedule> MuonSchedule::create(const BufferPlan& plan, const std::vec
       const size_t from = std::max(begin, run.first), to = std::min(end, run.first + run.count);
       if (from >= to) continue;
       ParameterRun part = run;
-      part.first = from - begin, part.count = to - from;
+      part.first = from - begin, part.count = to - from, part.element += from - run.first;
       schedule.of_unit_[unit].push_back(part);
     }
   schedule.runs_ = std::move(runs);
@@ -90,9 +90,10 @@ Status MuonSchedule::apply(const Muon& options, float* gradient, const StateUpda
   }
   for (size_t unit = 1; unit < head; ++unit) {
     SS_RETURN_IF_ERROR(scatter(unit, wait));
-    const size_t at = layout_->offset[unit];
+    const size_t at = layout_->offset[unit], moment = at * bytes_of(state.moments);
     backend_->muon_update(options, of_unit_[unit], part_, state.from_params + at,
-                          state.from_avg_sq + at, state.to_params + at, state.to_avg_sq + at);
+                          static_cast<const char*>(state.from_avg_sq) + moment,
+                          state.to_params + at, static_cast<char*>(state.to_avg_sq) + moment);
   }
   return {};
 }

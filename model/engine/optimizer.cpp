@@ -10,19 +10,26 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
                                          size_t shard, std::span<const ParameterGroup> groups,
                                          float weight_decay, Optimizer optimizer) {
   std::vector<ParameterRun> runs;
-  auto add = [&](size_t first, size_t end, const ParameterRates& rates, float muon_scale) {
+  // element_at: the element of the model that lies at 0 of the shard
+  auto add = [&](size_t first, size_t end, uint64_t element_at, const ParameterRates& rates,
+                 float muon_scale) {
     if (first >= end) return;
-    if (!runs.empty() && runs.back().rate_factor == rates.rate_factor &&
+    const uint64_t element = element_at + first;
+    if (!runs.empty() && runs.back().element + runs.back().count == element &&
+        runs.back().rate_factor == rates.rate_factor &&
         runs.back().weight_decay == rates.weight_decay && runs.back().muon_scale == muon_scale)
       runs.back().count += end - first;
     else
-      runs.push_back({first, end - first, rates.rate_factor, rates.weight_decay, muon_scale});
+      runs.push_back(
+          {first, end - first, rates.rate_factor, rates.weight_decay, muon_scale, element});
   };
   const std::vector<MuonMatrix> matrices =
       optimizer == Optimizer::muon ? muon_matrices(units) : std::vector<MuonMatrix>();
   auto matrix = matrices.begin();  // the next one in the order of parameters
+  uint64_t before = 0;             // elements of the model before the unit
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const size_t first = shard * layout.count[unit], end = first + layout.count[unit];
+    const uint64_t element_at = before + first - layout.offset[unit];  // wraps around
     auto to_shard = [&](size_t element) {
       return std::clamp(element, first, end) - first + layout.offset[unit];
     };
@@ -30,10 +37,11 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
       float scale = 0;
       if (matrix != matrices.end() && matrix->unit == unit && matrix->offset == parameter.offset)
         scale = (matrix++)->update_scale();
-      add(to_shard(parameter.offset), to_shard(parameter.offset + parameter.count),
+      add(to_shard(parameter.offset), to_shard(parameter.offset + parameter.count), element_at,
           rates_of(parameter, groups, weight_decay), scale);
     }
-    add(to_shard(units[unit].count), to_shard(end), {}, 0);
+    add(to_shard(units[unit].count), to_shard(end), element_at, {}, 0);
+    before += shard_count(units[unit].count, 1);
   }
   return runs;
 }
@@ -44,9 +52,10 @@ Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan,
                                               TrainState& state) {
   ShardOptimizer optimizer(std::move(runs), total, backend, state);
   if (plan.device_state > 0) {
-    const size_t values = plan.device_state * total;
+    const size_t values = plan.device_state * total / sizeof(float);
     SS_ASSIGN(void* device, shard.allocate(values * sizeof(float)));
-    optimizer.device_ = TrainState::Side::over({static_cast<float*>(device), values}, total);
+    optimizer.device_ = TrainState::Side::over({static_cast<float*>(device), values}, total,
+                                               state.format().moments);
   }
   return optimizer;
 }
@@ -101,8 +110,9 @@ void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
 
 StateUpdate ShardOptimizer::update() const {
   const TrainState::Side &from = on_device() ? device_ : from_, &to = on_device() ? device_ : to_;
-  return {from.params.data(), from.exp_avg.data(), from.exp_avg_sq.data(), from.ema.data(),
-          to.params.data(),   to.exp_avg.data(),   to.exp_avg_sq.data(),   to.ema.data()};
+  return {from.params.data(),   from.exp_avg.data(), from.exp_avg_sq.data(),
+          from.ema.data(),      to.params.data(),    to.exp_avg.data(),
+          to.exp_avg_sq.data(), to.ema.data(),       state_->format().moments};
 }
 
 void ShardOptimizer::average(float weight) {

@@ -27,10 +27,15 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
                                          Optimizer optimizer = Optimizer::adamw);
 
 /// The state that an update reads and the state that it writes; both the same in device memory.
-/// (total) fp32 each.
+/// (total) each; the moments fp32 or bf16, all others fp32.
 struct StateUpdate {
-  const float *from_params, *from_avg, *from_avg_sq, *from_ema;
-  float *to_params, *to_avg, *to_avg_sq, *to_ema;  // ema: null if the state has no average
+  const float* from_params;
+  const void *from_avg, *from_avg_sq;
+  const float* from_ema;
+  float* to_params;
+  void *to_avg, *to_avg_sq;
+  float* to_ema;  // both null if the state has no average
+  DType moments;
 };
 
 class ShardOptimizer {

@@ -6,8 +6,8 @@
 //   checkpoints/
 //     step-00000100/
 //       shard-00000-of-00004.safetensors   params.<unit>, exp_avg.<unit>, exp_avg_sq.<unit>, and
-//                                          ema.<unit> with train.ema_decay, in F32: the shard's
-//                                          elements of each unit, without padding
+//                                          ema.<unit> with train.ema_decay: the shard's elements of
+//                                          each unit, without padding; F32, moments may be BF16
 //       tokenizer.model or tokenizer.json  if the run has one
 //       manifest.json                      facts and checksums of all files; written last
 //     latest -> step-00000100              updated last; for convenience, never needed
@@ -61,7 +61,7 @@ struct CheckpointInfo {
   ModelShape shape;
   std::string precision = "fp32";  // "fp32" or "bf16"
   size_t shards = 1;
-  bool ema = false;                // it holds an average of the parameters
+  StateFormat state;               // whether it holds an average; dtype of its moments
   std::optional<double> val_loss;  // validation loss of the step; none: it was not validated
   std::string resume = "{}";       // a JSON object with further facts of the caller
   /// Writing: path of a tokenizer's file to copy. Reading: its path in the checkpoint. "": none.
@@ -172,10 +172,10 @@ class Checkpoint {
   /// Records of the shard files, in the order of shards.
   const std::vector<ShardRecord>& records() const { return records_; }
   uint64_t bytes() const;  // of all shard files
-  std::span<const StateKind> kinds() const { return state_kinds(info_.ema); }
+  std::span<const StateKind> kinds() const { return state_kinds(info_.state.ema); }
 
-  /// Passes the elements of a unit in order and in pieces to sink(offset in the unit, values). They
-  /// are verified only when this returns ok, since the checksum of a tensor is known at its end.
+  /// Passes the elements of a unit in order and in pieces to sink(offset in the unit, values), in
+  /// fp32, also those that are stored in bf16. They are verified only when this returns ok, since the checksum of a tensor is known at its end.
   /// bad_data: wrong checksum, with file and tensor; io; or the error of the sink.
   using Sink = std::function<Status(size_t offset, std::span<const float> values)>;
   Status stream_unit(StateKind kind, size_t unit, const Sink& sink);
@@ -222,7 +222,8 @@ std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints);
 
 /// CHECKPOINT-3: reads one shard of a layout of `shards` shards from a checkpoint of any number of
 /// shards. Padding becomes zero. An average that the checkpoint does not hold begins with its
-/// parameters. out: its parts have shard_layout(units, shards).total elements; undefined after an
+/// parameters. Moments in bf16 are read into fp32 exactly, those in fp32 into bf16 rounded to nearest
+/// even. out: its parts have shard_layout(units, shards).total elements; undefined after an
 /// error. Compares the checksums of all that it reads. stopped: called between
 /// pieces; if it returns true, the error is aborted. Otherwise errors as stream_unit().
 Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,

@@ -18,6 +18,8 @@ Status bad(const std::string& text) {
   return {Code::bad_data, text};
 }
 
+constexpr const char* kBf16Moments = "bf16";  // fp32 moments are not mentioned
+
 std::optional<Hash128> parse_hash(const std::string& hex) {
   if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos)
     return std::nullopt;
@@ -225,13 +227,14 @@ Range shard_range(const Unit& unit, size_t shards, size_t shard) {
 }
 
 std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard,
-                                       bool ema) {
+                                       const StateFormat& format) {
   std::vector<TensorEntry> tensors;
-  for (const StateKind kind : state_kinds(ema))
+  for (const StateKind kind : state_kinds(format.ema))
     for (const Unit& unit : units) {
       const Range range = shard_range(unit, shards, shard);
-      tensors.push_back(
-          {tensor_name(kind, unit), "F32", {static_cast<int64_t>(range.end - range.begin)}});
+      tensors.push_back({tensor_name(kind, unit),
+                         format.dtype(kind) == DType::f32 ? "F32" : "BF16",
+                         {static_cast<int64_t>(range.end - range.begin)}});
     }
   return tensors;
 }
@@ -265,7 +268,8 @@ std::string manifest_text(const Manifest& m) {
                       {"resume", ordered_json::parse(info.resume)},
                       {"shards", info.shards},
                       {"files", files}};
-  if (info.ema) out["ema"] = true;
+  if (info.state.ema) out["ema"] = true;
+  if (info.state.moments == DType::bf16) out["moments"] = kBf16Moments;
   if (info.val_loss) out["val_loss"] = *info.val_loss;
   if (m.tokenizer)
     out["tokenizer"] = {{"file", m.tokenizer->file},
@@ -293,7 +297,12 @@ Result<Manifest> parse_manifest(const std::string& text) {
   info.tokens_seen = fields.number("tokens_seen"), info.seed = fields.number("seed");
   info.precision = fields.text("precision"), info.shards = fields.number("shards");
   info.resume = fields.object("resume").dump();
-  if (object.contains("ema")) info.ema = fields.flag("ema");
+  if (object.contains("ema")) info.state.ema = fields.flag("ema");
+  if (object.contains("moments")) {
+    if (fields.text("moments") != kBf16Moments)
+      return bad("moments: \"" + fields.text("moments") + "\" is not \"bf16\"");
+    info.state.moments = DType::bf16;
+  }
   const json& shape = fields.object("shape");
   SS_RETURN_IF_ERROR(fields.status("manifest"));
   SS_ASSIGN(info.shape, shape_of(shape));
@@ -307,7 +316,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
     if (record.file != shard_file_name(s, info.shards))
       return bad("file " + std::to_string(s) + " is \"" + record.file + "\", not " +
                  shard_file_name(s, info.shards));
-    for (const StateKind kind : state_kinds(info.ema))
+    for (const StateKind kind : state_kinds(info.state.ema))
       for (const Unit& unit : units)
         if (!record.tensors.contains(tensor_name(kind, unit)))
           return bad(record.file + ": no checksum of " + tensor_name(kind, unit));

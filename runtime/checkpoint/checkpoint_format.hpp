@@ -16,7 +16,8 @@ namespace simplescale::checkpoint_format {
 
 inline constexpr uint64_t kVersion = 1;
 inline constexpr size_t kManifestBytesMax = 256 << 20;
-inline constexpr size_t kPieceElements = 1 << 20;  // 4 MiB, read, hashed and written at once
+inline constexpr size_t kPieceElements = 1
+                                         << 20;  // at most 4 MiB, read, hashed and written at once
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kTmpPrefix = "tmp-";
 inline constexpr const char* kDeletePrefix = "tmp-delete-";
@@ -41,7 +42,7 @@ Range shard_range(const Unit& unit, size_t shards, size_t shard);
 
 /// The tensors of a shard file in their order; begin and end are not set.
 std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard,
-                                       bool ema);
+                                       const StateFormat& format);
 
 /// bad_data: a shape from a file is impossible, or so large that arithmetic on it could overflow.
 Status validate_stored_shape(const ModelShape& shape);

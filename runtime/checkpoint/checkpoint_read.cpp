@@ -29,6 +29,14 @@ Status check_size(const std::string& path, uint64_t expected) {
   return {};
 }
 
+/// Rounds to nearest even, which is exact for values that were bf16.
+void store(std::span<const float> values, DType dtype, std::byte* to) {
+  if (dtype == DType::f32)
+    std::memcpy(to, values.data(), values.size_bytes());
+  else
+    std::ranges::transform(values, reinterpret_cast<uint16_t*>(to), f32_to_bf16);
+}
+
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
@@ -67,29 +75,36 @@ Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
   if (!file.ok()) return as_damage(file.status());
   if (file->header_hash() != record.header)
     return bad(file->path() + ": the checksum of its header is wrong");
-  for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard, info_.ema)) {
+  for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard, info_.state)) {
     const TensorEntry* tensor = file->find(expected.name);
-    if (!tensor || tensor->dtype != "F32" || tensor->shape != expected.shape)
-      return bad(file->path() + ": tensor " + expected.name + " is missing or has another shape");
+    if (!tensor || tensor->dtype != expected.dtype || tensor->shape != expected.shape)
+      return bad(file->path() + ": tensor " + expected.name +
+                 " is missing or has another type or shape");
   }
   slot.emplace(file.take());
   return &*slot;
 }
 
 Status Checkpoint::stream_piece(StateKind kind, size_t unit, size_t shard, const Sink& sink) {
-  SS_ASSERT(kind != StateKind::ema || info_.ema);
+  SS_ASSERT(kind != StateKind::ema || info_.state.ema);
   const Range range = shard_range(units_[unit], info_.shards, shard);
   if (range.begin == range.end) return {};
   SS_ASSIGN(const SafetensorsFile* file, shard_file(shard));
   const std::string name = tensor_name(kind, units_[unit]);
   const TensorEntry* tensor = file->find(name);
   const size_t total = range.end - range.begin;
+  const DType dtype = info_.state.dtype(kind);
+  const size_t bytes = bytes_of(dtype);
   std::vector<float> values(std::min(kPieceElements, total));
+  std::vector<uint16_t> packed(dtype == DType::bf16 ? values.size() : 0);
+  void* const stored = packed.empty() ? static_cast<void*>(values.data()) : packed.data();
   Hasher hasher;
   for (size_t at = 0; at < total;) {
     const size_t count = std::min(values.size(), total - at);
-    SS_RETURN_IF_ERROR(file->read(*tensor, at * 4, values.data(), count * 4));
-    hasher.update(values.data(), count * 4);
+    SS_RETURN_IF_ERROR(file->read(*tensor, at * bytes, stored, count * bytes));
+    hasher.update(stored, count * bytes);
+    if (!packed.empty())
+      std::transform(packed.data(), packed.data() + count, values.data(), bf16_to_f32);
     SS_RETURN_IF_ERROR(sink(range.begin + at, {values.data(), count}));
     at += count;
   }
@@ -134,23 +149,25 @@ Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const Tra
                   const std::function<bool()>& stopped) {
   const std::vector<Unit>& units = checkpoint.units();
   const ShardLayout layout = shard_layout(units, shards);
-  const auto parts = out.parts();
-  for (const StateKind kind : state_kinds(!out.ema.empty())) {
-    const std::span<float> side = parts[static_cast<size_t>(kind)];
-    const bool begins = kind == StateKind::ema && !checkpoint.info().ema;
+  const StateFormat format = out.format();
+  for (const StateKind kind : state_kinds(format.ema)) {
+    const std::span<float> side = out.parts()[static_cast<size_t>(kind)];
+    const size_t bytes = bytes_of(format.dtype(kind));
+    const bool begins = kind == StateKind::ema && !checkpoint.info().state.ema;
     const StateKind from = begins ? StateKind::params : kind;
-    SS_ASSERT(side.size() == layout.total && shard < shards);
+    SS_ASSERT(side.size_bytes() == layout.total * bytes && shard < shards);
     for (size_t u = 0; u < units.size(); ++u) {
-      const std::span<float> target = side.subspan(layout.offset[u], layout.count[u]);
+      const std::span<std::byte> target =
+          std::as_writable_bytes(side).subspan(layout.offset[u] * bytes, layout.count[u] * bytes);
       const Range own = shard_range(units[u], shards, shard);
-      std::fill(target.begin() + static_cast<ptrdiff_t>(own.end - own.begin), target.end(), 0.0f);
+      std::ranges::fill(target.subspan((own.end - own.begin) * bytes), std::byte{0});
       auto copy = [&](size_t offset, std::span<const float> values) -> Status {
         if (stopped && stopped()) return {Code::aborted, "stopped while reading a checkpoint"};
         const size_t begin = std::max(offset, own.begin),
                      end = std::min(offset + values.size(), own.end);
         if (begin < end)
-          std::memcpy(target.data() + (begin - own.begin), values.data() + (begin - offset),
-                      (end - begin) * 4);
+          store(values.subspan(begin - offset, end - begin), format.dtype(kind),
+                target.data() + (begin - own.begin) * bytes);
         return {};
       };
       SS_RETURN_IF_ERROR(checkpoint.stream_unit(from, u, own.begin, own.end, copy));
@@ -179,7 +196,7 @@ Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
 
 Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema) {
   if (!ema) return StateKind::params;
-  if (checkpoint.info().ema) return StateKind::ema;
+  if (checkpoint.info().state.ema) return StateKind::ema;
   return bad(checkpoint.folder() +
              " holds no average of the weights; a run keeps one with train.ema_decay");
 }

@@ -15,22 +15,22 @@ using namespace checkpoint_format;
 namespace {
 
 Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, bool ema,
+                                     size_t shards, size_t shard, const StateFormat& format,
                                      const ShardSource& source, const WriteProgress& progress,
                                      FileOps& ops) {
   SS_ASSIGN(SafetensorsWriter writer,
-            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard, ema),
+            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard, format),
                                       {{"format", "pt"}}));
   ShardRecord record{shard_file_name(shard, shards), writer.bytes(), writer.header_hash(), {}};
   uint64_t written = 0;
-  for (const StateKind kind : state_kinds(ema))
+  for (const StateKind kind : state_kinds(format.ema))
     for (size_t u = 0; u < units.size(); ++u) {
       const Range range = shard_range(units[u], shards, shard);
       Hasher hasher;
       for (size_t at = range.begin; at < range.end;) {
         const size_t end = std::min(at + kPieceElements, range.end);
-        SS_ASSIGN(const std::span<const float> values, source(kind, u, at, end));
-        SS_ASSERT(values.size() == end - at);
+        SS_ASSIGN(const std::span<const std::byte> values, source(kind, u, at, end));
+        SS_ASSERT(values.size() == (end - at) * bytes_of(format.dtype(kind)));
         hasher.update(values.data(), values.size_bytes());
         SS_RETURN_IF_ERROR(writer.append(values.data(), values.size_bytes()));
         at = end;
@@ -153,13 +153,13 @@ std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step,
 }
 
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, bool ema,
+                                     size_t shards, size_t shard, const StateFormat& format,
                                      const ShardSource& source, const WriteProgress& progress,
                                      FileOps& ops) {
   SS_ASSERT(shard < shards);
   SS_RETURN_IF_ERROR(make_folders(ops, tmp_folder));
   const std::string path = tmp_folder + "/" + shard_file_name(shard, shards);
-  auto record = write_shard_file(path, units, shards, shard, ema, source, progress, ops);
+  auto record = write_shard_file(path, units, shards, shard, format, source, progress, ops);
   if (record.ok()) {
     if (Status status = ops.fsync_folder(tmp_folder); !status.ok()) record = status;
   }
@@ -172,16 +172,19 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
                                 const WriteProgress& progress, FileOps& ops) {
   const std::vector<Unit> units = units_of(shape);
   const ShardLayout layout = shard_layout(units, shards);
-  const bool ema = !side.ema.empty();
+  const StateFormat format = side.format();
   const auto parts = side.parts();
-  for (const StateKind kind : state_kinds(ema))
-    SS_ASSERT(parts[static_cast<size_t>(kind)].size() == layout.total);
+  for (const StateKind kind : state_kinds(format.ema))
+    SS_ASSERT(parts[static_cast<size_t>(kind)].size_bytes() ==
+              layout.total * bytes_of(format.dtype(kind)));
   auto source = [&](StateKind kind, size_t unit, size_t begin,
-                    size_t end) -> Result<std::span<const float>> {
+                    size_t end) -> Result<std::span<const std::byte>> {
     const size_t first = layout.offset[unit] + begin - shard * layout.count[unit];
-    return std::span<const float>(parts[static_cast<size_t>(kind)]).subspan(first, end - begin);
+    const size_t bytes = bytes_of(format.dtype(kind));
+    return std::as_bytes(parts[static_cast<size_t>(kind)])
+        .subspan(first * bytes, (end - begin) * bytes);
   };
-  return write_shard_from(tmp_folder, units, shards, shard, ema, source, progress, ops);
+  return write_shard_from(tmp_folder, units, shards, shard, format, source, progress, ops);
 }
 
 Result<std::string> publish_checkpoint(const std::string& checkpoints,

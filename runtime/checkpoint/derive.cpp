@@ -37,7 +37,7 @@ class UnitSource {
   UnitSource(Checkpoint& from, const std::vector<Unit>& units, bool with_optimizer)
       : from_(from), units_(units), with_optimizer_(with_optimizer) {}
 
-  Result<std::span<const float>> read(StateKind kind, size_t unit, size_t begin, size_t end) {
+  Result<std::span<const std::byte>> read(StateKind kind, size_t unit, size_t begin, size_t end) {
     if (values_.empty() || kind != kind_ || unit != unit_) {
       kind_ = kind, unit_ = unit;
       values_.assign(from_.units()[unit].count, 0.0f);
@@ -49,7 +49,7 @@ class UnitSource {
             }));
       grow();
     }
-    return std::span<const float>(values_).subspan(begin, end - begin);
+    return std::as_bytes(std::span(values_).subspan(begin, end - begin));
   }
 
  private:
@@ -121,13 +121,14 @@ Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const Checkpoint
                                   " holds a model of another shape than the configuration's; set "
                                   "in [model]: " +
                                   keys_to_set(info.shape, shape)};
-  SS_ASSERT(!info.ema || from.info().ema);
+  SS_ASSERT(!info.state.ema || from.info().state.ema);
+  SS_ASSERT(info.state.moments == DType::f32);
   const std::vector<Unit> units = units_of(info.shape);
   UnitSource source(from, units, with_optimizer);
   const std::string partial = checkpoint_tmp_folder(checkpoints, info.step, 0);
   SS_RETURN_IF_ERROR(remove_folder(ops, partial));
   auto record = write_shard_from(
-      partial, units, 1, 0, info.ema,
+      partial, units, 1, 0, info.state,
       [&](StateKind kind, size_t unit, size_t begin, size_t end) {
         return source.read(kind, unit, begin, end);
       },

@@ -11,7 +11,7 @@ namespace simplescale {
 
 /// Adds the checkpoint of info.step to the folder `checkpoints`: the weights of `from`, and if
 /// with_optimizer its moments; otherwise the moments are zero. info: step, shape and other facts of
-/// the new checkpoint; with info.ema also the average of `from`, which then must have one. The
+/// the new checkpoint; with info.state.ema also the average of `from`, which then must have one. The
 /// block_size may differ. The vocabulary may be larger: the embeddings and the output weights of
 /// new tokens are the mean of those of all old ones, also in the average, and their moments zero.
 /// bad_config: `from` has another shape, with the keys of [model] to set; otherwise errors as

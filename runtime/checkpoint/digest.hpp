@@ -9,10 +9,10 @@
 
 namespace simplescale {
 
-/// A line per tensor, "<name> [<shape>] float32 <xxh3-128>": all weights, then all <name>.exp_avg,
-/// then all <name>.exp_avg_sq, then all <name>.ema if there is an average. The last line is
-/// "total <hash>", the hash of these lines and the step. Equal for equal states, whatever the
-/// number of shards.
+/// A line per tensor, "<name> [<shape>] <dtype> <xxh3-128>", of the bytes in that dtype: all
+/// weights, then all <name>.exp_avg, then all <name>.exp_avg_sq, then all <name>.ema if there is an
+/// average. The last line is "total <hash>", the hash of these lines and the step. Equal for equal
+/// states, whatever the number of shards.
 Result<std::string> digest(Checkpoint& checkpoint);
 
 }  // namespace simplescale

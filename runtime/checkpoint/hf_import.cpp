@@ -86,9 +86,9 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
 ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units,
                       std::vector<float>& buffer) {
   return [&weights, &units, &buffer](StateKind kind, size_t unit, size_t begin,
-                                     size_t end) -> Result<std::span<const float>> {
+                                     size_t end) -> Result<std::span<const std::byte>> {
     buffer.assign(end - begin, 0.0f);
-    if (kind != StateKind::params) return std::span<const float>(buffer);
+    if (kind != StateKind::params) return std::as_bytes(std::span(buffer));
     for (const Parameter& parameter : units[unit].parameters) {
       const size_t first = std::max(begin, parameter.offset);
       const size_t last = std::min(end, parameter.offset + parameter.count);
@@ -97,7 +97,7 @@ ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>&
       SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, first - parameter.offset,
                                                last - first, buffer.data() + (first - begin)));
     }
-    return std::span<const float>(buffer);
+    return std::as_bytes(std::span(buffer));
   };
 }
 
@@ -165,8 +165,8 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   SS_ASSIGN(info.resume, facts_of(folder));
   info.tokenizer = find_tokenizer(folder);
   std::vector<float> buffer;
-  auto record =
-      write_shard_from(partial, units, 1, 0, info.ema, source_of(weights, units, buffer), {}, ops);
+  auto record = write_shard_from(partial, units, 1, 0, info.state,
+                                 source_of(weights, units, buffer), {}, ops);
   if (!record.ok()) {
     (void)remove_folder(ops, partial);
     return record.status();

@@ -14,14 +14,14 @@
 
 namespace simplescale {
 
-/// Returns elements [begin, end) of a unit: at most 2^20, never padding. The span is valid until
-/// the next call.
-using ShardSource = std::function<Result<std::span<const float>>(StateKind kind, size_t unit,
-                                                                 size_t begin, size_t end)>;
+/// Returns the bytes of elements [begin, end) of a unit, in the dtype of their kind: at most 2^20
+/// elements, never padding. The span is valid until the next call.
+using ShardSource = std::function<Result<std::span<const std::byte>>(StateKind kind, size_t unit,
+                                                                     size_t begin, size_t end)>;
 
-/// write_shard() with a source. ema: there is an average.
+/// write_shard() with a source. format: of the state.
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, bool ema,
+                                     size_t shards, size_t shard, const StateFormat& format,
                                      const ShardSource& source, const WriteProgress& progress,
                                      FileOps& ops);
 

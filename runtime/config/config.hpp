@@ -147,6 +147,7 @@ struct TrainConfig {
   double eps = 1e-8;
   Optimizer optimizer = Optimizer::adamw;
   double muon_momentum = 0.95;
+  DType moments_precision = DType::f32;
   double ema_decay = 0;               // 0: no average of the weights
   std::vector<ParameterGroup> group;  // other learning rates and decays, by parameter
   double z_loss = 0;                  // coefficient; 0: none

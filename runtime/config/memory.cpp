@@ -102,7 +102,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
 
   MemoryEstimate estimate;
-  estimate.state = 4 * state_parts(config.train.ema_decay > 0) * own * sides;
+  estimate.state = state_format(config.train).bytes() * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
   // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
   uint64_t digits = 0;

@@ -214,7 +214,7 @@ Result<Plan> make_plan(const Config& config) {
   if (const auto problems = plan_problems(config, plan); !problems.empty()) return problems.front();
   SS_ASSIGN(plan.skipped, SkippedSamples::parse(config.data.skip_samples));
   plan.parameters = parameter_count(plan.shape);
-  plan.ema = config.train.ema_decay > 0;
+  plan.state = state_format(config.train);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
                                 plan.topology.groups, plan.rows());
   return plan;

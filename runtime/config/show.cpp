@@ -57,6 +57,14 @@ std::string decay_text(const LearningRate& rate) {
   return stable + ", then " + shape + " down to " + plain(rate.minimum);
 }
 
+/// What moments in bf16 save of a trainer's state.
+std::string saved_text(const Plan& plan) {
+  if (plan.state.moments == DType::f32) return "";
+  const uint64_t saved = StateFormat{.ema = plan.state.ema}.bytes() - plan.state.bytes();
+  return " (moments in bf16 save " + bytes_text(plan.memory.state / plan.state.bytes() * saved) +
+         ")";
+}
+
 std::string plan_text(const Config& config, const Plan& plan) {
   const DeviceKind device = config.cluster.device;
   const Topology& t = plan.topology;
@@ -96,9 +104,9 @@ std::string plan_text(const Config& config, const Plan& plan) {
     line("parameters", group);
   line("memory", "about " + bytes_text(memory.total()) +
                      (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
-                     bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +
-                     ", gradients " + bytes_text(memory.gradients) + ", activations " +
-                     bytes_text(memory.activations));
+                     bytes_text(memory.state) + saved_text(plan) + ", parameters " +
+                     bytes_text(memory.parameters) + ", gradients " + bytes_text(memory.gradients) +
+                     ", activations " + bytes_text(memory.activations));
   const Risk risk = risk_of(config, plan);
   line("lost trainer", "costs " + risk.trainer);
   line("lost node",

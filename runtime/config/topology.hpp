@@ -53,8 +53,8 @@ int smallest_group(const Config& config);
 
 /// Bytes that one trainer needs, by purpose. The formulas are in memory.cpp.
 struct MemoryEstimate {
-  uint64_t state = 0;        // fp32 parameters, two moments and, with train.ema_decay, the average
-                             // of its shard; two sides on a CPU
+  uint64_t state = 0;        // parameters, two moments and, with train.ema_decay, the average of
+                             // its shard; two sides on a CPU
   uint64_t parameters = 0;   // gathered units in compute precision
   uint64_t gradients = 0;    // gradient buffers of units, and the fp32 sums of its shard
   uint64_t activations = 0;  // of one micro-batch, logits included
@@ -65,6 +65,11 @@ struct MemoryEstimate {
 /// trainer's rows.
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t rows);
+
+/// What the states of a run are made of.
+inline StateFormat state_format(const TrainConfig& train) {
+  return {train.ema_decay > 0, train.moments_precision};
+}
 
 struct Plan {
   ModelShape shape;
@@ -83,10 +88,10 @@ struct Plan {
   SkippedSamples skipped;  // data.skip_samples
   Mixture mixture;         // data.blend and data.stage; empty: one source
   uint64_t parameters = 0;
-  bool ema = false;       // the state has an average of the parameters (train.ema_decay)
+  StateFormat state;      // with train.ema_decay and train.moments_precision
   MemoryEstimate memory;  // per trainer
-  /// Of the whole state, per parameter: fp32 values.
-  uint64_t state_bytes() const { return 4 * state_parts(ema); }
+  /// Of the whole state, per parameter.
+  uint64_t state_bytes() const { return state.bytes(); }
   /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.
   int64_t rows() const { return leaves / topology.shards; }
   /// Tokens that steps 1 to `step` train together.

@@ -14,12 +14,13 @@ void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks) {
 
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel) {
   const auto parts = side.parts();
-  const size_t total = side.params.size(), blocks = (total + kStateHashBlock - 1) / kStateHashBlock;
-  std::vector<Hash128> hashes(state_parts(!side.ema.empty()) * blocks);
+  std::vector<std::span<const float>> blocks;
+  for (const std::span<float> part : parts)
+    for (size_t first = 0; first < part.size(); first += kStateHashBlock)
+      blocks.push_back(part.subspan(first, std::min(kStateHashBlock, part.size() - first)));
+  std::vector<Hash128> hashes(blocks.size());
   auto hash = [&](size_t task) {
-    const size_t first = task % blocks * kStateHashBlock;
-    hashes[task] = hash128(parts[task / blocks].data() + first,
-                           std::min(kStateHashBlock, total - first) * sizeof(float));
+    hashes[task] = hash128(blocks[task].data(), blocks[task].size_bytes());
   };
   if (parallel)
     parallel(hashes.size(), hash);

@@ -14,10 +14,10 @@
 
 namespace simplescale {
 
-/// Elements of a hashed block: 256 KiB, which fit into a core's cache.
+/// Floats of a hashed block: 256 KiB, which fit into a core's cache.
 constexpr size_t kStateHashBlock = size_t{1} << 16;
 
-/// Appends the hash128 of each block of kStateHashBlock elements; the last block may be shorter.
+/// Appends the hash128 of each block of kStateHashBlock floats; the last block may be shorter.
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
 
 /// Calls body(task) once for each task in [0, tasks), in any order and on any thread; returns when

@@ -64,26 +64,36 @@ void TrainState::Side::copy_from(const Side& from) const {
   }
 }
 
-TrainState::Side TrainState::Side::over(std::span<float> values, size_t total) {
-  SS_ASSERT(values.size() == total * state_parts(false) ||
-            values.size() == total * state_parts(true));
-  return {values.first(total), values.subspan(total, total), values.subspan(2 * total, total),
-          values.subspan(3 * total)};
+StateFormat TrainState::Side::format() const {
+  return {!ema.empty(), exp_avg.size() < params.size() ? DType::bf16 : DType::f32};
 }
 
-size_t TrainState::bytes_for(size_t total, size_t parts) {
-  return kHeaderBytes + 2 * parts * total * sizeof(float);
+TrainState::Side TrainState::Side::over(std::span<float> values, size_t total, DType moments) {
+  const size_t moment = total * bytes_of(moments) / sizeof(float), ema = total + 2 * moment;
+  SS_ASSERT(values.size() == ema || values.size() == ema + total);
+  return {values.first(total), values.subspan(total, moment),
+          values.subspan(total + moment, moment), values.subspan(ema)};
+}
+
+size_t TrainState::bytes_for(size_t total, const StateFormat& format) {
+  return kHeaderBytes + 2 * total * format.bytes();
+}
+
+StateFormat TrainState::format() const {
+  return {header()->parts == state_parts(true),
+          header()->moment_bytes == bytes_of(DType::bf16) ? DType::bf16 : DType::f32};
 }
 
 Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_hash, size_t total,
-                                      bool ema) {
+                                      const StateFormat& format) {
+  SS_ASSERT(format.moments == DType::f32 || total % 2 == 0);
   TrainState state;
-  const size_t parts = state_parts(ema);
-  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total, parts)));
+  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total, format)));
   auto* header = new (state.memory_.data()) StateHeader{};
   header->layout_hash = layout_hash;
   header->total = total;
-  header->parts = parts;
+  header->parts = state_parts(format.ema);
+  header->moment_bytes = bytes_of(format.moments);
   for (auto& step : header->step) step = kNoStep;
   std::atomic_ref(header->magic).store(StateHeader::kMagic);
   return state;
@@ -110,7 +120,10 @@ Result<TrainState> TrainState::open(const std::string& name, size_t total) {
   const uint64_t parts = state.header()->parts;
   if (parts != state_parts(false) && parts != state_parts(true))
     return refuse("has " + std::to_string(parts) + " parts");
-  if (state.memory_.bytes() < bytes_for(total, parts))
+  const uint64_t moment_bytes = state.header()->moment_bytes;
+  if (moment_bytes != bytes_of(DType::f32) && moment_bytes != bytes_of(DType::bf16))
+    return refuse("has moments of " + std::to_string(moment_bytes) + " bytes");
+  if (state.memory_.bytes() < bytes_for(total, state.format()))
     return refuse("is shorter than its header says");
   return state;
 }
@@ -247,10 +260,11 @@ Result<int> TrainState::pin(uint64_t step) {
 
 TrainState::Side TrainState::side(int index) {
   SS_ASSERT(index == 0 || index == 1);
-  const size_t total = header()->total, values = header()->parts * total;
+  const StateFormat now = format();
+  const size_t total = header()->total, values = total * now.bytes() / sizeof(float);
   auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + kHeaderBytes) +
                 static_cast<size_t>(index) * values;
-  return Side::over({first, values}, total);
+  return Side::over({first, values}, total, now.moments);
 }
 
 Hash128 TrainState::hash(int side) const {

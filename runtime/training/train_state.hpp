@@ -9,7 +9,8 @@
 //
 // Segment:
 //   StateHeader   4096 bytes
-//   side 0        params, exp_avg, exp_avg_sq, and ema if the state has it: `total` floats each
+//   side 0        params, exp_avg, exp_avg_sq, and ema if the state has it: `total` elements each,
+//                 fp32; the moments, exp_avg and exp_avg_sq, may be bf16 (StateFormat)
 //   side 1        the same
 //
 // Threads: one writer, which is the trainer's compute thread, or the node while no trainer is
@@ -25,6 +26,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/dtype.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
@@ -46,6 +48,27 @@ constexpr std::span<const StateKind> state_kinds(bool ema) {
   return {kStateKinds, state_parts(ema)};
 }
 
+/// What a state is made of.
+struct StateFormat {
+  bool ema = false;            // it has an average of the parameters (train.ema_decay)
+  DType moments = DType::f32;  // of exp_avg and exp_avg_sq (train.moments_precision)
+  bool operator==(const StateFormat&) const = default;
+  constexpr DType dtype(StateKind kind) const {
+    return kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq ? moments : DType::f32;
+  }
+  /// Of one parameter in all parts.
+  constexpr size_t bytes() const {
+    size_t bytes = 0;
+    for (const StateKind kind : state_kinds(ema)) bytes += bytes_of(dtype(kind));
+    return bytes;
+  }
+};
+
+/// The elements of a bf16 part, two of which lie in each float of its span.
+inline std::span<uint16_t> bf16_elements(std::span<float> part) {
+  return {reinterpret_cast<uint16_t*>(part.data()), 2 * part.size()};
+}
+
 struct StateHeader {
   static constexpr uint64_t kMagic = 0x3253'5453'4c50'4d53;
   uint64_t magic;
@@ -57,23 +80,26 @@ struct StateHeader {
   std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side, set before its step
   std::atomic<uint32_t> pins[2];        // readers of a side (checkpoint writer, sender); a futex
   Hash128 hash[2];                      // state_hash() of a side, set before its step; 0: unknown
+  uint64_t moment_bytes;                // of an element of exp_avg and exp_avg_sq: 4 or 2
 };
 
 class TrainState {
  public:
   /// Bytes of a segment for `total` parameters.
-  static size_t bytes_for(size_t total, size_t parts);
-  /// Creates a segment without any step. ema: the state has an average. Called by the node.
+  static size_t bytes_for(size_t total, const StateFormat& format);
+  /// Creates a segment without any step. total: even with moments in bf16. Called by the node.
   static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total,
-                                   bool ema = false);
+                                   const StateFormat& format = {});
   /// Maps an existing segment. bad_data: it is not of this layout; io.
   static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
   /// Maps a segment of any layout with this total, e.g. of another shard of the same model, in
   /// order to overwrite it or to send it to its owner. layout_hash() tells its layout.
   static Result<TrainState> open(const std::string& name, size_t total);
   uint64_t layout_hash() const { return header()->layout_hash; }
+  StateFormat format() const;
 
-  /// Empty parts are parts that the state does not have.
+  /// Empty parts are parts that the state does not have. A moment in bf16 has half as many floats:
+  /// bf16_elements(). Its floats are not numbers; they are copied, sent and hashed as bits.
   struct Side {
     std::span<float> params, exp_avg, exp_avg_sq;
     std::span<float> ema = {};
@@ -81,11 +107,12 @@ class TrainState {
     std::array<std::span<float>, std::size(kStateKinds)> parts() const {
       return {params, exp_avg, exp_avg_sq, ema};
     }
-    size_t values() const;  // of all parts
+    StateFormat format() const;
+    size_t values() const;  // floats of all parts
     /// Copies all parts of `from`, which has the same.
     void copy_from(const Side& from) const;
-    /// The parts in `values`, one after the other, of `total` elements each.
-    static Side over(std::span<float> values, size_t total);
+    /// The parts in `values`, one after the other, of `total` elements each. moments: their dtype.
+    static Side over(std::span<float> values, size_t total, DType moments = DType::f32);
   };
   /// True if one side holds a committed step.
   bool has_step() const;

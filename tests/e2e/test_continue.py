@@ -123,6 +123,22 @@ class Continue(Case):
         straight = self.train("straight", *self.flat, "--train.max_steps=8")
         self.assertEqual(self.digest(run), self.digest(straight))
 
+    def test_a_resumed_run_changes_the_precision_of_its_moments(self):
+        run = self.train("run", *self.flat, "--train.max_steps=4")
+        rounds = 'train.moments_precision was "fp32" and is now "bf16"; the moments of step 4 are rounded'
+        self.train("run", *self.flat, "--train.max_steps=6", "--train.moments_precision=bf16")
+        self.assertIn("changed: " + rounds, self.stderr)
+        self.assertIn(rounds.partition(" ")[2], [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "changed"])
+        branch = self.train("branch", *self.flat[:3], *self.layout(1, 2, "full_shard"), "--train.max_steps=6",
+                            "--train.moments_precision=bf16", "--with-optimizer", "--from", run / "checkpoints/step-00000004")
+        self.assertEqual(self.digest(branch), self.digest(run))
+        self.assertIn(" bfloat16 ", self.command("digest", run))
+        self.train("run", *self.flat, "--train.max_steps=8", "--train.moments_precision=fp32")
+        self.assertIn("the moments of step 6 stay as they are", self.stderr)
+        self.assertNotIn("bfloat16", self.command("digest", run))
+        self.assertIn("valid", self.verify(run))
+        self.command("export", branch, self.folder / "hf")
+
     def test_a_branch_of_a_stable_run_decays_as_one_wsd_run_does(self):
         keys = ["--train.global_batch_size=8", "--train.warmup_steps=1", *self.layout(2, 1)]
         decay = ["--train.max_steps=8", "--train.schedule=wsd", "--train.decay_steps=3"]

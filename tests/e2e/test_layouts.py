@@ -60,6 +60,27 @@ class Layouts(Case):
         self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
         self.assertIn("lm_head.weight.ema ", self.command("digest", run))
 
+    def test_layouts_give_the_same_bits_with_moments_in_bf16(self):
+        """With AdamW and Muon; and as a run that loses a trainer and an agent, is stopped, and continues on another layout."""
+        plain = self.train("plain", *STEPS)
+        for optimizer in ("adamw", "muon"):
+            options = ["--train.moments_precision=bf16", f"--train.optimizer={optimizer}"]
+            digests, losses = self.digests([(1, 1, "no_shard"), (2, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard")], *options,
+                                           name=f"{optimizer}-")
+            self.assertEqual(len(set(digests.values())), 1, digests)
+            self.assertNotIn(self.digest(plain), digests.values())
+            self.assertLess(losses[1, 1, "no_shard"][-1], losses[1, 1, "no_shard"][0] - 0.3, "the loss falls")
+            faults = '--inject.faults=[{step=7,kind="kill_trainer",target="n1.1"},{step=12,kind="kill_agent",target="n1"}]'
+            run = self.train(f"{optimizer}-faults", *STEPS, *self.layout(2, 2, "hybrid_shard"), *options, faults, "--train.max_steps=17",
+                             "--train.schedule=constant")
+            self.train(f"{optimizer}-faults", *STEPS, *self.layout(1, 3, "full_shard"), *options, "--train.schedule=constant")
+            straight = self.train(f"{optimizer}-straight", *STEPS, *options, "--train.schedule=constant")
+            self.assertEqual(self.digest(run), self.digest(straight))
+        for kind in ("exp_avg", "exp_avg_sq"):
+            self.assertRegex(self.command("digest", run), rf"lm_head.weight.{kind} \[.*\] bfloat16 ")
+        bytes_of = lambda folder: sum(f.stat().st_size for f in (folder / "checkpoints/latest").glob("shard-*"))
+        self.assertAlmostEqual(bytes_of(straight) / bytes_of(plain), 2 / 3, delta=0.03)
+
     def test_a_batch_warm_up_gives_the_same_bits_and_every_sample_once(self):
         """On all layouts, stopped within it, and with faults within it and at its end: 6 steps of 12 samples, 8 of 24, 16 of 144."""
         warmup = ["--train.batch_warmup=[{until_tokens=1500, global_batch_size=12}, {until_tokens=6000, global_batch_size=24}]",

@@ -79,6 +79,7 @@ class Peers(Case):
         self.assertGreater(again, kept, "not from the beginning")
 
     def test_a_single_group_without_a_spare_restores_a_lost_node_from_the_other_node(self):
+        self.common = [*self.common, "--train.moments_precision=bf16"]
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1"))
         self.wait_for(lambda: (status(run) or {}).get("standby"), "a standby")

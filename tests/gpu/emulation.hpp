@@ -155,6 +155,11 @@ inline float __uint_as_float(unsigned bits) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
 inline float __fadd_rn(float a, float b) {
   return a + b;
 }

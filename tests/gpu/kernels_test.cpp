@@ -2,6 +2,7 @@
 // alignments: on a GPU, or emulated on the CPU (emulation.hpp).
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "model/tokens.hpp"
 #include "runtime/base/hash.hpp"
@@ -368,6 +369,52 @@ TEST_SUITE("kernels") {
         CHECK(sum == doctest::Approx(squares).epsilon(1e-12));
       }
     });
+  }
+
+  TEST_CASE("kernels: moments in bf16 are those in fp32, rounded by the bits of their element") {
+    const cuda::AdamWConstants constants{0.5f, 0.99f, 0.9f, 0.95f, 2e-3f, 1.7f, 1e-8f};
+    const cuda::Rounding rounding{rounding_key(3, 7), (uint64_t{5} << 32) - 700};
+    const auto rounded = [&](const std::vector<float>& values, int shift) {
+      std::vector<Bf16> result(values.size());
+      for (size_t i = 0; i < values.size(); ++i)
+        result[i].bits =
+            stochastic_bf16(std::bit_cast<uint32_t>(values[i]),
+                            rounding_bits(rounding.key, rounding.element + i) >> shift & 0xffff);
+      return result;
+    };
+    const auto widened = [](const std::vector<Bf16>& values) {
+      std::vector<float> result;
+      for (const Bf16 value : values) result.push_back(bf16_to_f32(value.bits));
+      return result;
+    };
+    for (const bool aligned : {true, false}) {
+      for (const int64_t count : {1, 1031, 4096}) {
+        CAPTURE(count);
+        auto squares = some<Bf16>(count);
+        for (Bf16& s : squares) s.bits &= 0x7fff;
+        const Values<float> gradient(some<float>(count), aligned), p(some<float>(count), aligned),
+            same_gradient(gradient.host(), aligned), same_p(p.host(), aligned);
+        const Values<Bf16> avg(some<Bf16>(count), aligned), avg_sq(squares, aligned);
+        const Values<float> wide_avg(widened(avg.host()), aligned),
+            wide_sq(widened(squares), aligned);
+        cuda_ok(cuda::adamw(kStream, count, constants, rounding, gradient.data(), p.data(),
+                            avg.data(), avg_sq.data(), p.data(), avg.data(), avg_sq.data()));
+        cuda_ok(cuda::adamw(kStream, count, constants, gradient.data(), same_p.data(),
+                            wide_avg.data(), wide_sq.data(), same_p.data(), wide_avg.data(),
+                            wide_sq.data()));
+        CHECK(same_bits(p.host(), same_p.host()));
+        CHECK(same_bits(avg.host(), rounded(wide_avg.host(), 0)));
+        CHECK(same_bits(avg_sq.host(), rounded(wide_sq.host(), 16)));
+
+        const Values<float> wide(widened(avg.host()), aligned);
+        cuda_ok(cuda::muon_momentum(kStream, count, 0.9f, 0.5f, rounding, gradient.data(),
+                                    avg.data(), avg.data()));
+        cuda_ok(cuda::muon_momentum(kStream, count, 0.9f, 0.5f, same_gradient.data(), wide.data(),
+                                    wide.data()));
+        CHECK(same_bits(gradient.host(), same_gradient.host()));
+        CHECK(same_bits(avg.host(), rounded(wide.host(), 0)));
+      }
+    }
   }
 
   TEST_CASE("kernels: hashes equal xxHash's for any length of the last block") {

@@ -77,9 +77,9 @@ std::vector<float> part_of(World& world, StateKind kind) {
     std::vector<float> whole;
     for (int shard = 0; shard < world.shards; ++shard) {
       const TrainState::Side side = world.states[static_cast<size_t>(shard)].committed();
-      const auto part =
-          side.parts()[static_cast<size_t>(kind)].subspan(layout.offset[unit], layout.count[unit]);
-      whole.insert(whole.end(), part.begin(), part.end());
+      const std::vector<float> part = values_of(side, kind);
+      const auto first = part.begin() + static_cast<ptrdiff_t>(layout.offset[unit]);
+      whole.insert(whole.end(), first, first + static_cast<ptrdiff_t>(layout.count[unit]));
     }
     all.insert(all.end(), whole.begin(), whole.begin() + static_cast<ptrdiff_t>(units[unit].count));
   }
@@ -258,6 +258,12 @@ TEST_SUITE("engine_muon") {
       CHECK(*distance < 0.05);  // its products are bf16
     options.optimizer = Optimizer::adamw;
     if (const auto distance = distance_to_torch(options, "adamw")) CHECK(*distance < 1e-3);
+    options.moments = DType::bf16;  // torch's moments are fp32
+    if (const auto distance = distance_to_torch(options, "adamw")) {
+      CHECK(*distance > 1e-3);
+      CHECK(*distance < 0.02);
+    }
+    options.moments = DType::f32;
     options.ema_decay = 0.9;
     if (const auto distance = distance_to_torch(options, "adamw", StateKind::ema))
       CHECK(*distance < 1e-3);
@@ -298,6 +304,67 @@ TEST_SUITE("engine_muon") {
         }
         for (size_t i = 2; i < digests.size(); ++i) CHECK(digests[i] == digests[i % 2]);
       }
+  }
+
+  TEST_CASE("engine: ENGINE-3 holds for moments in bf16, in host and device memory") {
+    for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon})
+      for (const auto& make : {fake_backends(true), fake_backends(false), cpu_backends(2)}) {
+        EngineOptions options = muon_options(12, 1);
+        options.optimizer = optimizer;
+        const std::string with_fp32 = digest_of(options, {1, 1}, 3, make);
+        options.moments = DType::bf16;
+        const std::string expected = digest_of(options, {1, 1}, 3, make);
+        CHECK(expected != with_fp32);
+        for (const Layout& layout : {Layout{1, 2}, {2, 1}, {2, 2}, {1, 3}, {3, 4}}) {
+          options.rows = 12 / layout.shards;
+          World world(options, layout.groups, layout.shards, make);
+          world.initialize();
+          digest_after(world, 1, 2);
+          World again(options, layout.groups, layout.shards, make, std::move(world.states));
+          CHECK(digest_after(again, 3, 3) == expected);
+          CHECK(again.states[0].side(0).exp_avg.size() * 2 ==
+                again.states[0].side(0).params.size());
+        }
+        options.rows = 12;
+        options.seed += 1;  // of the rounding, too
+        CHECK(digest_of(options, {1, 1}, 3, make) != expected);
+      }
+  }
+
+  TEST_CASE("engine: moments in bf16 train as moments in fp32 do") {
+    EngineOptions options = muon_options(4, 1);
+    options.optimizer = Optimizer::adamw;
+    options.beta2 = 0.999f;
+    std::vector<float> initial, params[2];
+    std::vector<StepResult> results[2];
+    for (const DType moments : {DType::f32, DType::bf16}) {
+      options.moments = moments;
+      World world(options, 1, 1, cpu_backends(2));
+      world.initialize();
+      initial = part_of(world, StateKind::params);
+      results[moments == DType::bf16] = world.train(1, 150);
+      params[moments == DType::bf16] = part_of(world, StateKind::params);
+    }
+    for (size_t i = 0; i < 150; ++i)
+      CHECK(results[1][i].loss == doctest::Approx(results[0][i].loss).epsilon(0.01));
+    double difference = 0, change = 0;
+    for (size_t i = 0; i < initial.size(); ++i) {
+      difference += std::pow(double{params[1][i]} - double{params[0][i]}, 2);
+      change += std::pow(double{params[0][i]} - double{initial[i]}, 2);
+    }
+    CHECK(difference > 0);
+    CHECK(std::sqrt(difference / change) < 0.05);
+  }
+
+  TEST_CASE("engine: a state that does not fit train.moments_precision is refused") {
+    EngineOptions options = muon_options(2, 1);
+    World world(options, 1, 1);
+    options.moments = DType::bf16;
+    Seat& seat = world.seats[0];
+    CHECK(Engine::create(options, *seat.backend, world.shard_communicator(seat),
+                         world.replicate_communicator(seat), *seat.state)
+              .status()
+              .message() == "the training state has moments in float32, not in bfloat16");
   }
 
   TEST_CASE("engine: a state that does not fit train.ema_decay is refused") {

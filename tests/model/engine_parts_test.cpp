@@ -124,6 +124,15 @@ TEST_SUITE("engine_parts") {
                         ParameterRates{run.rate_factor, run.weight_decay});
           }
           CHECK(at == layout.total);
+          for (const ParameterRun& run : parameter_runs(units, layout, shard, groups, 0.1f))
+            for (size_t i = run.first; i < run.first + run.count; ++i) {
+              size_t unit = 0;  // of the element; one shard has it at the same place
+              while (unit + 1 < units.size() && i >= layout.offset[unit + 1]) ++unit;
+              const size_t element = shard * layout.count[unit] + i - layout.offset[unit];
+              if (element < units[unit].count)
+                REQUIRE(run.element + i - run.first ==
+                        shard_layout(units, 1).offset[unit] + element);
+            }
           for (size_t unit = 0; unit < units.size(); ++unit) {
             for (size_t i = 0; i < layout.count[unit]; ++i) {
               const size_t element = shard * layout.count[unit] + i;

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -53,6 +54,16 @@ inline MakeBackend fake_backends(bool host = true) {
   };
 }
 
+/// The values of a part, in fp32.
+inline std::vector<float> values_of(const TrainState::Side& side, StateKind kind) {
+  const std::span<float> part = side.parts()[static_cast<size_t>(kind)];
+  std::vector<float> values(part.begin(), part.end());
+  if (side.format().dtype(kind) == DType::f32) return values;
+  values.resize(2 * part.size());
+  std::ranges::transform(bf16_elements(part), values.begin(), bf16_to_f32);
+  return values;
+}
+
 /// One rank.
 struct Seat {
   int group = 0, shard = 0;
@@ -77,7 +88,7 @@ class World {
       static std::atomic<int> count = 0;
       const std::string name =
           "ss-test-engine-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-      Result<TrainState> state = TrainState::create(name, 1, layout.total, options.ema_decay > 0);
+      Result<TrainState> state = TrainState::create(name, 1, layout.total, state_format(options));
       REQUIRE(state.ok());
       this->states.push_back(state.take());
     }
@@ -169,9 +180,9 @@ class World {
         for (int shard = 0; shard < shards; ++shard) {
           const TrainState::Side side =
               states[static_cast<size_t>(group * shards + shard)].committed();
-          const std::span<float> part = side.parts()[static_cast<size_t>(kind)].subspan(
-              layout.offset[unit], layout.count[unit]);
-          whole.insert(whole.end(), part.begin(), part.end());
+          const std::vector<float> part = values_of(side, kind);
+          const auto first = part.begin() + static_cast<ptrdiff_t>(layout.offset[unit]);
+          whole.insert(whole.end(), first, first + static_cast<ptrdiff_t>(layout.count[unit]));
         }
         size_t dirty = 0;
         for (size_t i = units[unit].count; i < whole.size(); ++i) dirty += whole[i] != 0;

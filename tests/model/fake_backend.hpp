@@ -109,21 +109,22 @@ class FakeBackend : public Backend {
     }
   }
   void adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
-             const float* p, const float* m, const float* v, float* to_p, float* to_m,
-             float* to_v) override {
+             const float* p, const void* m, const void* v, float* to_p, void* to_m,
+             void* to_v) override {
     expect(copies_.empty());  // adamw overwrites what they read
     const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
     const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
     for (const ParameterRun& run : runs) {
       for (size_t i = run.first; i < run.first + run.count; ++i) {
         const float g = gradient[i] * o.gradient_scale;
-        const float avg = o.beta1 * m[i] + (1 - o.beta1) * g,
-                    avg_sq = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+        const float avg = o.beta1 * moment(o.moments, m, i) + (1 - o.beta1) * g,
+                    avg_sq = o.beta2 * moment(o.moments, v, i) + (1 - o.beta2) * g * g;
         const double update = avg / bias1 / (std::sqrt(avg_sq / bias2) + o.eps);
         to_p[i] = static_cast<float>(p[i] - o.learning_rate * run.rate_factor *
                                                 (update + run.weight_decay * p[i]));
-        to_m[i] = avg;
-        to_v[i] = avg_sq;
+        const uint32_t random = rounding_bits(o.moments.key, run.element + i - run.first);
+        store_moment(o.moments, to_m, i, avg, random & 0xffff);
+        store_moment(o.moments, to_v, i, avg_sq, random >> 16);
       }
     }
   }
@@ -134,13 +135,15 @@ class FakeBackend : public Backend {
     for (size_t i = 0; i < count; ++i) to[i] = from[i] + weight * (params[i] - from[i]);
   }
   void muon_momentum(const Muon& o, std::span<const ParameterRun> runs, float* gradient,
-                     const float* from_avg, float* to_avg) override {
+                     const void* from_avg, void* to_avg) override {
     expect(copies_.empty());
     for (const ParameterRun& run : runs)
       for (size_t i = run.first; i < run.first + run.count; ++i) {
         const float g = gradient[i] * o.gradient_scale;
-        to_avg[i] = o.momentum * from_avg[i] + (1 - o.momentum) * g;
-        gradient[i] = o.momentum * to_avg[i] + (1 - o.momentum) * g;
+        const float avg = o.momentum * moment(o.moments, from_avg, i) + (1 - o.momentum) * g;
+        const uint32_t random = rounding_bits(o.moments.key, run.element + i - run.first);
+        store_moment(o.moments, to_avg, i, avg, random & 0xffff);
+        gradient[i] = o.momentum * avg + (1 - o.momentum) * g;
       }
   }
   // Every element depends on all elements of the matrix.
@@ -153,18 +156,30 @@ class FakeBackend : public Backend {
       store(matrix, i, static_cast<float>(value(matrix, i) / (sum + 1e-9)));
   }
   void muon_update(const Muon& o, std::span<const ParameterRun> runs, const void* update,
-                   const float* p, const float* v, float* to_p, float* to_v) override {
+                   const float* p, const void* v, float* to_p, void* to_v) override {
     expect(copies_.empty());
     for (const ParameterRun& run : runs)
       for (size_t i = run.first; i < run.first + run.count; ++i) {
         const float rate = o.learning_rate * run.rate_factor;
         to_p[i] = p[i] * (1 - rate * run.weight_decay) -
                   rate * run.muon_scale * (value(update, i) + 0.0f);
-        to_v[i] = v[i];
+        store_moment(o.moments, to_v, i, moment(o.moments, v, i), 0);
       }
   }
 
  private:
+  static float moment(const Moments& moments, const void* data, size_t i) {
+    return moments.dtype == DType::f32 ? static_cast<const float*>(data)[i]
+                                       : bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
+  }
+  static void store_moment(const Moments& moments, void* data, size_t i, float value,
+                           uint32_t random) {
+    if (moments.dtype == DType::f32)
+      static_cast<float*>(data)[i] = value;
+    else
+      static_cast<uint16_t*>(data)[i] = stochastic_bf16(std::bit_cast<uint32_t>(value), random);
+  }
+
   static constexpr size_t kWidth = 32;
   using Stream = std::vector<float>;
   struct Copy {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -425,6 +426,56 @@ TEST_SUITE("kernels") {
       if (first.empty()) first = bits;
       CHECK(bits == first);
     }
+  }
+
+  TEST_CASE("kernels: moments in bf16 are those in fp32, rounded by the bits of their element") {
+    const int64_t n = 1001;
+    Values<float> p(n), gradient(n), to_p(n), wide_p(n);
+    Values<Bf16> avg(n, 0.1f), sq(n, 0.01f), to_avg(n), to_sq(n);
+    Values<float> wide_avg(n), wide_sq(n);
+    for (int64_t i = 0; i < n; ++i) sq.data()[i].bits &= 0x7fff;
+    const ShardKernels::AdamWConstants c{0.5f, 0.99f, 0.9f, 0.95f, 1e-2f, 1.5f, 1e-8f};
+    const ShardKernels::Rounding rounding{rounding_key(3, 7), (uint64_t{5} << 32) - 700};
+    size_t wrong = 0, up = 0;
+    const auto compare = [&](const Values<float>& wide, Values<Bf16>& ours, int shift) {
+      for (int64_t i = 0; i < n; ++i) {
+        const uint32_t random = rounding_bits(rounding.key, rounding.element + uint64_t(i));
+        const auto value = std::bit_cast<uint32_t>(float(wide[i]));
+        wrong += ours.data()[i].bits != stochastic_bf16(value, random >> shift & 0xffff);
+        up += ours.data()[i].bits != value >> 16;
+      }
+    };
+    for (Isa isa : isas()) {
+      const ShardKernels& kernels = shard_kernels(isa);
+      std::copy_n(p.data(), n, wide_p.data());
+      for (int64_t i = 0; i < n; ++i) wide_avg.data()[i] = float(avg[i]);
+      for (int64_t i = 0; i < n; ++i) wide_sq.data()[i] = float(sq[i]);
+      kernels.adamw(n, c, gradient.data(), wide_p.data(), wide_avg.data(), wide_sq.data(),
+                    wide_p.data(), wide_avg.data(), wide_sq.data());
+      for (const int64_t cut : {n, int64_t{77}, int64_t{704}}) {  // as tasks cut a run
+        std::fill_n(to_p.data(), n, 0.0f);
+        for (const int64_t first : {int64_t{0}, cut}) {
+          const int64_t count = first == 0 ? cut : n - cut;
+          kernels.adamw_bf16(count, c, {rounding.key, rounding.element + uint64_t(first)},
+                             gradient.data() + first, p.data() + first, avg.data() + first,
+                             sq.data() + first, to_p.data() + first, to_avg.data() + first,
+                             to_sq.data() + first);
+        }
+        CHECK(std::equal(to_p.data(), to_p.data() + n, wide_p.data()));
+        compare(wide_avg, to_avg, 0);
+        compare(wide_sq, to_sq, 16);
+      }
+      std::vector<float> g(gradient.data(), gradient.data() + n), same_g = g;
+      for (int64_t i = 0; i < n; ++i) wide_avg.data()[i] = float(avg[i]);
+      kernels.muon_momentum(n, 0.9f, 0.5f, g.data(), wide_avg.data(), wide_avg.data());
+      kernels.muon_momentum_bf16(n, 0.9f, 0.5f, rounding, same_g.data(), avg.data(), to_avg.data());
+      CHECK(g == same_g);
+      compare(wide_avg, to_avg, 0);
+    }
+    CHECK(wrong == 0);
+    const size_t compared = isas().size() * 7 * size_t(n);
+    CHECK(up > compared / 3);  // about half of the values are rounded up
+    CHECK(up < compared * 2 / 3);
   }
 
   TEST_CASE("kernels: the average has the same bits on every CPU, in place or not") {

@@ -38,6 +38,7 @@ TEST_SUITE("memory_estimate") {
                 Config config;
                 if (tied) config.train.optimizer = Optimizer::muon;
                 if (tied) config.train.ema_decay = 0.999;
+                if (layout.shards > 1) config.train.moments_precision = DType::bf16;
                 config.model.preset = preset;
                 config.train.precision = precision;
                 config.cluster.device = host ? DeviceKind::cpu : DeviceKind::cuda;
@@ -51,6 +52,7 @@ TEST_SUITE("memory_estimate") {
                 options.rows = layout.rows;
                 options.optimizer = config.train.optimizer;
                 options.ema_decay = config.train.ema_decay;
+                options.moments = config.train.moments_precision;
                 const auto shards = static_cast<size_t>(layout.shards);
                 const size_t own = shard_layout(units_of(*shape), shards).total;
                 size_t taken = 0;  // the most for any number of groups, as arena_bytes()

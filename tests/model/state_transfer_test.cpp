@@ -17,11 +17,11 @@ namespace {
 
 constexpr size_t kTotal = (size_t{1} << 20) + 3 * 1024;  // more than one chunk
 
-TrainState new_state(uint64_t layout, size_t total = kTotal, bool ema = false) {
+TrainState new_state(uint64_t layout, size_t total = kTotal, const StateFormat& format = {}) {
   static int count = 0;
   Result<TrainState> state = TrainState::create(
       "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout, total,
-      ema);
+      format);
   REQUIRE(state.ok());
   return state.take();
 }
@@ -139,7 +139,7 @@ TEST_SUITE("state_transfer") {
     for (int damaged = 0; damaged < 10; ++damaged) {
       CAPTURE(damaged);
       std::vector<TrainState> states;
-      for (int i = 0; i < 3; ++i) states.push_back(new_state(1, kTotal, true));
+      for (int i = 0; i < 3; ++i) states.push_back(new_state(1, kTotal, {.ema = true}));
       write(states[0], 1, 7);
       write(states[2], 3, 6);
       const std::vector<Status> statuses = transfer(states, 7, damaged);
@@ -203,13 +203,13 @@ TEST_SUITE("state_transfer") {
   }
 
   TEST_CASE("transfer: rank 0 can send a copy from other memory") {
-    TrainState source = new_state(1, kTotal, true);
+    TrainState source = new_state(1, kTotal, {.ema = true});
     write(source, 4, 3);
     std::vector<float> memory(4 * kTotal);
     const auto copy = TrainState::Side::over(memory, kTotal);
     const TrainState::Side from = source.committed();
     copy.copy_from(from);
-    TrainState target = new_state(1, kTotal, true);
+    TrainState target = new_state(1, kTotal, {.ema = true});
     ThreadCommunicator heal(2, 60'000);
     Status sent, received;
     std::thread sender([&] { sent = send_state(heal.rank(0), copy, 3); });
@@ -222,9 +222,19 @@ TEST_SUITE("state_transfer") {
     CHECK(std::ranges::equal(target.committed().ema, from.ema));
   }
 
+  TEST_CASE("transfer: moments in bf16 arrive with the sender's bits, in fewer bytes") {
+    std::vector<TrainState> states;
+    for (int i = 0; i < 2; ++i) states.push_back(new_state(1, kTotal, {.moments = DType::bf16}));
+    write(states[0], 1, 7);
+    for (const Status& status : transfer(states, 7)) CHECK(status.ok());
+    states[1].commit_as(1, 7);
+    CHECK(states[1].committed().values() == 2 * kTotal);
+    CHECK(state_hash(states[1].committed()) == state_hash(states[0].committed()));
+  }
+
   TEST_CASE("transfer: a state with an average is refused where there is no room for one") {
     std::vector<TrainState> states;
-    for (const bool ema : {true, false, true}) states.push_back(new_state(1, kTotal, ema));
+    for (const bool ema : {true, false, true}) states.push_back(new_state(1, kTotal, {ema}));
     write(states[0], 1, 7);
     const std::vector<Status> statuses = transfer(states, 7);
     CHECK(statuses[1].code() == Code::bad_data);

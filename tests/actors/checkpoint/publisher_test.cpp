@@ -27,9 +27,9 @@ struct Job {
     options.shards = 2;
     options.precision = "fp32";
     options.resume = "{}";
-    options.ema = true;
+    options.state.ema = true;
     for (size_t shard = 0; shard < 2; ++shard) {
-      test::State state = test::empty_state(options.shape, 2, options.ema);
+      test::State state = test::empty_state(options.shape, 2, options.state.ema);
       const auto record = write_shard(checkpoint_tmp_folder(options.folder, 7, 1), options.shape, 2,
                                       shard, state.side());
       REQUIRE(record.ok());
@@ -140,7 +140,7 @@ TEST_SUITE("publisher") {
     const CheckpointInfo info = Checkpoint::open(job.wait().folder)->info();
     CHECK(info.next_sample == asked);
     CHECK(generation_of(info) > 0);
-    CHECK(info.ema);
+    CHECK(info.state.ema);
     CHECK(info.resume.find("\"mixture\"") != std::string::npos);
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }

@@ -24,7 +24,7 @@ struct Node {
   explicit Node(const ModelShape& shape = test::tiny_shape(), bool ema = false) {
     Plan plan;
     plan.shape = shape;
-    plan.ema = ema;
+    plan.state.ema = ema;
     plan.topology.shards = 1;
     plan.topology.trainers_per_node = 1;
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());

@@ -41,14 +41,14 @@ struct Cluster {
     Plan plan;
     plan.shape = tiny_shape();
     plan.topology.shards = plan.topology.trainers_per_node = 1;
-    plan.ema = true;
+    plan.state.ema = true;
     REQUIRE(states->create(instance, plan, 0).ok());
     trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
     for (const int node : {1, 0}) {
       DataPlaneOptions options;
       options.network = false;
       tiers[node] =
-          std::make_shared<PeerTier>(agent_segments(instance, node), plan.shape, 1, plan.ema,
+          std::make_shared<PeerTier>(agent_segments(instance, node), plan.shape, 1, plan.state,
                                      make_agent_plane(options, instance, node).take(), timeout_ms);
       const FindNode find = [this](const std::string&) { return Result<caf::actor>(nodes[1]); };
       nodes[node] = system.spawn(

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -115,6 +116,16 @@ inline State cut(const State& whole, const ModelShape& shape, size_t shards, siz
   return out;
 }
 
+/// The same state with its moments in bf16, rounded to nearest even.
+inline State with_bf16_moments(State state) {
+  for (std::vector<float>* moment : {&state.values[1], &state.values[2]}) {
+    std::vector<float> packed(moment->size() / 2);
+    std::ranges::transform(*moment, bf16_elements(packed).begin(), f32_to_bf16);
+    *moment = packed;
+  }
+  return state;
+}
+
 /// Writes the shards of a state in generation 1 and returns their records.
 inline Result<std::vector<ShardRecord>> write_shards(const std::string& checkpoints,
                                                      const State& whole, const CheckpointInfo& info,
@@ -123,6 +134,7 @@ inline Result<std::vector<ShardRecord>> write_shards(const std::string& checkpoi
   std::vector<ShardRecord> records;
   for (size_t s = 0; s < shards; ++s) {
     State piece = cut(whole, info.shape, shards, s);
+    if (info.state.moments == DType::bf16) piece = with_bf16_moments(piece);
     SS_ASSIGN(ShardRecord record, write_shard(tmp, info.shape, shards, s, piece.side(), {}, ops));
     SS_ASSIGN(ShardRecord travelled, parse_shard_record(to_json(record)));
     records.push_back(std::move(travelled));
@@ -134,7 +146,7 @@ inline Result<std::string> save(const std::string& checkpoints, const State& who
                                 CheckpointInfo info, size_t shards, FileOps& ops = system_files(),
                                 const std::string& publisher = "1") {
   info.shards = shards;
-  info.ema = whole.ema();
+  info.state.ema = whole.ema();
   SS_ASSIGN(const auto records, write_shards(checkpoints, whole, info, shards, ops));
   return publish_checkpoint(checkpoints, checkpoint_tmp_folder(checkpoints, info.step, 1),
                             publisher, info, records, ops);

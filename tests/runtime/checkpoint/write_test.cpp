@@ -91,7 +91,7 @@ TEST_CASE("checkpoint: an average that is not there begins with the weights, and
     REQUIRE(saved.ok());
     auto checkpoint = Checkpoint::open(*saved);
     REQUIRE(checkpoint.ok());
-    CHECK(checkpoint->info().ema == ema);
+    CHECK(checkpoint->info().state.ema == ema);
     CHECK(weights_kind(*checkpoint, false).ok());
     CHECK(weights_kind(*checkpoint, true).ok() == ema);
     CHECK((slurp(*saved + "/manifest.json").find("ema") != std::string::npos) == ema);
@@ -104,6 +104,81 @@ TEST_CASE("checkpoint: an average that is not there begins with the weights, and
       CHECK(same_bits(out, wanted));
     }
   }
+}
+
+TEST_CASE(
+    "checkpoint: moments in bf16 take half the room, and are read exactly as bf16 and as fp32") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  for (const bool ema : {false, true}) {
+    const State whole = random_state(shape, 3, true, ema);
+    State rounded = whole;
+    for (const int k : {1, 2})
+      for (float& value : rounded.values[k]) value = bf16_to_f32(f32_to_bf16(value));
+    CheckpointInfo info = info_of(shape, ema ? 2 : 1);
+    const auto in_fp32 = save(folder / "fp32", whole, info, 3);
+    info.state.moments = DType::bf16;
+    const auto in_bf16 = save(folder / "bf16", whole, info, 3);
+    REQUIRE(in_fp32.ok());
+    REQUIRE(in_bf16.ok());
+    auto fp32 = Checkpoint::open(*in_fp32), bf16 = Checkpoint::open(*in_bf16);
+    REQUIRE(fp32.ok());
+    REQUIRE(bf16.ok());
+    CHECK(bf16->info().state == StateFormat{ema, DType::bf16});
+    CHECK(fp32->info().state == StateFormat{ema, DType::f32});
+    CHECK(bf16->verify().ok());
+    size_t parameters = 0;
+    for (const Unit& unit : units_of(shape)) parameters += unit.count;
+    const auto saved = static_cast<double>(fp32->bytes() - bf16->bytes());
+    CHECK(saved == doctest::Approx(4.0 * static_cast<double>(parameters)).epsilon(0.02));
+    for (const size_t shards : {1, 2, 4})
+      for (size_t s = 0; s < shards; ++s) {
+        State stored = with_bf16_moments(empty_state(shape, shards, ema)),
+              converted = with_bf16_moments(empty_state(shape, shards, ema)),
+              widened = empty_state(shape, shards, ema);
+        REQUIRE(read_shard(*bf16, shards, s, stored.side()).ok());
+        REQUIRE(read_shard(*fp32, shards, s, converted.side()).ok());
+        REQUIRE(read_shard(*bf16, shards, s, widened.side()).ok());
+        CHECK(same_bits(stored, with_bf16_moments(cut(whole, shape, shards, s))));
+        CHECK(same_bits(converted, stored));
+        CHECK(same_bits(widened, cut(rounded, shape, shards, s)));
+      }
+    const auto lines = digest(*bf16);
+    REQUIRE(lines.ok());
+    CHECK(lines->find("\nlm_head.weight [300, 16] float32 ") != std::string::npos);
+    for (const char* moment : {"exp_avg", "exp_avg_sq"})
+      CHECK(lines->find("\nlm_head.weight." + std::string(moment) + " [300, 16] bfloat16 ") !=
+            std::string::npos);
+    std::vector<uint16_t> embed;  // the digest hashes the bytes of bf16
+    for (size_t i = 0; i < static_cast<size_t>(shape.vocab * shape.dim); ++i)
+      embed.push_back(f32_to_bf16(whole.values[1][i]));
+    CHECK(lines->find("model.embed_tokens.weight.exp_avg [300, 16] bfloat16 " +
+                      hash128(embed.data(), embed.size() * 2).hex()) != std::string::npos);
+    info.state.moments = DType::f32;
+    REQUIRE(derive_checkpoint(*bf16, true, info, folder / "derived").ok());
+    auto derived = open_step(folder / "derived", info.step);
+    REQUIRE(derived.ok());
+    State out = empty_state(shape, 1, ema);
+    REQUIRE(read_shard(*derived, 1, 0, out.side()).ok());
+    CHECK(same_bits(out, rounded));
+  }
+}
+
+TEST_CASE("checkpoint: a file whose moments are not of the manifest's dtype is damaged") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 1);
+  const State whole = random_state(shape, 3, true);
+  const auto records = write_shards(folder.path(), whole, info, 1);  // in fp32
+  REQUIRE(records.ok());
+  info.state.moments = DType::bf16;
+  const auto saved = publish_checkpoint(
+      folder.path(), checkpoint_tmp_folder(folder.path(), info.step, 1), "1", info, *records);
+  REQUIRE(saved.ok());
+  auto checkpoint = Checkpoint::open(*saved);
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->verify().message().ends_with(
+      "tensor exp_avg.embed is missing or has another type or shape"));
 }
 
 TEST_CASE("digest: equal for equal states in any number of shards, different for any other bit") {
@@ -318,7 +393,7 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
     const std::string target = folder / (with_optimizer ? "whole" : "weights");
     CheckpointInfo info = info_of(shape, with_optimizer ? 20 : 0);
     info.shape.block_size *= 2;  // no weight depends on it
-    info.ema = with_optimizer;
+    info.state.ema = with_optimizer;
     REQUIRE(derive_checkpoint(*from, with_optimizer, info, target).ok());
     auto found = find_newest_valid(target);
     REQUIRE(found.ok());
@@ -358,7 +433,7 @@ TEST_CASE("derive: new tokens get the mean of the old ones, and no moments") {
     REQUIRE(from.ok());
     CheckpointInfo info = info_of(shape, 20);
     info.shape.vocab += 37;
-    info.ema = true;
+    info.state.ema = true;
     REQUIRE(derive_checkpoint(*from, true, info, folder / "grown").ok());
     auto found = find_newest_valid(folder / "grown");
     REQUIRE(found.ok());

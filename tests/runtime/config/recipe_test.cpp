@@ -97,6 +97,20 @@ TEST_SUITE("recipe") {
           host_needs(without.config, *before, 2).shared);
   }
 
+  TEST_CASE("recipe: moments in bf16 save a third of the state, and may begin or end in a run") {
+    const LoadedConfig fp32 = loaded(plain), bf16 = loaded(plain + "moments_precision = \"bf16\"");
+    const auto changed = diff(fp32.config, bf16.config);
+    CHECK(changed.defining.empty());
+    REQUIRE(changed.allowed.size() == 1);
+    CHECK(changed.allowed[0].key == "train.moments_precision");
+    const auto before = make_plan(fp32), after = make_plan(bf16);
+    CHECK(2 * before->memory.state == 3 * after->memory.state);
+    CHECK(2 * checkpoint_bytes(*before) == 3 * checkpoint_bytes(*after));
+    CHECK(host_needs(bf16.config, *after, 2).shared < host_needs(fp32.config, *before, 2).shared);
+    CHECK(show_config(bf16).find("moments in bf16") != std::string::npos);
+    CHECK(show_config(fp32).find("moments in bf16") == std::string::npos);
+  }
+
   TEST_CASE("recipe: Muon is shown with the number of its matrices, and needs memory") {
     const LoadedConfig adamw = loaded(plain), muon = loaded(plain + "optimizer = \"muon\"");
     CHECK(show_config(muon).find("Muon for the 28 matrices of the blocks") != std::string::npos);

@@ -160,7 +160,7 @@ TEST_SUITE("train_state") {
 
   TEST_CASE("train_state: a state with an average has a fourth part, which costs nothing without") {
     const std::string name = segment_name();
-    Result<TrainState> made = TrainState::create(name, 7, kTotal, true);
+    Result<TrainState> made = TrainState::create(name, 7, kTotal, {.ema = true});
     REQUIRE(made.ok());
     Result<TrainState> state = TrainState::open(name, 7, kTotal);
     REQUIRE(state.ok());
@@ -175,7 +175,7 @@ TEST_SUITE("train_state") {
     TrainState without = new_state();
     CHECK(without.side(1).ema.empty());
     CHECK(without.side(1).values() == 3 * kTotal);
-    CHECK(TrainState::bytes_for(kTotal, 4) - TrainState::bytes_for(kTotal, 3) ==
+    CHECK(TrainState::bytes_for(kTotal, {.ema = true}) - TrainState::bytes_for(kTotal, {}) ==
           2 * kTotal * sizeof(float));
     Result<SharedMemory> memory = SharedMemory::open(name);
     REQUIRE(memory.ok());
@@ -189,6 +189,42 @@ TEST_SUITE("train_state") {
     REQUIRE(short_memory.ok());
     static_cast<StateHeader*>(short_memory->data())->parts = 4;
     CHECK(TrainState::open(shorter, 7, kTotal).status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("train_state: moments in bf16 take half the bytes, and every bit of them is hashed") {
+    const std::string name = segment_name();
+    const StateFormat format{.ema = true, .moments = DType::bf16};
+    Result<TrainState> made = TrainState::create(name, 7, kTotal, format);
+    REQUIRE(made.ok());
+    Result<TrainState> state = TrainState::open(name, 7, kTotal);
+    REQUIRE(state.ok());
+    CHECK(state->format() == format);
+    CHECK(state->side(1).format() == format);
+    CHECK(state->side(0).ema.data() + kTotal == state->side(1).params.data());
+    CHECK(state->side(0).ema.data() == state->side(0).params.data() + 2 * kTotal);
+    CHECK(TrainState::bytes_for(kTotal, format) - TrainState::bytes_for(kTotal, {}) == 0);
+    CHECK(TrainState::bytes_for(kTotal, {}) -
+              TrainState::bytes_for(kTotal, {.moments = DType::bf16}) ==
+          2 * kTotal * sizeof(float));
+    const TrainState::Side side = state->side(0);
+    Hash128 last = state_hash(side);
+    for (const std::span<float> moment : {side.exp_avg, side.exp_avg_sq}) {
+      const std::span<uint16_t> elements = bf16_elements(moment);
+      CHECK(elements.size() == kTotal);
+      for (const size_t i : {size_t{0}, size_t{1}, kTotal - 1}) {
+        elements[i] ^= 1;
+        CHECK(state_hash(side) != last);
+        last = state_hash(side);
+      }
+    }
+    Result<SharedMemory> memory = SharedMemory::open(name);
+    REQUIRE(memory.ok());
+    static_cast<StateHeader*>(memory->data())->moment_bytes = 3;
+    CHECK(TrainState::open(name, 7, kTotal).status().message().find("moments of 3 bytes") !=
+          std::string::npos);
+    static_cast<StateHeader*>(memory->data())->moment_bytes = 4;  // then it is too short
+    CHECK(TrainState::open(name, 7, kTotal).status().message().find("shorter than its header") !=
+          std::string::npos);
   }
 
   TEST_CASE(
