@@ -131,7 +131,7 @@ Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
 caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
   auto report = [self, node, o] { self->send(node, PeerCopies{o.node, o.tier->store.held()}); };
   return {
-      [self, o, report](const OfferCopy& offer) {
+      [self, node, o, report](const OfferCopy& offer) {
         lower_priority();
         auto answer = self->make_response_promise();
         const Result<TrainState*> state = accept_offer(*o.tier, offer);
@@ -142,10 +142,11 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
         }
         answer.deliver(AcceptCopy{false, "", o.tier->plane->address()});
         const Status status = receive_copy(*o.tier, **state, offer);
-        if (!status.ok())
-          log::warn("could not receive the copy of shard {} of step {} from {}: {}", offer.shard,
-                    offer.step, offer.from, status.message());
         report();
+        if (status.ok()) return;  // its sender reports it
+        log::warn("could not receive the copy of shard {} of step {} from {}: {}", offer.shard,
+                  offer.step, offer.from, status.message());
+        self->send(node, CopySent{offer.generation, offer.step, offer.shard, status.message(), 0});
       },
       [self, node, o, report](const SendCopy& job) {
         lower_priority();

@@ -79,7 +79,7 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
                                                  uint64_t begun_at) {
   const uint64_t due = step - 1;  // PEER-3
   if (every_ == 0 || step == 0 || due % every_ != 0 || due <= begun_at) return std::nullopt;
-  if (!waiting_.empty() && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
+  if (open_ && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
   CopyToPeers order{state.generation, due, newest_kept(state).value_or(UINT64_MAX),  // PEER-2
                     plan_copies(state)};
   std::set<uint32_t> shards;
@@ -90,18 +90,31 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
   step_ = due;
   since_ms_ = now_ms;
   failed_ = false;
+  open_ = true;
+  tasks_ = order.copies;
   waiting_.clear();
   for (const CopyTask& task : order.copies) waiting_.insert(task.shard);
   return order;
 }
 
-bool CopyRounds::ended(const CopySent& sent) {
-  const auto reported = waiting_.find(sent.shard);
-  if (sent.generation != generation_ || sent.step != step_ || reported == waiting_.end())
-    return false;
-  waiting_.erase(reported);
+void CopyRounds::ended(const CopySent& sent) {
+  if (!open_ || sent.generation != generation_ || sent.step != step_) return;
   failed_ = failed_ || !sent.error.empty();
-  return waiting_.empty() && !failed_;
+  if (const auto task = waiting_.find(sent.shard); task != waiting_.end()) waiting_.erase(task);
+  if (failed_ && waiting_.empty()) open_ = false;
+}
+
+std::optional<uint64_t> CopyRounds::completed(const State& state) {
+  if (!open_ || !waiting_.empty()) return std::nullopt;
+  for (const CopyTask& task : tasks_) {
+    const Node& keeper = state.nodes.at(task.node);
+    const bool lost = keeper.state == NodeState::absent || keeper.state == NodeState::lost;
+    if (lost) open_ = false;
+    const PeerCopy copy{task.shard, step_, generation_};
+    if (lost || std::ranges::find(keeper.peer, copy) == keeper.peer.end()) return std::nullopt;
+  }
+  open_ = false;
+  return step_;
 }
 
 }  // namespace simplescale::job

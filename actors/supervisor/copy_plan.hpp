@@ -48,15 +48,20 @@ class CopyRounds {
   std::optional<CopyToPeers> committed(int64_t now_ms, const State& state, uint64_t step,
                                        uint64_t begun_at);
   bool lacking() const { return lacking_; }
-  /// A task of the round is over. True if that completes the round: every shard was copied.
-  bool ended(const CopySent& sent);
+  /// A task of the round is over for its sender, or has failed for its keeper.
+  void ended(const CopySent& sent);
+  /// The step of the round, once its keepers have told that they hold all of it: before that, the
+  /// next round could overwrite it (PEER-2). A round with a failed task or a lost keeper has none.
+  std::optional<uint64_t> completed(const State& state);
   /// A new generation begins: the current round is abandoned.
-  void reset() { waiting_.clear(); }
+  void reset() { open_ = false; }
 
  private:
   uint64_t every_;
   bool lacking_ = false, failed_ = false;
+  bool open_ = false;  // the round is not over
   uint64_t generation_ = 0, step_ = 0;
+  std::vector<CopyTask> tasks_;
   std::multiset<uint32_t> waiting_;  // shards of the tasks that were not reported yet
   int64_t since_ms_ = 0;
 };

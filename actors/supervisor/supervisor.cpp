@@ -160,9 +160,15 @@ void watch_stall(Self* self) {
 
 // --- Steps ---
 
+void tell_copied(Self* self) {
+  if (const auto step = self->state.copy_rounds.completed(self->state.job))
+    log::info("all shards of step {} are in the memory of peer nodes", *step);
+}
+
 /// Has nodes send copies of the step before to peer nodes, if a round of copies is due.
 void copy_to_peers(Self* self, uint64_t step) {
   JobSupervisorState& s = self->state;
+  tell_copied(self);
   const bool lacked = s.copy_rounds.lacking();
   auto order = s.copy_rounds.committed(now_ms(self), s.job, step, s.steps.begun_at());
   if (s.copy_rounds.lacking() && !lacked)
@@ -237,14 +243,15 @@ void validated(Self* self, const Validated& result) {
 
 void peer_copies(Self* self, const PeerCopies& held) {
   handle(self, job::PeerCopies{held.node, held.copies, held.fence});
+  tell_copied(self);
 }
 
 void copy_sent(Self* self, const CopySent& sent) {
   log::debug("shard {} of step {} {} its peer after {:.1f} ms{}{}", sent.shard, sent.step,
              sent.error.empty() ? "reached" : "did not reach", sent.ms,
              sent.error.empty() ? "" : ": ", sent.error);
-  if (self->state.copy_rounds.ended(sent))
-    log::info("all shards of step {} are in the memory of peer nodes", sent.step);
+  self->state.copy_rounds.ended(sent);
+  tell_copied(self);
 }
 
 void publish_shards(Self* self) {

@@ -87,6 +87,17 @@ struct Cluster {
                     caf::after(std::chrono::seconds(60)) >> [] { FAIL("there is no report"); });
     return *error;
   }
+  /// Generation and step of the next task that is reported as failed.
+  std::pair<uint64_t, uint64_t> failure() {
+    std::pair<uint64_t, uint64_t> task;
+    self->receive(
+        [&](const CopySent& sent) {
+          CHECK(sent.error != "");
+          task = {sent.generation, sent.step};
+        },
+        caf::after(std::chrono::seconds(60)) >> [] { FAIL("there is no report"); });
+    return task;
+  }
   /// Offers n1 a copy that no node sends. Returns why n1 refuses it.
   std::string offer(uint64_t generation, uint64_t step) {
     std::string error;
@@ -144,5 +155,6 @@ TEST_SUITE("peer copies") {
     CHECK(cluster.offer(6, 20) == "");
     CHECK(cluster.offer(5, 20) != "");
     CHECK(cluster.tiers[1]->store.held().empty());
+    CHECK(cluster.failure() == std::pair<uint64_t, uint64_t>{6, 20});  // nobody sends it
   }
 }

@@ -68,16 +68,19 @@ TEST_SUITE("copy plan") {
     CHECK(five->step == 5);
     CHECK(five->generation == 3);
     CHECK(five->keep == UINT64_MAX);
-    CHECK_FALSE(rounds.ended(sent(*five, 0)));
-    CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last round is not over
+    rounds.ended(sent(*five, 0));
     state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
-    CHECK(rounds.ended(sent(*five, 1)));
-    CHECK_FALSE(rounds.ended(sent(*five, 1)));  // reported twice
+    CHECK_FALSE(rounds.completed(state));
+    CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last round is not over
+    rounds.ended(sent(*five, 1));
+    CHECK(rounds.completed(state) == 5);
+    CHECK_FALSE(rounds.completed(state));  // told once
     const auto ten = rounds.committed(0, state, 11, 0);
     REQUIRE(ten);
     CHECK(ten->keep == 5);
     rounds.ended(sent(*ten, 0));
-    CHECK_FALSE(rounds.ended(sent(*ten, 1, "no room")));
+    rounds.ended(sent(*ten, 1, "no room"));
+    CHECK_FALSE(rounds.completed(state));
     state.nodes["n2"].peer = {{0, 5, 3}, {0, 10, 3}, {1, 5, 3}};
     const auto fifteen = rounds.committed(0, state, 16, 0);
     REQUIRE(fifteen);
@@ -104,15 +107,45 @@ TEST_SUITE("copy plan") {
     const auto five = rounds.committed(0, state, 6, 0);
     REQUIRE(five);
     REQUIRE(five->copies.size() == 4);
-    for (const uint32_t shard : {0, 0, 1}) CHECK_FALSE(rounds.ended(sent(*five, shard)));
-    CHECK(rounds.ended(sent(*five, 1)));
+    for (const uint32_t shard : {0, 0, 1, 1}) rounds.ended(sent(*five, shard));
     state.nodes["n0"].peer = {{0, 5, 3}};
     state.nodes["n1"].peer = {{1, 5, 3}};
     CHECK_FALSE(newest_kept(state));  // a lost node would take the only copy of its shard along
     state.nodes["n0"].peer.push_back({1, 5, 3});
     CHECK_FALSE(newest_kept(state));
+    CHECK_FALSE(rounds.completed(state));
     state.nodes["n1"].peer.push_back({0, 5, 3});
     CHECK(newest_kept(state) == 5);
+    CHECK(rounds.completed(state) == 5);
+  }
+
+  TEST_CASE("copy rounds: PEER-2, none begins before the keepers have told of the last one") {
+    State state = cluster(1, 2, 1, 2);
+    CopyRounds rounds(5);
+    const auto five = rounds.committed(0, state, 6, 0);
+    REQUIRE(five);
+    for (const uint32_t shard : {0, 1}) rounds.ended(sent(*five, shard));
+    state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 2}};  // shard 1's is of an older generation
+    CHECK_FALSE(rounds.completed(state));
+    CHECK_FALSE(rounds.committed(0, state, 11, 0));
+    SUBCASE("they tell") {
+      state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
+      CHECK(rounds.completed(state) == 5);
+      const auto ten = rounds.committed(0, state, 11, 0);
+      REQUIRE(ten);
+      CHECK(ten->keep == 5);
+      return;
+    }
+    SUBCASE("one could not receive what its sender has sent") {
+      rounds.ended(sent(*five, 1, "the copy is damaged"));
+    }
+    SUBCASE("a keeper is lost") {
+      state.nodes["n2"].state = NodeState::lost;
+      CHECK_FALSE(rounds.completed(state));
+      state.nodes["n2"].state = NodeState::up;
+    }
+    CHECK_FALSE(rounds.completed(state));
+    CHECK(rounds.committed(0, state, 11, 0));
   }
 
   TEST_CASE("copy rounds: copies on lost nodes, and of steps that were undone, do not count") {
