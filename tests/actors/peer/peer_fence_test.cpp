@@ -15,8 +15,8 @@ TEST_SUITE("peer copies") {
   TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {
     auto plane = make_agent_plane({}, "test-fence-" + std::to_string(getpid()), 0);
     REQUIRE(plane.ok());
-    PeerTier tier("ss-test-fence-" + std::to_string(getpid()) + "-n0-", tiny_shape(), 1, false,
-                  *plane, 1000);
+    PeerTier tier("ss-test-fence-" + std::to_string(getpid()) + "-n0-", tiny_shape(), 1, {}, *plane,
+                  1000);
     // Receives all bytes of a copy that generation 3 made.
     const auto receive = [&] {
       const Result<TrainState*> state = tier.store.prepare(0, UINT64_MAX);

@@ -165,7 +165,7 @@ TEST_SUITE("peer store") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
-    PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, 2, false);
+    PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, 2, {});
     CHECK(store.held().empty());
     CHECK(store.segment(1, 5) == "");
     CHECK(store.prepare(2, UINT64_MAX).status().code() == Code::bad_data);
@@ -211,7 +211,7 @@ TEST_SUITE("peer store") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
-    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1, false);
+    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1, {});
     const Result<TrainState*> begun = store.prepare(0, UINT64_MAX);
     REQUIRE(begun.ok());
     TrainState& state = **begun;
