@@ -154,7 +154,7 @@ TEST_CASE(
       embed.push_back(f32_to_bf16(whole.values[1][i]));
     CHECK(lines->find("model.embed_tokens.weight.exp_avg [300, 16] bfloat16 " +
                       hash128(embed.data(), embed.size() * 2).hex()) != std::string::npos);
-    info.state.moments = DType::f32;
+    info.state = {ema, DType::f32};
     REQUIRE(derive_checkpoint(*bf16, true, info, folder / "derived").ok());
     auto derived = open_step(folder / "derived", info.step);
     REQUIRE(derived.ok());
