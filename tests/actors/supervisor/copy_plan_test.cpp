@@ -128,14 +128,6 @@ TEST_SUITE("copy plan") {
     state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 2}};  // shard 1's is of an older generation
     CHECK_FALSE(rounds.completed(state));
     CHECK_FALSE(rounds.committed(0, state, 11, 0));
-    SUBCASE("they tell") {
-      state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
-      CHECK(rounds.completed(state) == 5);
-      const auto ten = rounds.committed(0, state, 11, 0);
-      REQUIRE(ten);
-      CHECK(ten->keep == 5);
-      return;
-    }
     SUBCASE("one could not receive what its sender has sent") {
       rounds.ended(sent(*five, 1, "the copy is damaged"));
     }
@@ -143,6 +135,14 @@ TEST_SUITE("copy plan") {
       state.nodes["n2"].state = NodeState::lost;
       CHECK_FALSE(rounds.completed(state));
       state.nodes["n2"].state = NodeState::up;
+    }
+    SUBCASE("they tell") {
+      state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
+      CHECK(rounds.completed(state) == 5);
+      const auto ten = rounds.committed(0, state, 11, 0);
+      REQUIRE(ten);
+      CHECK(ten->keep == 5);
+      return;
     }
     CHECK_FALSE(rounds.completed(state));
     CHECK(rounds.committed(0, state, 11, 0));
