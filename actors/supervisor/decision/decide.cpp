@@ -291,6 +291,9 @@ void Decider::operator()(const TrainerFinished& e) {
   if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
   trainer->state = TrainerState::finished;
   trainer->step = e.step;
+  s_.leaving = false;  // nobody leaves after the last step; who is not in it has failed
+  if (!all_in_generation())
+    return fence("detect", event_kind(Fault::none), "", "a trainer is missing in the last step");
   begin_wait("the last checkpoint to be saved");
   finish_if_saved();
 }

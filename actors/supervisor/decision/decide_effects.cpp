@@ -121,9 +121,7 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
 }
 
 void Decider::leave_after_step(std::string reason) {
-  if (s_.leaving || s_.stop_requested || !all_in_generation() ||
-      all_members_in(TrainerState::finished))
-    return;
+  if (s_.leaving || s_.stop_requested || !all_members_in(TrainerState::training)) return;
   s_.leaving = true;
   begin_wait("all trainers to leave");
   record("", "leaving", "generation " + number(s_.generation), reason);

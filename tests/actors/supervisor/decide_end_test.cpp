@@ -211,6 +211,29 @@ TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
   CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
 }
 
+TEST_CASE("job: a trainer that is not in the last step ends a generation that was to be left") {
+  for (const bool finished_first : {false, true}) {
+    State s = training(2);
+    const TrainerIdle gone{"n0.0", s.generation, 0, made(1, {9, 10})};
+    size_t fences = 0;
+    const auto hears = [&](const Event& event) {
+      fences += all<Fence>(decide(0, s, event)).size();
+    };
+    const auto paused_and_resumed = [&] {  // too late: the trainers have begun the last step
+      hears(PauseRequested{true, "a user"});
+      hears(PauseRequested{false, "a user"});
+    };
+    paused_and_resumed();
+    if (!finished_first) hears(gone);
+    for (const Place& p : places(s.rules, s.layout))
+      if (p.trainer != gone.trainer) hears(TrainerFinished{p.trainer, s.generation, 10});
+    paused_and_resumed();
+    if (finished_first) hears(gone);
+    CHECK(fences == 1);
+    CHECK(only<Join>(all_idle(s, Steps{9, 10})).step == 10);
+  }
+}
+
 TEST_CASE("job: a run that is stopped before its last step is stopped, not finished") {
   State s = training(2);
   s.max_steps = 27;
