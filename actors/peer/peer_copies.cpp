@@ -155,6 +155,7 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
         self->send(node, CopySent{job.generation, job.step, job.task.shard, status.message(), 0});
       },
       [self, o, report](const CopyToPeers& order) {
+        if (!o.tier->is_current(order.generation, order.step)) return;
         std::set<uint32_t> assigned;
         for (const CopyTask& task : order.copies)
           if (task.node == o.node) assigned.insert(task.shard);

@@ -14,6 +14,7 @@
 //   out  CopySent, PeerCopies; to the node
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <caf/all.hpp>
 #include <memory>
@@ -47,6 +48,8 @@ struct PeerTier {
   /// Makes what was written to `state`, which is of the store, a copy of `step` that
   /// `its_generation` made. aborted: that generation is over (GEN-1). Any thread.
   Status commit(TrainState& state, uint64_t its_generation, uint64_t step, const Hash128& hash);
+  /// An order to copy `step` has come. A supervisor that is behind may order an older step.
+  void ordered(uint64_t step) { newest_step = std::max<uint64_t>(newest_step, step); }
   /// True if no newer generation or CopyToPeers is known. Any thread.
   bool is_current(uint64_t its_generation, uint64_t step) const {
     return its_generation >= generation && step >= newest_step;

@@ -80,7 +80,9 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
   const uint64_t due = step - 1;  // PEER-3
   if (every_ == 0 || step == 0 || due % every_ != 0 || due <= begun_at) return std::nullopt;
   if (open_ && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
-  CopyToPeers order{state.generation, due, newest_kept(state).value_or(UINT64_MAX),  // PEER-2
+  const std::optional<uint64_t> kept = newest_kept(state);
+  if (kept && *kept >= due) return std::nullopt;  // a predecessor has had it copied
+  CopyToPeers order{state.generation, due, kept.value_or(UINT64_MAX),  // PEER-2
                     plan_copies(state)};
   std::set<uint32_t> shards;
   for (const CopyTask& task : order.copies) shards.insert(task.shard);

@@ -42,9 +42,9 @@ class CopyRounds {
   /// every_steps: steps that are multiples of this are copied; 0: none.
   explicit CopyRounds(uint64_t every_steps = 0) : every_(every_steps) {}
   /// `step` has been committed in the current generation, which began after step `begun_at`.
-  /// Returns the order for a round of copies of the step before, if that is due, and the last round
-  /// is over or 2 minutes old. None if a shard has no node to keep its copy; then lacking() is
-  /// true.
+  /// Returns the order for a round of copies of the step before, if that is due, its copies are not
+  /// there already, and the last round is over or 2 minutes old. None if a shard has no node to keep
+  /// its copy; then lacking() is true.
   std::optional<CopyToPeers> committed(int64_t now_ms, const State& state, uint64_t step,
                                        uint64_t begun_at);
   bool lacking() const { return lacking_; }

@@ -21,7 +21,10 @@ caf::behavior node_actor(caf::event_based_actor* self, const PeerCopiesOptions& 
   const caf::actor copies = spawn_peer_copies(self, options);
   self->link_to(copies);
   return {[=](const local::StageCopy& job) { self->send(copies, job); },
-          [=](const CopyToPeers& order) { self->send(copies, order); },
+          [=](const CopyToPeers& order) {
+            options.tier->ordered(order.step);
+            self->send(copies, order);
+          },
           [=](const OfferCopy& offer) { return self->delegate(copies, offer); },
           [=](const CopySent& sent) { self->send(test, sent); },
           [=](const PeerCopies& held) { self->send(test, held); }};
@@ -146,10 +149,20 @@ TEST_SUITE("peer copies") {
     CHECK(cluster.tiers[1]->store.held() == Held{{0, 9, 1}});
   }
 
+  TEST_CASE("peer copies: PEER-2: an order that is older than the newest overwrites no copy") {
+    Cluster cluster;
+    cluster.stage(7);
+    cluster.stage(8);
+    CHECK(cluster.order(8, "n0") == "");
+    cluster.stage(7);
+    CHECK(cluster.order(7, "n0") == "a newer order to copy has come");
+    CHECK(cluster.tiers[0]->store.held() == Held{{0, 8, 1}});
+  }
+
   TEST_CASE("peer copies: GEN-1: a node refuses copies older than the newest that it was offered") {
     Cluster cluster(100);
     cluster.tiers[1]->fence(5);
-    cluster.tiers[1]->newest_step = 20;
+    cluster.tiers[1]->ordered(20);
     CHECK(cluster.offer(4, 20) != "");
     CHECK(cluster.offer(5, 19) != "");
     CHECK(cluster.offer(6, 20) == "");

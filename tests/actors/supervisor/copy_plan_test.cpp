@@ -75,6 +75,8 @@ TEST_SUITE("copy plan") {
     rounds.ended(sent(*five, 1));
     CHECK(rounds.completed(state) == 5);
     CHECK_FALSE(rounds.completed(state));  // told once
+    CopyRounds successor(5);
+    CHECK_FALSE(successor.committed(0, state, 6, 0));  // the copies are there
     const auto ten = rounds.committed(0, state, 11, 0);
     REQUIRE(ten);
     CHECK(ten->keep == 5);
