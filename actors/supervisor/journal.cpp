@@ -258,6 +258,7 @@ bool Journal::Writer::find_written(const std::string& name, LineFile& file, size
   if (!found.ok()) return failed(name, found.status().message());
   file.written = *found;
   file.unsure = false;
+  file.begin = lseek(file.fd, 0, SEEK_END) - static_cast<int64_t>(file.written);
   return true;
 }
 
@@ -271,6 +272,9 @@ bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
       if (!sync_lines(name, file)) return false;
       continue;
     }
+    // A deposed supervisor that woke in the middle of a write may have left half a line.
+    if (appends_ && lseek(file.fd, 0, SEEK_END) != file.begin + static_cast<int64_t>(file.written))
+      file.unsure = true;
     if (file.unsure && appends_ && !find_written(name, file, end)) return false;
     // A write may succeed in part, as on a full disk. The next attempt goes on behind that part, so
     // that no half line stays before the next one.

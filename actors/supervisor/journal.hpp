@@ -80,7 +80,7 @@ class Journal {
     std::string text;     // lines that are not known to be on the disk
     size_t written = 0;   // bytes of `text` in the file
     int64_t begin = -1;   // position of `text` in the file; -1: not opened yet
-    bool unsure = false;  // a write failed, which may have written a part all the same
+    bool unsure = false;  // a write failed, or another process has written
   };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {

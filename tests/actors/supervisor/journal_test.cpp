@@ -82,6 +82,18 @@ TEST_SUITE("job records") {
     CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
   }
 
+  TEST_CASE("journal: LEAD-1, half a line that a deposed supervisor leaves spoils no later line") {
+    // It was frozen before a write and woke when the disk was full.
+    Folder folder;
+    Journal journal(folder.path);
+    journal.append("metrics.jsonl", metric_line(1));
+    CHECK(journal.flush());
+    std::ofstream(folder.path + "/metrics.jsonl", std::ios::app) << metric(1) << "{\"half";
+    journal.append("metrics.jsonl", metric_line(2));
+    CHECK(journal.flush());
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(1) + std::string(6, ' ') + metric(2));
+  }
+
   TEST_CASE("journal: written() is called once the lines are in the files") {
     Folder folder;
     std::atomic<int> told = 0;
