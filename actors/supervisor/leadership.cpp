@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/supervisor/outvoted.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/words.hpp"
 
@@ -127,19 +128,10 @@ Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const j
 bool Leadership::outvoted(const std::set<std::string>& votes, const job::State& job,
                           const Agents& agents, int64_t now_ms) const {
   if (options_.elected || over(job) || now_ms - joined_ms_ < kJoiningMs) return false;
-  for (const auto& [name, trainer] : job.trainers)
-    if (trainer.state == job::TrainerState::training ||
-        trainer.state == job::TrainerState::finished)
-      return false;
-  size_t against = 0, with = 0;
-  for (const auto& [name, node] : job.nodes) {
-    if (connected(agents, name))
-      ++with;
-    else if (votes.contains(name) &&
-             (node.state == job::NodeState::absent || node.failed_at_step >= job.committed_step))
-      ++against;
-  }
-  return against > with;
+  std::set<std::string> reporting;
+  for (const auto& [name, node] : job.nodes)
+    if (connected(agents, name)) reporting.insert(name);
+  return job::outvoted(job, votes, reporting);
 }
 
 Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& job) {

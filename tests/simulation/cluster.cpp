@@ -191,6 +191,7 @@ void Cluster::start_agent(int index) {
   node.pid = ++pids_;
   node.run_over = false;
   node.alone_since = now;
+  node.unreachable = node.voted = 0;
   node.hung_until = 0;
   if (logging()) log_line(node.name + ": its agent starts");
   for (int slot = 0; slot < options.trainers; ++slot)
@@ -211,13 +212,16 @@ void Cluster::find_supervisor(int index) {
   if (beats && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
+    node.unreachable = node.voted = 0;
     node.link = {supervisor, ++links_, true, {now, now}, {}};
     report_to_supervisor(index);
     return;
   }
+  if (beats) vote(node, *supervisor);
   const bool first = disk.newest_epoch == 0 && index == 0;
-  const Time patience = silence + 500 * ms + index * 200 * ms;
-  if (!beats && (first || now - node.alone_since > patience)) {
+  const bool elects = disk.resigned_epoch > 0 && votes(node, disk.newest_epoch);
+  const Time patience = (elects ? 0 : silence + 500 * ms) + index * 200 * ms;
+  if (!beats && (first || now - node.alone_since > patience) && !others_vote(node)) {
     claim(index, nullptr);
     node.alone_since = now;
   }
@@ -263,6 +267,7 @@ void Cluster::to_supervisor(int node, const job::Event& event) {
     if (old_events_.size() > 40) old_events_.pop_front();
     if (!options.large()) old_events_.push_back(event);
     handle(*supervisor, event);
+    if (std::holds_alternative<job::PeerCopies>(event)) hear_copies(*supervisor);
   });
 }
 
@@ -299,8 +304,8 @@ void Cluster::report_memory(int index) {
 
 void Cluster::report_peer_copies(int index, uint64_t fence) {
   job::PeerCopies held{nodes[index].name, {}, fence};
-  for (const auto& [shard, copy] : nodes[index].peer)
-    held.copies.push_back({shard, copy.step, copy.generation});
+  for (const auto& [shard, copies] : nodes[index].peer)
+    for (const StateCopy& copy : copies) held.copies.push_back({shard, copy.step, copy.generation});
   to_supervisor(index, held);
 }
 
@@ -398,6 +403,10 @@ void Cluster::kill_node(int index, Time back_after) {
   if (logging()) log_line(node.name + ": killed with all that is on it");
   node.up = false;
   node.peer.clear();
+  node.copied_step = 0;
+  node.receives_until = 0;
+  for (int slot = 0; slot < options.trainers; ++slot)
+    trainers[index * options.trainers + slot].staged.clear();
   node.reports.clear();
   node.saved.clear();
   node.checked.reset();
@@ -445,7 +454,7 @@ void Cluster::damage_peer_copy(int index) {
   if (peer.empty()) return;
   auto chosen = peer.begin();
   std::advance(chosen, random.pick(static_cast<int>(peer.size())));
-  chosen->second.content ^= 1;
+  if (!chosen->second.empty()) chosen->second.back().content ^= 1;
 }
 
 void Cluster::cut_off_during_step(int index) {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"
@@ -56,6 +57,7 @@ struct Trainer {
   int32_t pid = 0;
   Time hung_until = 0;            // a hung process handles messages afterwards
   std::vector<StateCopy> copies;  // in the node's memory; the oldest first, two at most
+  std::vector<StateCopy> staged;  // by its agent, for peer nodes
   uint32_t shard = 0;
   bool writing = false;     // the next step replaces the older of two copies
   uint64_t generation = 0;  // that it is in; 0: none
@@ -104,14 +106,18 @@ struct Node {
   bool up = false;
   int32_t pid = 0;
   Time hung_until = 0;
-  int slow = 1;       // its steps take this many times as long
-  bool sick = false;  // a diagnosis finds a fault
-  std::map<uint32_t, StateCopy> peer;
+  int slow = 1;                                     // its steps take this many times as long
+  bool sick = false;                                // a diagnosis finds a fault
+  std::map<uint32_t, std::vector<StateCopy>> peer;  // by shard: of two steps, the newest last
+  uint64_t copied_step = 0;                         // of the newest order to copy
+  Time receives_until = 0;                          // one copy at a time
   Link link;
-  uint64_t epoch = 0, generation = 0;       // the newest that the agent knows
-  uint64_t ended = 0;                       // newest generation that a trainer which dies has left
-  bool run_over = false;                    // it knows that the run is over
-  Time alone_since = 0;                     // when it lost its supervisor
+  uint64_t epoch = 0, generation = 0;   // the newest that the agent knows
+  uint64_t ended = 0;                   // newest generation that a trainer which dies has left
+  bool run_over = false;                // it knows that the run is over
+  Time alone_since = 0;                 // when it lost its supervisor
+  uint64_t unreachable = 0, voted = 0;  // epochs that live but cannot be reached from here
+  Time unreachable_since = 0;
   std::deque<StepReport> reports;           // not recorded yet, for a new supervisor
   std::deque<ShardSaved> saved;             // the last ones, for a new supervisor
   Time folder_hung_until = 0;               // the run folder hangs on this host alone
@@ -198,6 +204,8 @@ struct Supervisor {
   job::State shadow;              // gets the same events: decide() must be a function (JOB-5)
   std::map<int, uint64_t> links;  // nodes that report to it -> id of the link
   std::set<int> expected;         // nodes that have not reported to it yet
+  Time joined_at = 0;             // a node has joined last
+  bool elected = false;           // its predecessor resigned, and no step was made since
   // As in StepLedger: the generation whose steps are recorded, the reports of each step, the newest
   // recorded step, and lines of later steps that are in the records already.
   uint64_t ledger_generation = 0;
@@ -210,6 +218,8 @@ struct Supervisor {
   Journal journal;
   std::vector<ShardSaved> unpublished;
   WrittenShards written;
+  job::CopyRounds rounds{peer_every};
+  size_t tasks_left = 0;  // of the round; for a planted bug
   Publisher publisher;
   std::deque<job::Event> deferred;           // received while pending_actions wait
   std::vector<job::Action> pending_actions;  // wait until the standby has the decision
@@ -230,7 +240,7 @@ struct Checkpoint {
 struct Disk {
   Time failing_until = 0, hung_until = 0;
   uint64_t generation = 0;  // the newest number that was used
-  uint64_t newest_epoch = 0;
+  uint64_t newest_epoch = 0, resigned_epoch = 0;
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
     uint64_t owner = 0;  // epoch of the publisher whose name it has; 0: none, shards are written
@@ -363,6 +373,22 @@ class Cluster {
              uint64_t step);
   void fence(int trainer, uint64_t generation);
   bool all_members_up(const Generation& g, bool& hung) const;
+
+  // votes.cpp: nodes that cannot reach a supervisor which lives
+  void vote(Node& node, const Supervisor& against);
+  bool votes(const Node& node, uint64_t epoch) const;
+  bool others_vote(const Node& node) const;
+  bool resigns(const Supervisor& supervisor) const;
+  void resign(Supervisor& supervisor);
+
+  // copies.cpp: copies on peer nodes
+  void stage_copy(int trainer);
+  void copy_to_peers(Supervisor& by, uint64_t step);
+  void hear_copies(Supervisor& by);
+  void take_order(int node, const CopyToPeers& order);
+  void send_copy(int node, const CopyToPeers& order, const CopyTask& task, StateCopy copy);
+  void copy_sent(int node, const CopyToPeers& order, const CopyTask& task,
+                 const std::string& error);
 
   // disk.cpp: checkpoints
   void save_shard(const StateCopy& copy, int node);

@@ -112,6 +112,11 @@ void Cluster::publish(Supervisor& by, const SavedStep& saved, PublishStep step, 
   if (looked && freeze_publisher_due && &by == leader() && (half_way || random.chance(25))) {
     freeze_publisher_due = false;
     hang_supervisor(random.between(1, 8) * second);
+    const Time power_fails = random.between(0, 9000) * ms;
+    if (random.chance(50))  // what the next supervisor reads then comes from the disk
+      for (int n = 0; n < options.nodes; ++n)
+        after(power_fails + random.between(0, 300) * ms,
+              [this, n] { kill_node(n, random.between(200, 3000) * ms); });
   }
   const Time wakes = wakes_at(by);
   if (wakes > now) {

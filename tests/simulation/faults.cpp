@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "tests/simulation/cluster.hpp"
 
@@ -69,14 +70,15 @@ const Kind kinds[] = {
        c.kill_node(any_node(c), away);
        return away;
      }},
-    {"power_failure", 5,  // of most nodes, perhaps twice; the disk may be behind when it happens
+    {"power_failure", 8,  // of most nodes, perhaps twice; the disk may be behind when it happens
      [](Cluster& c) -> Time {
        if (c.random.chance(60)) c.disk.hung_until = c.now + c.random.between(500, 4000) * ms;
        const Time first = c.random.between(0, 4000) * ms;
        const Time second_one = c.random.chance(50) ? c.random.between(500, 9000) * ms : 0;
+       const int share = c.random.chance(60) ? 100 : 80;
        for (int n = 0; n < c.options.nodes; ++n)
          for (const Time when : {first, second_one}) {
-           if (when == 0 || !c.random.chance(80)) continue;
+           if (when == 0 || !c.random.chance(share)) continue;
            const Time away = c.random.between(200, 2500) * ms;
            c.after(when + c.random.between(0, 300) * ms, [&c, n, away] { c.kill_node(n, away); });
          }
@@ -98,6 +100,24 @@ const Kind kinds[] = {
          c.block(n, -1, false);
          c.block(-1, n, false);
        });
+       return time;
+     }},
+    {"split", 3,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(2000, 12'000) * ms;
+       std::set<int> side;
+       for (int n = 0; n < c.options.nodes; ++n)
+         if (c.random.chance(50)) side.insert(n);
+       const auto cut = [&c, side](bool blocked) {
+         for (const int a : side)
+           for (int b = 0; b < c.options.nodes; ++b)
+             if (!side.contains(b)) {
+               c.block(a, b, blocked);
+               c.block(b, a, blocked);
+             }
+       };
+       cut(true);
+       c.after(time, [cut] { cut(false); });
        return time;
      }},
     {"one_way_partition", 6,
@@ -211,11 +231,7 @@ const Kind kinds[] = {
     {"frozen_publisher", 6,
      [](Cluster& c) -> Time {
        c.freeze_publisher_due = true;
-       c.after(5 * second, [&c] { c.freeze_publisher_due = false; });
-       if (c.random.chance(50))  // what the next supervisor reads then comes from the disk
-         for (int n = 0; n < c.options.nodes; ++n)
-           c.after(c.random.between(5, 14) * second,
-                   [&c, n] { c.kill_node(n, c.random.between(200, 3000) * ms); });
+       c.after(8 * second, [&c] { c.freeze_publisher_due = false; });
        return 18 * second;
      }},
     {"frozen_journal", 5,

@@ -55,6 +55,13 @@ class Invariants {
   void records_marked(const Supervisor& by, uint64_t step);
   /// A publisher has renamed a folder to step-N.
   void checkpoint_placed(const Supervisor& by, const SavedStep& saved);
+  /// The supervisor has ordered a round of copies.
+  void round_ordered(const Supervisor& by, const CopyToPeers& order);
+  /// A copy of a round was not made. The next round may overwrite those that its supervisor has not
+  /// heard of.
+  void round_failed(const CopyToPeers& order);
+  /// A node has taken a copy, or has removed one to make room.
+  void copies_changed();
   /// A publisher has acted.
   void disk_changed();
   /// An agent carries out an order of the supervisor of `epoch`.
@@ -64,6 +71,15 @@ class Invariants {
 
  private:
   void check_join(const Supervisor& supervisor, const job::Join& join);
+  /// A round of copies, and the links of its keepers when it was ordered.
+  struct Round {
+    const Supervisor* by = nullptr;
+    CopyToPeers order;
+    std::map<int, uint64_t> links;
+  };
+  bool counts(const Round& round) const;
+  /// The keepers hold every copy, of the round's step or of a newer one.
+  bool held_whole(const Round& round) const;
   void check_history(const job::Join& join, uint64_t committed, uint64_t made);
   void check_line(uint64_t step, const std::string& when);
   void check_records();
@@ -84,6 +100,8 @@ class Invariants {
   std::set<uint64_t> detected_;                      // wrong contents that a supervisor knows of
   std::set<uint64_t> found_;                         // wrong contents that only trainers know of
   std::set<std::pair<uint64_t, std::string>> lost_;  // (epoch, node)
+  Round round_;                                      // the newest
+  Round whole_;  // the newest of which the keepers have held every copy
   uint64_t joined_ = 0, acted_generation_ = 0;
   std::map<int, uint64_t> obeyed_;
   uint64_t marked_ = 0;  // up to this step the records hold the current history

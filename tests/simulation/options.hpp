@@ -44,6 +44,7 @@ enum class Bug : unsigned char {
   prepares_unfenced,      // a supervisor that prepares does not ask whether it was replaced
   mark_without_line,      // a step counts as recorded although writing its line failed
   half_line_left,         // a successor appends to half a line
+  half_line_continued,    // a journal appends to half a line of a deposed one
   records_cut,            // a successor cuts lines that its predecessor's state does not know
   mark_unsynced,          // a step counts as recorded before its lines are synced
   reports_forgotten,      // agents keep no reports of steps for a new supervisor
@@ -58,6 +59,7 @@ enum class Bug : unsigned char {
   planned_early,          // a generation is planned although later events are known
   restarted_memory_skipped,  // the memory of a trainer that has just been restarted is not sent
   agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
+  round_ends_when_sent,      // a round of copies is over before its keepers have told
 };
 struct BugName {
   Bug bug;
@@ -94,6 +96,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::prepares_unfenced, "prepares_unfenced"},
     {Bug::mark_without_line, "mark_without_line"},
     {Bug::half_line_left, "half_line_left"},
+    {Bug::half_line_continued, "half_line_continued"},
     {Bug::records_cut, "records_cut"},
     {Bug::mark_unsynced, "mark_unsynced"},
     {Bug::reports_forgotten, "reports_forgotten"},
@@ -108,6 +111,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::planned_early, "planned_early"},
     {Bug::restarted_memory_skipped, "restarted_memory_skipped"},
     {Bug::agents_send_nothing, "agents_send_nothing"},
+    {Bug::round_ends_when_sent, "round_ends_when_sent"},
 };
 
 struct Options {

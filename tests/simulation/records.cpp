@@ -11,6 +11,13 @@
 
 namespace simplescale::simulation {
 
+namespace {
+/// Spaces in place of half a line.
+void blank(Disk::Line& half) {
+  half = {{0, 0}, half.epoch, true, true, true};
+}
+}  // namespace
+
 /// As StepLedger::record(): every step of the current history has its line.
 void Cluster::record_step(Supervisor& by, uint64_t generation, uint64_t step) {
   by.recorded = step;
@@ -91,9 +98,14 @@ bool Cluster::write_lines(const Supervisor& by, Journal::File& own, std::vector<
     if (fails && (own.half || random.chance(50))) return false;
     const bool after_half = !file.empty() && !file.back().whole && !file.back().ended;
     const bool rest = after_half && own.half && file.back().epoch == by.epoch;
+    // A deposed journal has looked at the end of the file before it was frozen.
+    const bool mends =
+        by.epoch == disk.newest_epoch && options.bug != Bug::half_line_continued && !fails;
+    if (after_half && !rest && mends) blank(file.back());
     if (rest)
       file.back() = {line, by.epoch, true, true, false};
-    else if (after_half || own.half)  // one line with the half before it, or the rest of a line
+    else if ((after_half || own.half) &&
+             !mends)  // one line with the half before it, or half a line
       file.push_back({line, by.epoch, false, true, false});
     else
       file.push_back({line, by.epoch, !fails, !fails, false});
@@ -158,7 +170,7 @@ void Cluster::mend_records(const Claim& claim) {
       while (!lines->empty() && lines->back().line.step > claim.from->job.committed_step)
         lines->pop_back();
     if (options.bug == Bug::half_line_left || lines->empty() || lines->back().ended) continue;
-    lines->back() = {{0, 0}, lines->back().epoch, true, true, true};  // spaces
+    blank(lines->back());
   }
 }
 

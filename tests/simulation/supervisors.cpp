@@ -10,6 +10,7 @@ namespace simplescale::simulation {
 namespace {
 
 constexpr Time tick_time = 100 * ms;
+constexpr Time epoch_time = 500 * ms;    // between two looks at the epoch files
 constexpr Time patience = 200 * ms;      // for the standby to confirm a decision
 constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
 
@@ -103,6 +104,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   supervisor.job.generation = std::max(supervisor.job.generation, written);
   if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
     --supervisor.job.generation;
+  supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
   supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;
   if (logging())
     log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
@@ -205,10 +207,23 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
         });
 }
 
+void Cluster::resign(Supervisor& supervisor) {
+  ++faults["resigned"];
+  if (logging()) log_line("supervisor " + std::to_string(supervisor.epoch) + ": resigns");
+  supervisor.up = false;
+  supervisor.standby = -1;
+  disk.resigned_epoch = supervisor.epoch;
+  for (Node& node : nodes)
+    if (node.voted == supervisor.epoch) node.alone_since = now;
+  notice_supervisor_loss(supervisor, false);
+}
+
 void Cluster::tick(Supervisor& supervisor) {
   if (!supervisor.up || ended) return;
   if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
-    after(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now,
+    // Its other threads run before it reads the epoch files again.
+    after(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now +
+              random.between(0, epoch_time),
           [this, &supervisor] { tick(supervisor); });
     return;
   }
@@ -217,6 +232,8 @@ void Cluster::tick(Supervisor& supervisor) {
     notice_supervisor_loss(supervisor, false);
     return;
   }
+  if (supervisor.job.phase == job::Phase::training) supervisor.elected = false;
+  if (resigns(supervisor)) return resign(supervisor);
   after(tick_time, [this, &supervisor] { tick(supervisor); });
   publish_shards(supervisor);
   handle(supervisor, job::Tick{});
@@ -240,6 +257,7 @@ void Cluster::tick(Supervisor& supervisor) {
 void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid) {
   supervisor.expected.erase(node);
   supervisor.links[node] = link;
+  supervisor.joined_at = now;
   const uint64_t generation = supervisor.job.generation;
   const std::vector<uint8_t> address(options.bug == Bug::agents_send_nothing ? 0 : 1);
   handle(supervisor, job::NodeUp{nodes[node].name, pid, address});
@@ -271,6 +289,7 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
     invariants->step_counted(supervisor, supervisor.job.generation, step);
     handle(supervisor, job::StepCommitted{supervisor.job.generation, step});
     record_step(supervisor, report.generation, step);
+    if (!options.large()) copy_to_peers(supervisor, step);
   }
 }
 
@@ -443,10 +462,12 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
       {{order.step, order.generation}, 0, "", PublisherJob::Kind::undo});
   run_publisher(supervisor);
   generations[g->number] = g;
+  supervisor.rounds.reset();
   while (generations.size() > 8) generations.erase(generations.begin());
   for (int n = 0; n < options.nodes; ++n)
     command(supervisor, n, "join", [this, n, g] {
       nodes[n].generation = nodes[n].ended = g->number;
+      nodes[n].copied_step = 0;
       join_members(n, g);
     });
   after(2 * collective_timeout, [this, g] {

@@ -71,9 +71,10 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
 /// of a trainer that takes no part; of the newest generation, since the others were undone.
 const StateCopy* Cluster::copy_of_node(int node, const job::Move& move, const Generation& g) const {
   const auto& peer = nodes[node].peer;
-  const auto found = peer.find(move.shard);
-  const StateCopy* copy =
-      found != peer.end() && found->second.step == move.step ? &found->second : nullptr;
+  const StateCopy* copy = nullptr;
+  if (const auto found = peer.find(move.shard); found != peer.end())
+    for (const StateCopy& held : found->second)
+      if (held.step == move.step) copy = &held;
   if (copy && options.bug == Bug::undone_copy_sent) return copy;
   for (int slot = 0; slot < options.trainers; ++slot) {
     const int index = node * options.trainers + slot;
@@ -323,29 +324,11 @@ void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
       });
 }
 
-/// Sends copies of a step's state to a peer node and to the disk when they are due.
+/// Stages a step's state for peer nodes, and sends it to the disk, when that is due.
 void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t step) {
   const StateCopy copy = trainers[m.trainer].copies.back();
   const int home = node_of(m.trainer);
-  if (step % peer_every == 0) {
-    const int other = (home + options.cell_nodes) % options.nodes;
-    if (other != home && nodes[other].up && reachable(home, other))
-      after(random.between(1, 150) * ms,
-            [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
-              StateCopy arrived = copy;
-              if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
-                arrived.step = trainers[index].copies.back().step;
-              Node& node = nodes[other];
-              if (!node.up || node.pid != pid) return;
-              if (arrived.generation < node.generation && options.bug != Bug::copies_after_answer)
-                return;  // GEN-1
-              auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
-              auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
-              if (!added && age(known->second) > age(arrived)) return;
-              known->second = arrived;
-              report_peer_copies(other);
-            });
-  }
+  if (step % peer_every == 0) stage_copy(m.trainer);
   const bool last = step >= options.steps || g.stops_now;
   if (!last && step % disk_every == 0 && m.shard % g.groups == m.group) save_shard(copy, home);
 }

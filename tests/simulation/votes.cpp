@@ -1,0 +1,47 @@
+// Votes of nodes against a supervisor that lives but cannot be reached from there, and how it
+// resigns. As in actors/node/supervisor_link.cpp and actors/supervisor/leadership.cpp, with the real
+// outvoted().
+#include <algorithm>
+
+#include "actors/supervisor/outvoted.hpp"
+#include "tests/simulation/cluster.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+constexpr Time vote_time = 1500 * ms;      // for which a supervisor cannot be reached
+constexpr Time joining_time = 2 * second;  // after a node has joined, more may follow
+}  // namespace
+
+void Cluster::vote(Node& node, const Supervisor& against) {
+  if (std::exchange(node.unreachable, against.epoch) != against.epoch) node.unreachable_since = now;
+  if (now - std::max(node.unreachable_since, node.alone_since) >= vote_time)
+    node.voted = against.epoch;
+}
+
+bool Cluster::votes(const Node& node, uint64_t epoch) const {
+  return node.up && !hung(node) && node.voted == epoch && node.folder_hung_until <= now;
+}
+
+/// The last supervisor has resigned because of other nodes than this: one of them leads next.
+bool Cluster::others_vote(const Node& node) const {
+  return disk.newest_epoch > 0 && disk.resigned_epoch == disk.newest_epoch &&
+         !votes(node, disk.newest_epoch) && std::ranges::any_of(nodes, [&](const Node& other) {
+           return votes(other, disk.newest_epoch);
+         });
+}
+
+bool Cluster::resigns(const Supervisor& supervisor) const {
+  if (supervisor.elected || supervisor.joined_at + joining_time > now ||
+      !supervisor.pending_actions.empty() || disk.hung_until > now ||
+      nodes[supervisor.host].folder_hung_until > now)
+    return false;
+  std::set<std::string> against, reporting;
+  for (int n = 0; n < options.nodes; ++n) {
+    if (votes(nodes[n], supervisor.epoch)) against.insert(nodes[n].name);
+    if (supervisor.links.contains(n)) reporting.insert(nodes[n].name);
+  }
+  return !against.empty() && job::outvoted(supervisor.job, against, reporting);
+}
+
+}  // namespace simplescale::simulation
