@@ -20,15 +20,17 @@ Result<Variables> nccl_variables(bool other_hosts, const std::string& trusted_ne
   if (other_hosts) {
     SS_ASSIGN(const auto networks, parse_trusted_networks(trusted_networks));
     interfaces.clear();
-    for (const TrustedInterface& each : trusted_interfaces(networks, addresses))
+    const auto found = trusted_interfaces(networks, addresses);
+    for (const TrustedNetwork& network : networks)
+      if (!std::ranges::count(found, network.name, &TrustedInterface::network))
+        return Status(Code::bad_config,
+                      "this host is not on " + network.name + " of transport.trusted_networks (" +
+                          trusted_networks +
+                          "), and NCCL may use each of them between hosts; name only networks that "
+                          "every host is on, or none, so that GPUs exchange data through host "
+                          "memory over encrypted TCP. A run on one host needs neither");
+    for (const TrustedInterface& each : found)
       if (!std::ranges::count(interfaces, each.interface)) interfaces.push_back(each.interface);
-    if (interfaces.empty())
-      return Status(Code::bad_config,
-                    "this host is on no network of transport.trusted_networks (" +
-                        trusted_networks +
-                        "), which NCCL needs between hosts; name a network that every host is on, "
-                        "or none, so that GPUs exchange data through host memory over encrypted "
-                        "TCP. A run on one host needs neither");
     SS_ASSIGN(ports, ucx::rdma_ports(interfaces, sys));
   }
   const auto exactly = [](const std::vector<std::string>& names) {

@@ -18,8 +18,9 @@ bool nccl_is_allowed(bool other_hosts, const std::string& trusted_networks);
 
 /// The environment variables, with their values, that limit NCCL to the interfaces of this host on
 /// trusted networks and to the InfiniBand or RoCE devices behind them; without other hosts, to
-/// loopback. bad_config, with what to set: this host is on no trusted network, or the interfaces
-/// are of several InfiniBand partitions. Reads only `sys`, which is for tests.
+/// loopback. bad_config, with what to set: this host is not on each of the trusted networks (so
+/// another host may be on others, and not reach it), or the interfaces are of several InfiniBand
+/// partitions. Reads only `sys`, which is for tests.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 Result<Variables> nccl_variables(bool other_hosts, const std::string& trusted_networks,
                                  std::span<const InterfaceAddress> addresses,

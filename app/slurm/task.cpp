@@ -113,13 +113,16 @@ Status check_task_count(RunStart& start, const slurm::Task& task) {
   return {};
 }
 
-/// Refuses GPUs on a host whose interfaces are on no trusted network, if the configuration names one.
+bool spans_hosts(const slurm::Task& task) {
+  return task.tasks_on_host < task.tasks;
+}
+
+/// Refuses GPUs on a host that is not on every trusted network of the configuration.
 Status check_gpu_network(const Config& config, const slurm::Task& task) {
   const std::string& trusted = config.transport.trusted_networks;
-  const bool other_hosts = task.tasks_on_host < task.tasks;
-  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(other_hosts, trusted))
+  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(spans_hosts(task), trusted))
     return {};
-  return nccl_variables(other_hosts, trusted, local_addresses()).status();
+  return nccl_variables(spans_hosts(task), trusted, local_addresses()).status();
 }
 
 /// Passes one signal to the agent that this process has received and not passed on yet.

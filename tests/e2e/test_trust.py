@@ -123,7 +123,7 @@ class Network(Case):
 
 
 class GpuNetwork(Case):
-    def test_gpus_of_two_hosts_need_every_host_on_a_trusted_network_if_one_is_named(self):
+    def test_gpus_of_two_hosts_need_every_host_on_each_trusted_network_that_is_named(self):
         """Two tasks on two hosts, as srun describes them to the first."""
         environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "0",
                        "SLURM_JOB_ID": "80", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -131,8 +131,8 @@ class GpuNetwork(Case):
                                "--train.max_steps=2", "--cluster.device=cuda", "--transport.trusted_networks=198.51.100.0/24"],
                               env=environment, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 78, done.stderr)
-        self.assertIn("this host is on no network of transport.trusted_networks (198.51.100.0/24)", done.stderr)
-        self.assertIn("name a network that every host is on, or none", done.stderr)
+        self.assertIn("this host is not on 198.51.100.0/24 of transport.trusted_networks (198.51.100.0/24)", done.stderr)
+        self.assertIn("name only networks that every host is on, or none", done.stderr)
         self.assertFalse((self.folder / "run/control").exists())
 
 

@@ -255,7 +255,7 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
 /// Null: the member is on this host.
 RemoteWorker* DataPlaneImpl::worker_of(const Member& member) const {
   if (member.shared) return nullptr;
-  return share_trusted_network(own_, member.address) ? ucx_ : stream_;
+  return use_ucx(own_, member.address) ? ucx_ : stream_;
 }
 
 /// A channel in each worker that reaches a member.

@@ -1,6 +1,5 @@
 #include "transport/collective/plane_address.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <sstream>
 
@@ -68,9 +67,8 @@ std::optional<PlaneAddress> decode_plane(std::span<const uint8_t> in) {
   return plain ? std::optional(address) : std::nullopt;
 }
 
-bool share_trusted_network(const PlaneAddress& a, const PlaneAddress& b) {
-  return !a.ucx.empty() && !b.ucx.empty() &&
-         std::ranges::any_of(a.trusted, [&](const auto& name) { return b.trusted.contains(name); });
+bool use_ucx(const PlaneAddress& a, const PlaneAddress& b) {
+  return !a.ucx.empty() && !b.ucx.empty() && a.trusted == b.trusted;
 }
 
 }  // namespace simplescale::collective

@@ -23,7 +23,9 @@ std::vector<uint8_t> encode_plane(const PlaneAddress& address);
 /// Nothing if the bytes are not exactly one address.
 std::optional<PlaneAddress> decode_plane(std::span<const uint8_t> bytes);
 
-/// True if the two planes use UCX with each other; both decide alike.
-bool share_trusted_network(const PlaneAddress& a, const PlaneAddress& b);
+/// True if the two planes use UCX with each other; both decide alike. Their hosts must lie on the
+/// same trusted networks: UCX may choose any address of the other host, and from a host that is not
+/// on its network the way there may lead through networks that nobody trusts.
+bool use_ucx(const PlaneAddress& a, const PlaneAddress& b);
 
 }  // namespace simplescale::collective

@@ -16,20 +16,18 @@ Result<Workers> make_workers(const std::string& key, bool network,
   SS_ASSIGN(const auto networks, parse_trusted_networks(trusted_networks));
   if (!network) return workers;
   SS_ASSIGN(workers.stream, StreamWorker::create(key, ring));
-  const auto found = trusted_interfaces(networks, local_addresses());
-  if (found.empty()) {
-    if (!networks.empty())
-      log::warn(
-          "no interface of this host lies on transport.trusted_networks ({}): its collectives with "
-          "other hosts go over encrypted TCP",
-          trusted_networks);
-    return workers;
-  }
   std::vector<std::string> interfaces;
-  for (const auto& [name, interface] : found) {
+  for (const auto& [name, interface] : trusted_interfaces(networks, local_addresses())) {
     workers.trusted.insert(name);
     interfaces.push_back(interface);
   }
+  for (const TrustedNetwork& network : networks)
+    if (!workers.trusted.contains(network.name))
+      log::warn(
+          "no interface of this host lies on {} of transport.trusted_networks: its collectives "
+          "with hosts that lie there go over encrypted TCP",
+          network.name);
+  if (interfaces.empty()) return workers;
   SS_ASSIGN(workers.ucx, UcxWorker::create(ring, interfaces));
   return workers;
 }
