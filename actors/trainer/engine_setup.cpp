@@ -51,16 +51,23 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   return o;
 }
 
-size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
+DataPlaneOptions plane_options(const Config& config, const Plan& plan,
+                               std::optional<DeviceTransport> device) {
+  DataPlaneOptions o;
+  o.communicators = 6;  // shard, replicate, transfers; twice, for the generation before
+  o.trusted_networks = config.transport.trusted_networks;
+  o.arena_bytes = size_t{8} << 20;
+  if (device == DeviceTransport::nccl) return o;
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
   const EngineOptions options = engine_options(config, plan);
   size_t most = 0;  // with fewer groups, each has more rows and needs more partial sums
   for (size_t g = 1; g <= groups; ++g)
-    most = std::max(
-        most, buffer_plan(options, g, shards, host_memory).bytes(config.train.precision, total));
-  return most + (size_t{8} << 20);
+    most = std::max(most,
+                    buffer_plan(options, g, shards, !device).bytes(config.train.precision, total));
+  o.arena_bytes += most;
+  return o;
 }
 
 }  // namespace simplescale

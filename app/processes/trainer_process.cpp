@@ -30,8 +30,6 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kCommunicators = 6;  // shard, replicate, transfers; twice, for the generation before
-
 /// Keeps NCCL away from networks that nobody trusts. Call it before choose_gpu(), which loads NCCL.
 /// bad_config: NCCL may be used, but this host is on none of its networks.
 Status limit_nccl(const Config& config) {
@@ -86,15 +84,12 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
                            const std::optional<DevicePlaneOptions>& device) {
   std::string file_name = o.process;
   std::replace(file_name.begin(), file_name.end(), '/', '.');
-  DataPlaneOptions options;
+  DataPlaneOptions options =
+      plane_options(config, plan, device ? std::optional(device->transport) : std::nullopt);
   options.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
   options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
-  options.communicators = kCommunicators;
   options.network = has_other_hosts();
-  options.trusted_networks = config.transport.trusted_networks;
   SS_ASSIGN(options.key, read_run_key(RunFolder{o.run}));
-  if (!device || device->transport == DeviceTransport::staged)
-    options.arena_bytes = arena_bytes(config, plan, !device);
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),
                                    options.shm_prefix + "-trace");
       !status.ok())

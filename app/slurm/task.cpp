@@ -173,6 +173,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   input.writes_checkpoints = task.task == 0;
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
+  input.staged = !nccl_is_allowed(spans_hosts(task), config.transport.trusted_networks);
   // Refuses a folder of something else before anything is written. Once `control` exists, another
   // task may already be preparing the run.
   if (!fs::exists(run.control()))

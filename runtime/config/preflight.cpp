@@ -93,7 +93,7 @@ Status check_disk(const Config& config, const Plan& plan) {
 }
 
 Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
-  const uint64_t needed = shared_memory_bytes(config, plan, input.trainers_on_host);
+  const uint64_t needed = host_needs(config, plan, input.trainers_on_host, input.staged).shared;
   const uint64_t free = free_bytes(input.shared_memory_folder);
   if (free >= needed) return {};
   return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
@@ -136,7 +136,7 @@ int cores_of(const PreflightInput& input) {
 /// machine.
 Status check_processes(const Config& config, const Plan& plan, const PreflightInput& input) {
   if (input.oversubscribe) return {};
-  const HostNeeds needs = host_needs(config, plan, input.trainers_on_host);
+  const HostNeeds needs = host_needs(config, plan, input.trainers_on_host, input.staged);
   const int cores = cores_of(input);
   const uint64_t memory = input.host_memory > 0 ? input.host_memory : memory_of_host();
   const bool crowd = needs.processes() > static_cast<int64_t>(cores) * processes_per_core_max;
@@ -241,46 +241,47 @@ uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan) {
   return (kept + permanent + 1) * checkpoint_bytes(plan);
 }
 
-uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainers) {
-  const Topology& t = plan.topology;
-  const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
-  const uint64_t arenas = config.cluster.device == DeviceKind::cuda
-                              ? 0
-                              : plan.memory.parameters + plan.memory.gradients;
-  const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
-  const uint64_t ring =
-      static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
-  // Copies of other nodes' shards, assuming that they are spread evenly. Without a node outside the
-  // only cell, each node also keeps copies of its own shards (PEER-1).
-  const bool inside = t.cells() == 1 && config.cluster.spares == 0;
-  const int kept =
-      peer_every_steps(config, t) > 0 ? std::min(trainers, t.shards) * (inside ? 2 : 1) : 0;
-  const uint64_t states = 2 * plan.state_bytes() * own;  // both sides
-  return static_cast<uint64_t>(trainers) * (states + arenas + ring) +
-         static_cast<uint64_t>(kept) * states;
-}
-
-HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
+HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool staged) {
   // Measured private memory of a trainer with a tiny model, of an agent after some minutes, and of
   // a supervisor.
   constexpr uint64_t trainer_bytes = uint64_t{100} << 20, agent_bytes = uint64_t{35} << 20,
                      supervisor_bytes = uint64_t{10} << 20;
+  // Shared memory of data planes beside what engines allocate; tests/actors/trainer compares.
+  constexpr uint64_t trainer_plane_bytes = uint64_t{50} << 20,
+                     agent_plane_bytes = uint64_t{28} << 20, trace_event_bytes = 128;
   const Topology& t = plan.topology;
+  const bool gpus = config.cluster.device == DeviceKind::cuda;
   HostNeeds needs;
   needs.trainers = trainers;
   needs.nodes = (trainers + t.trainers_per_node - 1) / t.trainers_per_node;
   needs.warm = needs.nodes * static_cast<int>(config.supervision.warm_processes);
   needs.supervisors = needs.nodes > 1 ? 2 : 1;
-  needs.shared = shared_memory_bytes(config, plan, trainers);
+  const auto count = static_cast<uint64_t>(trainers), nodes = static_cast<uint64_t>(needs.nodes),
+             warm = static_cast<uint64_t>(needs.warm);
+
+  const uint64_t state =
+      plan.state_bytes() * shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
+  // With NCCL the engine's buffers have no copy in host memory.
+  const uint64_t arena =
+      gpus && !staged ? 0 : plan.memory.parameters + plan.memory.gradients + (gpus ? state : 0);
+  const uint64_t process = trainer_plane_bytes + arena +
+                           trace_event_bytes * static_cast<uint64_t>(config.metrics.trace_events);
+  const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
+  const uint64_t ring =
+      static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
+  // Copies of other nodes' shards, assuming that they are spread evenly. Without a node outside the
+  // only cell, each node also keeps copies of its own shards (PEER-1).
+  const bool peers = peer_every_steps(config, t) > 0;
+  const bool inside = t.cells() == 1 && config.cluster.spares == 0;
+  const auto kept =
+      static_cast<uint64_t>(peers ? std::min(trainers, t.shards) * (inside ? 2 : 1) : 0);
+  needs.shared = (count + kept) * 2 * state + count * ring + (count + warm) * process +
+                 nodes * agent_plane_bytes;
+
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
-  const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
-  const auto count = static_cast<uint64_t>(trainers);
-  if (peer_every_steps(config, t) > 0) needs.copies = count * 2 * plan.state_bytes() * own;
-  const uint64_t activations =
-      config.cluster.device == DeviceKind::cuda ? 0 : plan.memory.activations;
-  needs.private_ = needs.copies + count * (trainer_bytes + activations) +
-                   static_cast<uint64_t>(needs.warm) * trainer_bytes +
-                   static_cast<uint64_t>(needs.nodes) * agent_bytes +
+  if (peers) needs.copies = count * 2 * state;
+  needs.private_ = needs.copies + count * (trainer_bytes + (gpus ? 0 : plan.memory.activations)) +
+                   warm * trainer_bytes + nodes * agent_bytes +
                    static_cast<uint64_t>(needs.supervisors) * supervisor_bytes;
   return needs;
 }

@@ -18,6 +18,7 @@ struct PreflightInput {
   int trainers_on_host = 1;              // all trainers with shared memory on this host
   bool writes_checkpoints = true;        // this host checks folders, disk space and port
   bool prepares_data = false;            // data.folder is still to be written
+  bool staged = false;                   // collectives of GPUs go through host memory
   std::optional<uint64_t> train_tokens;  // if known
   std::string shared_memory_folder = "/dev/shm";
   bool oversubscribe = false;  // skips the check of processes and memory
@@ -28,13 +29,16 @@ struct PreflightInput {
 /// The processes of a run on one host, and the memory that they need.
 struct HostNeeds {
   int nodes = 0, trainers = 0, warm = 0, supervisors = 0;
-  uint64_t shared = 0;    // bytes: shared_memory_bytes()
+  // Bytes of shared memory: both sides of the states, copies of other nodes' shards, token rings,
+  // traces, and data planes. With staged collectives these hold all buffers of the engines.
+  uint64_t shared = 0;
   uint64_t copies = 0;    // bytes of peer copies that wait in the agents to be sent
   uint64_t private_ = 0;  // bytes of all processes, copies included
   int processes() const { return nodes + trainers + warm + supervisors; }
   uint64_t memory() const { return shared + private_; }
 };
-HostNeeds host_needs(const Config& config, const Plan& plan, int trainers);
+/// staged: see PreflightInput. "auto" counts as CPU.
+HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool staged = false);
 
 /// Processes per core that are accepted without oversubscribe: more are surely a mistake.
 constexpr int processes_per_core_max = 64;
@@ -59,9 +63,5 @@ Status check_log_rules(const Config& config);
 /// permanent_every_steps) and of the one being written.
 uint64_t checkpoint_bytes(const Plan& plan);
 uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan);
-
-/// Bytes of shared memory for `trainers` trainers: both sides of the state, gathered parameters and
-/// gradients, token rings, copies of other nodes' shards.
-uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainers);
 
 }  // namespace simplescale
