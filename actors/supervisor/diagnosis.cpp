@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/diagnosis/node_check.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/diagnostics/fleet.hpp"
 
 namespace simplescale {
@@ -63,8 +64,8 @@ std::vector<Examined> Diagnosis::take_due(const job::State& job, const Agents& a
 std::vector<Examined> Diagnosis::judge(const Reports& reports, const Agents& agents) {
   std::vector<MachineReport> machines, others;
   for (const auto& [name, checked] : reports) {
-    machines.push_back({name, from_json(json::parse(checked.report, nullptr, false)), "",
-                        shares_host(name, agents)});
+    machines.push_back(
+        {name, from_json(parse_json(checked.report)), "", shares_host(name, agents)});
     newest_[name] = to_json(machines.back().checks);
   }
   for (const auto& [name, checks] : newest_)

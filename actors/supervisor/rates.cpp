@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -19,7 +20,7 @@ std::string rates_text(const job::Rates& rates, double configured) {
 }
 
 Result<job::Rates> rates_of(const std::string& text, double configured) {
-  const json document = json::parse(text, nullptr, false);
+  const json document = parse_json(text);
   try {
     job::Rates rates;
     if (document.at("configured").get<double>() != configured) return rates;

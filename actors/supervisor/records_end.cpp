@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/parse_json.hpp"
+
 namespace simplescale {
 
 using nlohmann::json;
@@ -72,8 +74,7 @@ Result<Tail> read_tail(const std::string& path, uint64_t window) {
   // A window that does not begin with the file begins within a line.
   size_t from = begin == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;
   for (size_t to; (to = text.find('\n', from)) != std::string::npos; from = to + 1) {
-    json line = json::parse(text.begin() + static_cast<long>(from),
-                            text.begin() + static_cast<long>(to), nullptr, false);
+    json line = parse_json(std::string_view(text).substr(from, to - from));
     if (line.is_object()) tail.lines.push_back(std::move(line));
   }
   return tail;

@@ -20,6 +20,7 @@
 #include "app/report.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
@@ -61,7 +62,7 @@ Status check_is_run(const std::string& run) {
 Result<nlohmann::json> current_status(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
-  auto document = nlohmann::json::parse(text, nullptr, false);
+  auto document = parse_json(text);
   if (!document.is_object() || !document["supervisor"].is_object() || !document["nodes"].is_array())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   if (!document["state"].is_string())
@@ -151,7 +152,7 @@ std::string protection(const RunFolder& run) {
 /// What carries the run's messages and collectives, and what protects them (docs/security.md).
 void show_network(const RunFolder& run) {
   const auto text = read_text(run.supervisor());
-  const auto file = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  const auto file = text.ok() ? parse_json(*text) : nlohmann::json();
   if (!file.is_object() || !file.contains("address") || !file["address"].is_string()) return;
   const auto address = remote::parse_address(file["address"].get<std::string>());
   const auto supervisor = address.ok() ? stream::decode(address->worker) : std::nullopt;
@@ -169,7 +170,7 @@ void show_network(const RunFolder& run) {
 /// The address of the page, with its token, for users that may read control/.
 void show_page(const RunFolder& run) {
   const auto text = read_text(run.http());
-  const auto page = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  const auto page = text.ok() ? parse_json(*text) : nlohmann::json();
   if (page.is_object() && page.contains("url") && page["url"].is_string())
     terminal::print("page: %s\n", page["url"].get<std::string>().c_str());
   std::fflush(stdout);

@@ -25,6 +25,7 @@
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/run/run_state.hpp"
@@ -114,8 +115,7 @@ class Console {
     if (as_json)
       print(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
-      print(document ? render(words[0], json::parse(reply->json, nullptr, false))
-                     : printable(reply->text));
+      print(document ? render(words[0], parse_json(reply->json)) : printable(reply->text));
     return {};
   }
 
@@ -195,7 +195,7 @@ class Console {
   /// Waits until the requested checkpoint is saved, and prints which one it is. asked_at: as below.
   /// accepted: the supervisor's reply; it names the newest step at the request.
   Status saved(int64_t asked_at, const std::string& accepted, bool as_json) {
-    const json reply = json::parse(accepted, nullptr, false);
+    const json reply = parse_json(accepted);
     const uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
     while (!interrupted && std::chrono::steady_clock::now() < deadline) {

@@ -1,7 +1,9 @@
 #include "app/commands/run_events.hpp"
 
 #include <algorithm>
-#include <fstream>
+
+#include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -13,20 +15,20 @@ std::string text_of(const json& event, const char* key) {
 }
 
 int64_t size_of_events(const RunFolder& run) {
-  std::ifstream file(run.events(), std::ios::binary | std::ios::ate);
-  return file ? static_cast<int64_t>(file.tellg()) : 0;
+  std::ifstream file = open_lines(run.events());
+  return file.is_open() ? static_cast<int64_t>(file.seekg(0, std::ios::end).tellg()) : 0;
 }
 
 std::vector<json> events_from(const RunFolder& run, int64_t from) {
   std::vector<json> list;
-  std::ifstream file(run.events(), std::ios::binary);
+  std::ifstream file = open_lines(run.events());
   std::string line;
   if (from > 0) {
     file.seekg(from - 1);
     std::getline(file, line);  // skips to the next beginning of a line
   }
   while (std::getline(file, line)) {
-    json event = json::parse(line, nullptr, false);
+    json event = parse_json(line);
     if (event.is_object()) list.push_back(std::move(event));
   }
   return list;

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/parse_json.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -25,7 +27,7 @@ SupervisorClient::~SupervisorClient() {
 
 Status SupervisorClient::connect() {
   SS_ASSIGN(const std::string text, read_text(run_.supervisor()));
-  const auto document = nlohmann::json::parse(text, nullptr, false);
+  const auto document = parse_json(text);
   if (!document.is_object() || !document.contains("address") || !document["address"].is_string() ||
       !document.contains("instance") || !document["instance"].is_string())
     return Status(Code::bad_data, run_.supervisor() + " is damaged");

@@ -12,6 +12,7 @@
 
 #include "actors/supervisor/journal.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
@@ -191,7 +192,7 @@ std::string manifest_path(const RunFolder& run) {
 
 json read_starts(const RunFolder& run) {
   const auto text = read_text(manifest_path(run));
-  return text.ok() ? json::parse(*text, nullptr, false) : json();
+  return text.ok() ? parse_json(*text) : json();
 }
 
 }  // namespace

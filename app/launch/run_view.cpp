@@ -10,6 +10,7 @@
 
 #include "app/launch/command_line.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -83,7 +84,7 @@ void RunView::show_page() {
   if (page_shown_ || last_step_ == 0) return;
   page_shown_ = true;
   const auto text = read_text(run_.http());
-  const json where = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json where = text.ok() ? parse_json(*text) : json();
   if (where.is_object() && where.contains("url") && where["url"].is_string())
     line_.print_line("the run's page: " + where["url"].get<std::string>());
 }
@@ -96,7 +97,7 @@ void RunView::show_stall() {
   std::ifstream file(run_.status());
   std::string head;  // all but the nodes
   if (!std::getline(file, head)) return;
-  const json status = json::parse(head + "]}", nullptr, false);
+  const json status = parse_json(head + "]}");
   if (!status.is_object() || !status.value("stall", json()).is_object()) return;
   const std::string sentence = status["stall"].value("sentence", "");
   if (line_.terminal())
@@ -112,7 +113,7 @@ void RunView::draw_step(const std::string& text) {
 }
 
 void RunView::on_step(const std::string& text) {
-  const json m = json::parse(text, nullptr, false);
+  const json m = parse_json(text);
   if (!m.is_object() || !m["loss"].is_number()) return;
   const double loss = m["loss"];
   last_step_ = m["step"];
@@ -143,7 +144,7 @@ void RunView::on_step(const std::string& text) {
 }
 
 void RunView::on_event(const std::string& text) {
-  const json e = json::parse(text, nullptr, false);
+  const json e = parse_json(text);
   if (!e.is_object()) return;
   const std::string kind = e.value("kind", ""), reason = e.value("reason", "");
   if (kind == "validated" && e.contains("val_loss") && e["val_loss"].is_number()) {

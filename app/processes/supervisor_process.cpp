@@ -28,6 +28,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
@@ -73,7 +74,7 @@ Result<FoundCheckpoint> find_newest_checkpoint(const RunFolder& run, const std::
 
 /// "step 100 of FOLDER" if the checkpoint was copied from another run; otherwise "".
 std::string parent_of(const CheckpointInfo& info) {
-  const auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  const auto facts = parse_json(info.resume);
   if (!facts.is_object() || !facts.contains("from")) return "";
   return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
 }

@@ -18,6 +18,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
@@ -95,7 +96,7 @@ int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code
 
 slurm::Requeues read_requeues(const RunFolder& run) {
   const auto text = read_text(requeues_file(run));
-  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json document = text.ok() ? parse_json(*text) : json();
   slurm::Requeues before;
   if (!document.is_object()) return before;
   try {
@@ -116,7 +117,7 @@ std::vector<std::string> failed_nodes(const RunFolder& run, const std::string& j
   if (!text.ok()) return names;
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
-    const json document = json::parse(line, nullptr, false);
+    const json document = parse_json(line);
     if (!document.is_object() || !document.contains("job") || document["job"] != job ||
         !document.contains("host") || !document["host"].is_string())
       continue;
@@ -162,7 +163,7 @@ Status record_failed_node(const std::string& run, const json& line) {
 std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
   std::vector<slurm::LastKnownNode> nodes;
   const auto text = read_text(run.status());
-  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json document = text.ok() ? parse_json(*text) : json();
   if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
     return nodes;
   for (const json& node : document["nodes"]) {

@@ -17,6 +17,7 @@
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
@@ -75,7 +76,7 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   while (true) {
     if (fs::exists(files.ready)) return {};
     if (auto text = read_text(files.failed); text.ok()) {
-      const auto document = nlohmann::json::parse(*text, nullptr, false);
+      const auto document = parse_json(*text);
       if (!document.is_object()) return Status(Code::requeue, files.failed + " is damaged");
       const unsigned code = document.value("code", 0U);
       return Status(is_code(code) && code != 0 ? static_cast<Code>(code) : Code::internal,

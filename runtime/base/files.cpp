@@ -46,6 +46,12 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
+std::ifstream open_lines(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored) ? std::ifstream(path, std::ios::binary)
+                                                         : std::ifstream();
+}
+
 Status publish_file(const std::string& temporary, const std::string& path) {
   SS_RETURN_IF_ERROR(sync_path(temporary));
   if (::rename(temporary.c_str(), path.c_str()) != 0)

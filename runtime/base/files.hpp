@@ -3,6 +3,7 @@
 // no actor may call it.
 #pragma once
 
+#include <fstream>
 #include <string>
 
 #include "runtime/base/status.hpp"
@@ -11,6 +12,9 @@ namespace simplescale {
 
 /// The contents of a small file. not_found: no such file; bad_data: it is a pipe or a device; io.
 Result<std::string> read_text(const std::string& path);
+/// A stream that reads a file of any size. Not open if there is no such file, or if it is a pipe or
+/// a device: reading these may never end.
+std::ifstream open_lines(const std::string& path);
 /// Writes `path`.part and renames it to `path`, so that readers see the old or the new contents.
 /// not_found: there is no such folder; io.
 Status write_file_atomic(const std::string& path, const std::string& contents);

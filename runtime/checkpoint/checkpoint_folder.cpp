@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 
@@ -14,14 +15,14 @@ using namespace checkpoint_format;
 namespace fs = std::filesystem;
 
 uint64_t generation_of(const CheckpointInfo& info) {
-  const auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  const auto facts = parse_json(info.resume);
   const bool known =
       facts.is_object() && facts.contains("generation") && facts["generation"].is_number_unsigned();
   return known ? facts["generation"].get<uint64_t>() : 0;
 }
 
 void set_generation(CheckpointInfo& info, uint64_t generation) {
-  auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  auto facts = parse_json(info.resume);
   if (!facts.is_object()) return;  // write_manifest() reports it
   facts["generation"] = generation;
   info.resume = facts.dump();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
@@ -54,7 +55,7 @@ Status write_new_file(FileOps& ops, const std::string& path, const std::string& 
 /// Checks that all shard files are there, then writes tokenizer and manifest and syncs the folder.
 Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
                       std::vector<ShardRecord> records, FileOps& ops) {
-  if (const auto resume = nlohmann::json::parse(info.resume, nullptr, false); !resume.is_object())
+  if (const auto resume = parse_json(info.resume); !resume.is_object())
     return {Code::internal, "checkpoint: resume facts are not a JSON object"};
   Manifest manifest{info, {}, {}};
   std::sort(records.begin(), records.end(),

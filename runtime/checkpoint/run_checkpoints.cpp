@@ -2,8 +2,8 @@
 
 #include <toml++/toml.h>
 #include <filesystem>
-#include <fstream>
 
+#include "runtime/base/files.hpp"
 #include "runtime/base/process.hpp"
 
 namespace simplescale {
@@ -42,7 +42,8 @@ Result<Owner> read_owner(const std::string& path) {
 
 std::string checkpoints_of(const RunFolder& run) {
   try {
-    const toml::table config = toml::parse_file(run.config());
+    const auto text = read_text(run.config());
+    const toml::table config = toml::parse(text.ok() ? *text : "");
     const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
     if (fs::path(folder).is_absolute()) return folder;
   } catch (const toml::parse_error&) {  // missing or damaged
@@ -52,7 +53,7 @@ std::string checkpoints_of(const RunFolder& run) {
 
 Status check_never_saved(const RunFolder& run, const std::string& folder) {
   const std::string path = run.path + "/events.jsonl";
-  std::ifstream events(path);
+  std::ifstream events = open_lines(path);
   for (std::string line; std::getline(events, line);)
     if (line.find("\"checkpoint_saved\"") != std::string::npos)
       return Status(Code::io, folder + ": there is no checkpoint, but " + path +

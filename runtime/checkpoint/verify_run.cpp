@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
+#include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/metrics_lines.hpp"
@@ -58,14 +59,14 @@ class Section {
 std::optional<size_t> for_each_line(const std::string& path, const std::vector<const char*>& keys,
                                     Section& section,
                                     const std::function<void(const json&, size_t line)>& visit) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
+  std::ifstream file = open_lines(path);
+  if (!file.is_open()) return std::nullopt;
   std::string text;
   size_t line = 0;
   while (std::getline(file, text)) {
     ++line;
     const std::string at = "line " + std::to_string(line) + ": ";
-    const json value = json::parse(text, nullptr, false);
+    const json value = parse_json(text);
     if (file.eof() && !value.is_object()) {
       section.note(at + "incomplete: a process was killed while it wrote the line");
       return line - 1;
@@ -122,7 +123,7 @@ NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& rep
 /// The step that the run began with: 0, or that of its parent (run.with_optimizer).
 uint64_t first_step(const std::string& run) {
   const auto text = read_text(RunFolder{run}.control() + "/manifest.json");
-  const json manifest = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json manifest = text.ok() ? parse_json(*text) : json();
   const json::json_pointer step("/starts/0/from/step");
   return manifest.is_object() && manifest.contains(step) && manifest[step].is_number_unsigned()
              ? manifest[step].get<uint64_t>()
@@ -324,7 +325,8 @@ Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& tr
   bool ledger = true;
   SkippedSamples skipped;
   try {
-    const toml::table config = toml::parse_file(config_path);
+    const auto text = read_text(config_path);
+    const toml::table config = toml::parse(text.ok() ? *text : "");
     global_batch = config["train"]["global_batch_size"].value_or(int64_t{0});
     ledger = config["data"]["ledger"].value_or(true);
     SS_ASSIGN(skipped, SkippedSamples::parse(config["data"]["skip_samples"].value_or("")));

@@ -3,6 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
+
 namespace simplescale {
 
 using nlohmann::json;
@@ -36,7 +39,7 @@ std::optional<double> MetricsRow::find(const std::string& name) const {
 }
 
 std::optional<MetricsRow> parse_metrics(const std::string& text) {
-  const json line = json::parse(text, nullptr, false);
+  const json line = parse_json(text);
   if (!line.is_object()) return std::nullopt;
   const auto step = whole(line, "step"), generation = whole(line, "generation");
   if (!step || !generation) return std::nullopt;
@@ -59,14 +62,14 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
 }
 
 std::optional<Recovery> parse_recovery(const std::string& text) {
-  const json line = json::parse(text, nullptr, false);
+  const json line = parse_json(text);
   if (!line.is_object() || word(line, "kind") != "recovered") return std::nullopt;
   return Recovery{real(line, "time").value_or(0), real(line, "ms").value_or(0),
                   whole(line, "step").value_or(0)};
 }
 
 bool LineFollower::next(std::string& line) {
-  if (!file_.is_open()) file_.open(path_);
+  if (!file_.is_open()) file_ = open_lines(path_);
   if (!file_.is_open()) return false;
   file_.clear();
   std::string text;
@@ -89,7 +92,7 @@ RunRecords read_records(const RunFolder& run) {
     records.rows.push_back(std::move(*row));
   }
   for (LineFollower lines(run.events()); lines.next(text);) {
-    const json line = json::parse(text, nullptr, false);
+    const json line = parse_json(text);
     if (!line.is_object()) continue;
     records.last_kind = word(line, "kind");
     if (records.begin_s == 0) records.begin_s = real(line, "time").value_or(0);

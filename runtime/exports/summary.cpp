@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/run/run_state.hpp"
@@ -24,7 +25,7 @@ using nlohmann::json;
 
 json read_json(const std::string& path) {
   const auto text = read_text(path);
-  return text.ok() ? json::parse(*text, nullptr, false) : json();
+  return text.ok() ? parse_json(*text) : json();
 }
 
 std::string state_of(const RunFolder& run, const RunSummary& summary) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/parse_json.hpp"
 #include "runtime/exports/chrome_trace.hpp"
 #include "runtime/exports/records.hpp"
 #include "runtime/exports/trace_clocks.hpp"
@@ -53,7 +54,7 @@ std::vector<Line> parse_events(const std::vector<std::string>& texts, int64_t be
                                int64_t end_ns) {
   std::vector<Line> lines;
   for (const std::string& text : texts) {
-    json fields = json::parse(text, nullptr, false);
+    json fields = parse_json(text);
     const auto time = fields.is_object() ? fields.find("time") : fields.end();
     if (!fields.is_object() || time == fields.end() || !time->is_number()) continue;
     const double s = time->get<double>();

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -100,7 +100,7 @@ Status read_event(const json& line, TracePart& part) {
 }
 
 Status read_line(const std::string& text, bool first, TracePart& part) {
-  const json line = json::parse(text, nullptr, false);
+  const json line = parse_json(text);
   if (line.is_discarded()) return {Code::bad_data, "not JSON"};
   try {
     if (!first) return line.is_array() ? read_event(line, part) : read_process(line, part);
@@ -109,8 +109,8 @@ Status read_line(const std::string& text, bool first, TracePart& part) {
     line.at("host").get_to(part.host);
     line.at("begin_ns").get_to(part.begin_ns);
     line.at("end_ns").get_to(part.end_ns);
-  } catch (const json::exception& e) {
-    return {Code::bad_data, e.what()};
+  } catch (const json::exception&) {
+    return {Code::bad_data, "a value is missing or of another type"};
   }
   return {};
 }
@@ -154,8 +154,8 @@ void write_own_trace(const RunFolder& run, const TraceWindow& window, const std:
 }
 
 Result<TracePart> read_trace_part(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Status(Code::not_found, "cannot read " + path);
+  std::ifstream file = open_lines(path);
+  if (!file.is_open()) return Status(Code::not_found, "cannot read " + path);
   TracePart part;
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/parse_json.hpp"
 #include "runtime/run/run_key.hpp"
 
 namespace simplescale {
@@ -61,7 +62,7 @@ bool has_token(const std::string& authorization, const std::string& parameter,
 Result<std::string> page_token(const RunFolder& run) {
   if (check_own(run.http()).ok()) {
     const auto text = read_text(run.http());
-    const auto page = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+    const auto page = text.ok() ? parse_json(*text) : nlohmann::json();
     if (page.is_object() && page.contains("token") && page["token"].is_string())
       if (std::string token = page["token"]; is_token(token)) return token;
   }

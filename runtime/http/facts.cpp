@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/http/lines.hpp"
 #include "runtime/http/page.hpp"
 
@@ -68,7 +69,7 @@ json checkpoints_of(const std::string& folder) {
 json starts_of(const RunFolder& run) {
   json list = json::array();
   const auto text = read_text(run.control() + "/manifest.json");
-  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json document = text.ok() ? parse_json(*text) : json();
   if (!document.is_object() || !document.contains("starts")) return list;
   for (const json& start : document["starts"]) {
     if (!start.is_object()) continue;
@@ -100,8 +101,7 @@ json records(const std::string& path, const LineRange& range) {
   json list = json::array();
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    json line = json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                            text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    json line = parse_json(std::string_view(text).substr(begin, end - begin));
     if (line.is_object()) list.push_back(std::move(line));
     begin = end + 1;
   }
@@ -150,12 +150,12 @@ std::string without_key(const RunFolder& run, std::string text) {
 
 std::string report_page(const RunFolder& run, const std::string& checkpoints,
                         const std::string& status) {
-  json data = {{"status", json::parse(status, nullptr, false)},
+  json data = {{"status", parse_json(status)},
                {"metrics", records(run.metrics(), {.spread = kMetricsMax})},
                {"events", records(run.events(), {.last = kEventsBytes})},
                {"health", records(run.health(), {.spread = kHealthMax})},
                {"config", shown_config(run)},
-               {"facts", json::parse(run_facts(run, checkpoints), nullptr, false)},
+               {"facts", parse_json(run_facts(run, checkpoints))},
                {"logs", json::object()}};
   for (const json& name : data["facts"]["logs"]) {
     if (data["logs"].size() >= kLogsMax) break;

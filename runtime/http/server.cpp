@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/http/access.hpp"
 #include "runtime/http/connections.hpp"
 #include "runtime/http/facts.hpp"
@@ -26,7 +27,7 @@ constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
   const auto text = read_text(run.status());
-  return text.ok() ? json::parse(*text, nullptr, false) : json();
+  return text.ok() ? parse_json(*text) : json();
 }
 
 /// The last complete line of a file as JSON; null without one.
@@ -41,7 +42,7 @@ json last_line(const std::string& path) {
   if (end == std::string::npos || end == 0) return {};
   const size_t before = text.rfind('\n', end - 1);
   const size_t begin = before == std::string::npos ? 0 : before + 1;
-  const json line = json::parse(text.substr(begin, end - begin), nullptr, false);
+  const json line = parse_json(text.substr(begin, end - begin));
   return line.is_discarded() ? json() : line;
 }
 

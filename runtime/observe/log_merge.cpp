@@ -17,6 +17,8 @@ constexpr size_t kRecordBytesMax = 256 << 10;  // a longer one is returned in pa
 constexpr std::string_view kStamp = "0000-00-00T00:00:00.000";
 
 int open_to_read(const std::string& path) {
+  std::error_code ignored;  // a pipe may block, and a device may have no end
+  if (!std::filesystem::is_regular_file(path, ignored)) return -1;
   return open(path.c_str(), O_RDONLY | O_CLOEXEC);
 }
 

@@ -45,8 +45,8 @@ Result<AgentLock> AgentLock::exclude(const RunFolder& run) {
 
 bool agents_live(const RunFolder& run) {
   // NFS needs a descriptor for writing; other file systems do not.
-  int fd = open(path_of(run).c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) fd = open(path_of(run).c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = open(path_of(run).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) fd = open(path_of(run).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return false;
   const bool held = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd);
@@ -54,7 +54,7 @@ bool agents_live(const RunFolder& run) {
 }
 
 bool launcher_lives(const RunFolder& run) {
-  const int fd = open((run.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open((run.control() + "/lock").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return errno != ENOENT && errno != ENOTDIR;  // it may live
   const bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd);

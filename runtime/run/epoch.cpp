@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
 
@@ -90,7 +91,7 @@ Result<Epoch> EpochFiles::newest() const {
     epoch.number = std::max(epoch.number, number_after(name, prefix_));
   if (epoch.number == 0) return epoch;
   const auto text = read_text(path(epoch.number));
-  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json page = text.ok() ? parse_json(*text) : json();
   if (!page.is_object()) return epoch;
   try {
     epoch.node = page.value("node", "");

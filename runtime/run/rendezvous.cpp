@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/run/run_key.hpp"
 
 namespace simplescale {
@@ -118,7 +119,7 @@ std::set<int> Rendezvous::wait(const std::string& stage,
 
 nlohmann::json Rendezvous::read(const std::string& stage, int task) const {
   const auto text = read_text(path(stage, task));
-  const auto document = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  const auto document = text.ok() ? parse_json(*text) : nlohmann::json();
   return document.is_discarded() ? nlohmann::json() : document;
 }
 
@@ -138,7 +139,7 @@ Result<nlohmann::json> Rendezvous::wait_conclusion() const {
     return Status(Code::deadline, "the task that claimed the conclusion in " + folder_.path +
                                       " has not written it");
   SS_ASSIGN(const std::string text, read_text(file));
-  auto document = nlohmann::json::parse(text, nullptr, false);
+  auto document = parse_json(text);
   if (!document.is_object()) return Status(Code::bad_data, file + " is damaged");
   return document;
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -14,7 +15,7 @@ std::string instance_of(const RunFolder& run) {
 std::optional<RunEnd> end_of(const RunFolder& run) {
   const auto text = read_text(run.end());
   if (!text.ok()) return std::nullopt;
-  const auto document = nlohmann::json::parse(*text, nullptr, false);
+  const auto document = parse_json(*text);
   if (!document.is_object() || !document.contains("exit") || !document["exit"].is_number_integer())
     return std::nullopt;
   const auto word = [&](const char* key) {

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "runtime/base/files.hpp"
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 
 namespace simplescale {
@@ -29,10 +28,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream bytes;
-  if (!in || !(bytes << in.rdbuf())) return Status(Code::bad_data, "cannot read tokenizer " + path);
-  return from_bytes(bytes.str(), path);
+  const auto bytes = read_text(path);
+  if (!bytes.ok()) return Status(Code::bad_data, "cannot read tokenizer " + path);
+  return from_bytes(*bytes, path);
 }
 
 Result<Tokenizer> Tokenizer::from_bytes(const std::string& bytes, const std::string& name) {

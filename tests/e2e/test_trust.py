@@ -162,6 +162,31 @@ class Terminal(Case):
                 shown += text
         self.assertIn(b"?]0;title??[2J", shown)
 
+    def test_no_command_is_ended_by_deep_json_in_a_folder_of_somebody_else(self):
+        """Values are copied and printed recursively: 400,000 levels overflowed the stack."""
+        deep = "[" * 400_000 + "]" * 400_000
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        for file in ("events.jsonl", "metrics.jsonl", "health.jsonl", "control/status.json", "control/supervisor.json", "control/end.json"):
+            path = run / file
+            text = path.read_text().rstrip() if path.exists() else '{"a": 1}'
+            path.write_text("\n".join(f'{line[:-1]}, "deep": {deep}, "actions": {deep}}}' for line in text.splitlines()) + "\n")
+        for words in (["status", run], ["status", run, "--json"], ["logs", run], ["runs", self.folder], ["report", run], ["trace", run],
+                      *(["console", run, "-c", what] for what in ("status", "tree", "events", "why", "why 1"))):
+            done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
+            self.assertIn(done.returncode, range(128), words)
+
+    def test_no_command_waits_for_a_pipe_or_reads_a_device_in_a_folder_of_somebody_else(self):
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        (run / "logs").mkdir(exist_ok=True)
+        for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+            for file in ("events.jsonl", "metrics.jsonl", "ledger.jsonl", "config.toml", "control/status.json", "control/lock", "logs/n0.log"):
+                (run / file).unlink(missing_ok=True)
+                make(run / file)
+            for words in (["status", run], ["logs", run], ["runs", self.folder], ["verify", run], ["digest", run], ["plot", run], ["trace", run],
+                          *(["console", run, "-c", what] for what in ("events", "why"))):
+                done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
+                self.assertIn(done.returncode, range(128), words)
+
     def spoiled(self, value):
         """The document with hostile bytes in each text that is not a time or a state of the run."""
         if isinstance(value, dict):
