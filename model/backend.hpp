@@ -19,6 +19,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/block_tree.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
@@ -154,9 +155,10 @@ class Backend {
   // --- Element-wise work on a shard ---
   /// to[i] = from[i], rounded to the precision.
   virtual void cast(const float* from, void* to, size_t count) = 0;
-  /// sums[b] = sum of the squares of block b of kShardAlign elements, in double; the order of the
-  /// additions is fixed per backend. count: a multiple of kShardAlign. sums: host memory.
-  virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
+  /// sums[i] = sum of the squares of the elements of trees[i], in double: of each block, in an order
+  /// that is fixed per backend; then of the blocks, in tree order. trees: in the order of their
+  /// blocks, disjoint. sums: host memory.
+  virtual void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) = 0;
   /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory; equals the hash of
   /// a copy in host memory. Its parts have a multiple of kShardAlign elements. Waits for all calls
   /// so far.

@@ -146,12 +146,17 @@ void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
 }
 
 template <class T>
-void CpuBackend<T>::block_square_sums(const float* values, size_t count, double* sums) {
+void CpuBackend<T>::square_sums(const float* values, std::span<const BlockTree> trees,
+                                double* sums) {
   constexpr auto kBlock = static_cast<int64_t>(kShardAlign);
-  SS_ASSERT(count % kShardAlign == 0);
-  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
-    shard_kernel_.square_sums(n / kBlock, values + first, sums + first / kBlock);
+  if (trees.empty()) return;
+  const int64_t blocks = trees.back().first + trees.back().blocks();
+  square_sums_.resize(static_cast<size_t>(blocks));
+  for_elements(pool_, blocks * kBlock, [&](int64_t first, int64_t n) {
+    shard_kernel_.square_sums(n / kBlock, values + first, square_sums_.data() + first / kBlock);
   });
+  for (const BlockTree& tree : trees)
+    *sums++ = sum_in_tree_order(square_sums_.data() + tree.first, tree.blocks());
 }
 
 template <class T>

@@ -56,7 +56,7 @@ class CpuBackend final : public LlamaBackend {
   void logits(const void* params, const void* tied, float* logits) override;
 
   void cast(const float* from, void* to, size_t count) override;
-  void block_square_sums(const float* values, size_t count, double* sums) override;
+  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
              float* to_params, void* to_avg, void* to_avg_sq) override;
@@ -179,6 +179,7 @@ class CpuBackend final : public LlamaBackend {
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
   int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
   Documents documents_;                             // of the micro-batch
+  std::vector<double> square_sums_;                 // of blocks, for square_sums()
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
   int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none

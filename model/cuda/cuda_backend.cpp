@@ -197,15 +197,21 @@ void* CudaBackend<T>::results(size_t bytes) {
 }
 
 template <class T>
-void CudaBackend<T>::block_square_sums(const float* values, size_t count, double* sums) {
+void CudaBackend<T>::square_sums(const float* values, std::span<const BlockTree> trees,
+                                 double* sums) {
   static_assert(kShardAlign == 1024, "the kernel's block");
-  SS_ASSERT(count % kShardAlign == 0);
-  const size_t blocks = count / kShardAlign, bytes = blocks * sizeof(double);
-  auto* device = static_cast<double*>(results(bytes));
-  SS_CUDA(cuda::block_square_sums(stream_, static_cast<int64_t>(blocks), values, device));
-  void* pinned = pinned_results_.reserve(bytes);
-  copy_to_host(pinned, device, bytes);
-  std::copy_n(static_cast<const double*>(pinned), blocks, sums);
+  if (trees.empty()) return;
+  const int64_t blocks = trees.back().first + trees.back().blocks();
+  auto* of_blocks = static_cast<double*>(results(static_cast<size_t>(blocks) * sizeof(double)));
+  // The device reads the trees and writes their sums in pinned memory: a few kilobytes.
+  auto* pinned = static_cast<BlockTree*>(
+      pinned_results_.reserve(trees.size() * (sizeof(BlockTree) + sizeof(double))));
+  std::ranges::copy(trees, pinned);
+  auto* of_trees = reinterpret_cast<double*>(pinned + trees.size());
+  SS_CUDA(block_square_sums(stream_, blocks, values, of_blocks));
+  SS_CUDA(tree_sums(stream_, static_cast<int64_t>(trees.size()), pinned, of_blocks, of_trees));
+  synchronize();
+  std::copy_n(of_trees, trees.size(), sums);
 }
 
 template <class T>

@@ -60,7 +60,7 @@ class CudaBackend final : public LlamaBackend {
   void logits(const void* params, const void* tied, float* logits) override;
 
   void cast(const float* from, void* to, size_t count) override;
-  void block_square_sums(const float* values, size_t count, double* sums) override;
+  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   Hash128 state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,

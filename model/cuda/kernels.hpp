@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "runtime/training/block_tree.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
 
 namespace simplescale::cuda {
@@ -144,6 +145,10 @@ cudaError_t to_bf16(cudaStream_t stream, int64_t count, const float* from, Bf16*
 /// values: (blocks, 1024); sums: (blocks).
 cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* values,
                               double* sums);
+/// sums[i] = the sum of the values of trees[i] in tree order. values: one for each block of the
+/// shard; their contents are lost. trees, sums: (count), also in pinned host memory.
+cudaError_t tree_sums(cudaStream_t stream, int64_t count, const BlockTree* trees, double* values,
+                      double* sums);
 
 /// Elements per hashed block, as in runtime/training/state_hash.hpp.
 constexpr int64_t kHashBlock = int64_t{1} << 16;

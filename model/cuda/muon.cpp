@@ -52,7 +52,7 @@ void CudaBackend<T>::orthogonalize(int64_t rows, int64_t columns, void* matrix) 
   const int64_t blocks = (count + kShardAlign - 1) / int64_t{kShardAlign};
   const size_t bytes = static_cast<size_t>(blocks) * sizeof(double);
   auto* const device = static_cast<double*>(results(bytes));
-  SS_CUDA(square_sums(stream_, count, x, device));
+  SS_CUDA(cuda::square_sums(stream_, count, x, device));
   auto* const sums = static_cast<double*>(pinned_results_.reserve(bytes));
   copy_to_host(sums, device, bytes);
   double sum = 0;

@@ -33,6 +33,22 @@ __global__ void block_square_sums_kernel(int64_t blocks, const float* values, do
   if (lane == 0) sums[block] = sum;
 }
 
+/// A block of threads for each tree: as sum_in_tree_order().
+__global__ void tree_sums_kernel(const BlockTree* trees, double* values, double* sums) {
+  const BlockTree tree = trees[blockIdx.x];
+  double* at = values + tree.first;
+  for (int64_t half = (int64_t{1} << tree.level) / 2; half > 0; half /= 2) {
+    for (int64_t first = 0; first < half; first += blockDim.x) {
+      const int64_t i = first + threadIdx.x;
+      const double sum = i < half ? at[2 * i] + at[2 * i + 1] : 0;
+      __syncthreads();  // all threads have read: what is written next was read in this round
+      if (i < half) at[i] = sum;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) sums[blockIdx.x] = at[0];
+}
+
 /// M: of the moments, float or Bf16.
 template <class M>
 struct AdamWPointers {
@@ -113,6 +129,14 @@ cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* 
   if (blocks == 0) return cudaSuccess;
   return gpu_launch({stream, blocks_for(blocks * 32, kThreads), kThreads}, block_square_sums_kernel,
                     blocks, values, sums);
+}
+
+cudaError_t tree_sums(cudaStream_t stream, int64_t count, const BlockTree* trees, double* values,
+                      double* sums) {
+  if (count == 0) return cudaSuccess;
+  constexpr unsigned threads = 1024;  // many: a unit's largest tree has nearly all of its blocks
+  return gpu_launch({stream, static_cast<unsigned>(count), threads}, tree_sums_kernel, trees,
+                    values, sums);
 }
 
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,

@@ -77,7 +77,6 @@ struct Engine::Parts {
   uint64_t all_rows = 0;                    // of the step, over all groups
   RowRange rows;                            // of this group
   std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
-  std::vector<double> block_squares;
 
   Status ended;              // not ok: the error that finished this engine
   uint64_t newest_step = 0;  // the newest step that has begun
@@ -142,7 +141,6 @@ Status Engine::Parts::create() {
   use_rows(static_cast<uint64_t>(options.rows));
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
-  block_squares.resize(layout.total / kShardAlign);
   if (state.has_step()) load();
   return {};
 }
@@ -365,8 +363,8 @@ Status Engine::Parts::finish_reductions(Ballot& ballot, StepResult& times) {
   SS_RETURN_IF_ERROR(reduce->finish(wait));
   reduce_span.end();
   const trace::Span norm_span("gradient norm");
-  backend.block_square_sums(reduce->total(), layout.total, block_squares.data());
-  ballot.block_squares = block_squares;
+  ballot.squares.resize(vote->square_trees().size());
+  backend.square_sums(reduce->total(), vote->square_trees(), ballot.squares.data());
   return {};
 }
 

@@ -128,13 +128,6 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
   return found;
 }
 
-/// The sum of `values`, whose count is a power of two, in tree order. Works in place.
-double node_sum(std::vector<double>& values) {
-  for (size_t n = values.size(); n > 1; n /= 2)
-    for (size_t i = 0; i < n / 2; ++i) values[i] = values[2 * i] + values[2 * i + 1];
-  return values[0];
-}
-
 double tree_mean(std::span<const double> leaves) {
   std::vector<TreeNode> nodes;
   for (uint64_t i = 0; i < leaves.size(); ++i) nodes.push_back({0, i});
@@ -148,12 +141,17 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t r
     : units_(&units), layout_(&layout), shard_(&shard), replicate_(&replicate) {
   use_rows(rows);
   for (size_t rank = 0; rank < layout.shards; ++rank) {
-    size_t count = 0;
+    std::vector<BlockTree> trees;
     for (size_t unit = 0; unit < units.size(); ++unit) {
       const Run run = run_of(unit, rank);
-      count += nodes_of_run(run.first, run.count).size();
+      auto first = static_cast<int64_t>(layout.offset[unit] / kShardAlign);
+      for (const TreeNode& node : nodes_of_run(run.first, run.count)) {
+        trees.push_back({first, node.level});
+        first += trees.back().blocks();
+      }
     }
-    squares_ = std::max(squares_, count);
+    squares_ = std::max(squares_, trees.size());
+    if (rank == static_cast<size_t>(shard.rank())) trees_ = std::move(trees);
   }
 }
 
@@ -168,22 +166,6 @@ Vote::Run Vote::run_of(size_t unit, size_t rank) const {
   const size_t per_rank = layout_->count[unit] / kShardAlign;
   const size_t first = std::min(blocks, rank * per_rank);
   return {first, std::min(blocks, (rank + 1) * per_rank) - first};
-}
-
-void Vote::add_squares(const Ballot& ballot, std::vector<double>& record) const {
-  const size_t end = record.size() + squares_;
-  std::vector<double> blocks;
-  for (size_t unit = 0; unit < units_->size(); ++unit) {
-    const Run run = run_of(unit, static_cast<size_t>(shard_->rank()));
-    const double* first = ballot.block_squares.data() + layout_->offset[unit] / kShardAlign;
-    for (const TreeNode& node : nodes_of_run(run.first, run.count)) {
-      const size_t size = size_t{1} << node.level;
-      blocks.assign(first, first + size);
-      record.push_back(node_sum(blocks));
-      first += size;
-    }
-  }
-  record.resize(end);
 }
 
 double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
@@ -209,7 +191,9 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
                groups = static_cast<size_t>(replicate_->size());
   std::vector<double> record = ballot.losses;
   record.resize(most_rows_);
-  add_squares(ballot, record);
+  SS_ASSERT(ballot.squares.size() == trees_.size());
+  record.insert(record.end(), ballot.squares.begin(), ballot.squares.end());
+  record.resize(most_rows_ + squares_);
   SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
   const Combined of_group = combined(group, shards, "trainer");
   BallotHeader header = header_of(of_group.ballot);

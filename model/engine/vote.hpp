@@ -12,6 +12,7 @@
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/training/block_tree.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/model_shape.hpp"
 
@@ -27,8 +28,8 @@ struct Ballot {
   Status failure;              // why this rank cannot commit; its numbers are then meaningless
   std::vector<double> losses;  // (K of this group): of this rank's leaves
   uint64_t trained = 0;        // targets of these leaves that count in the loss
-  // (blocks): sum of squares per block of kShardAlign elements of this shard's total gradient.
-  std::vector<double> block_squares;
+  // (Vote::square_trees()): sums of squares of this shard's total gradient.
+  std::vector<double> squares;
 };
 
 struct Verdict {
@@ -61,6 +62,9 @@ class Vote {
        Collective& replicate);
   /// From the next vote on, the steps have this number of rows.
   void use_rows(uint64_t rows);
+  /// The blocks of this rank's shard whose sums of squares a ballot has: as few trees as possible,
+  /// without padding.
+  const std::vector<BlockTree>& square_trees() const { return trees_; }
   /// Votes on a step. All ranks of the world call it together. An error is a collective's; then
   /// there is no verdict.
   Result<Verdict> hold(const Ballot& ballot, WaitClock& wait);
@@ -73,7 +77,6 @@ class Vote {
     size_t first = 0, count = 0;
   };
   Run run_of(size_t unit, size_t rank) const;
-  void add_squares(const Ballot& ballot, std::vector<double>& record) const;
   double grad_norm(std::span<const double* const> squares_of_rank) const;
 
   const std::vector<Unit>* units_;
@@ -82,7 +85,8 @@ class Vote {
   size_t most_rows_ = 0;  // rows of the largest group; every record has room for that many losses
   Collective* shard_;
   Collective* replicate_;
-  size_t squares_ = 0;  // the most partial sums of squares that any rank sends
+  std::vector<BlockTree> trees_;
+  size_t squares_ = 0;  // the most sums of squares that any rank sends
 };
 
 }  // namespace simplescale

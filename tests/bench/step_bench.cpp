@@ -84,7 +84,9 @@ class Step {
         runs_.push_back({at, p.count, 1, p.is_matrix() ? 0.1f : 0});
       }
     }
-    sums_.resize(layout_.total / kShardAlign);
+    for (int64_t block = 0; block < int64_t(layout_.total / kShardAlign); ++block)
+      blocks_.push_back({.first = block});
+    sums_.resize(blocks_.size());
     tokens_.resize(size_t(preset.micro_batch_size) * size_t(preset.shape.block_size + 1));
     std::uniform_int_distribution<int32_t> first(0, int32_t(preset.shape.vocab) - 1);
     for (size_t i = 0; i < tokens_.size(); ++i)
@@ -115,7 +117,7 @@ class Step {
       backend_->backward_block(i, casted_[size_t(i) + 1], grads_[size_t(i) + 1]);
     backend_->backward_embed(grads_[0], false);
     for (size_t u = 0; u < units_.size(); ++u) widen(u);
-    backend_->block_square_sums(gradient_, layout_.total, sums_.data());
+    backend_->square_sums(gradient_, blocks_, sums_.data());
     double square = 0;
     for (double s : sums_) square += s;
     ++steps_;
@@ -146,6 +148,7 @@ class Step {
   float *params_, *avg_, *avg_sq_, *gradient_;
   std::vector<void*> casted_, grads_;
   std::vector<ParameterRun> runs_;
+  std::vector<BlockTree> blocks_;
   std::vector<double> sums_;
   std::vector<int32_t> tokens_;
   uint64_t steps_ = 0;

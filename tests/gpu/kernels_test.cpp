@@ -332,6 +332,21 @@ TEST_SUITE("kernels") {
                 .epsilon(1e-13));
   }
 
+  TEST_CASE("kernels: sums of blocks in tree order have the CPU's bits") {
+    // More blocks than a thread block has threads, fewer, and one; with gaps between the trees.
+    std::vector<BlockTree> trees = {{1, 12}, {4097, 0}, {4100, 5}, {4132, 1}};
+    std::vector<double> values(4134);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = std::exp(std::sin(static_cast<double>(i * i)) * 20);
+    const Values<BlockTree> of(trees);
+    const Values<double> device(values), sums(none<double>(4));
+    cuda_ok(cuda::tree_sums(kStream, 4, of.data(), device.data(), sums.data()));
+    const std::vector<double> found = sums.host();
+    for (size_t i = 0; i < trees.size(); ++i)
+      CHECK(found[i] ==
+            sum_in_tree_order(&values[static_cast<size_t>(trees[i].first)], trees[i].blocks()));
+  }
+
   TEST_CASE("kernels: Muon's momentum, update, combinations and sums of squares") {
     for_all([]<class T>(T, bool aligned) {
       for (const int64_t count : {1, 1031, 4096}) {

@@ -184,18 +184,20 @@ TEST_SUITE("engine_parts") {
       for (int rank = 0; rank < shards; ++rank) {
         threads.emplace_back([&, rank] {
           Ballot ballot{.step = 1, .losses = {2.0}};
-          ballot.block_squares.resize(layout.total / kShardAlign);
+          std::vector<double> blocks(layout.total / kShardAlign, -1);  // -1: padding
           for (size_t unit = 0; unit < units.size(); ++unit) {
             const size_t count = layout.count[unit] / kShardAlign,
                          first = static_cast<size_t>(rank) * count;
             for (size_t i = 0; i < count && first + i < squares[unit].size(); ++i)
-              ballot.block_squares[layout.offset[unit] / kShardAlign + i] =
-                  squares[unit][first + i];
+              blocks[layout.offset[unit] / kShardAlign + i] = squares[unit][first + i];
           }
           ThreadCommunicator alone(1, 60'000);
           WaitClock wait;
-          const Result<Verdict> verdict =
-              Vote(units, layout, 1, group.rank(rank), alone.rank(0)).hold(ballot, wait);
+          Vote vote(units, layout, 1, group.rank(rank), alone.rank(0));
+          for (const BlockTree& tree : vote.square_trees())
+            ballot.squares.push_back(
+                sum_in_tree_order(&blocks[static_cast<size_t>(tree.first)], tree.blocks()));
+          const Result<Verdict> verdict = vote.hold(ballot, wait);
           norms[static_cast<size_t>(rank)] =
               verdict.ok() && verdict->status.ok() ? verdict->grad_norm : -1;
         });
@@ -216,12 +218,12 @@ TEST_SUITE("engine_parts") {
     for (int rank = 0; rank < 3; ++rank) {
       threads.emplace_back([&, rank] {
         Ballot ballot{.step = 4, .losses = {1.0}};
-        ballot.block_squares.assign(layout.total / kShardAlign, 0);
-        ballot.block_squares[0] = rank == 2 ? 9 : 4;
         ThreadCommunicator alone(1, 60'000);
         WaitClock wait;
-        const Result<Verdict> verdict =
-            Vote(units, layout, 3, alone.rank(0), replicate.rank(rank)).hold(ballot, wait);
+        Vote vote(units, layout, 3, alone.rank(0), replicate.rank(rank));
+        ballot.squares.assign(vote.square_trees().size(), 0);
+        ballot.squares[0] = rank == 2 ? 9 : 4;
+        const Result<Verdict> verdict = vote.hold(ballot, wait);
         if (verdict.ok()) statuses[static_cast<size_t>(rank)] = verdict->status;
       });
     }
@@ -240,11 +242,11 @@ TEST_SUITE("engine_parts") {
     for (const double square :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       Ballot ballot{.step = 4, .losses = {1.0}};
-      ballot.block_squares.assign(layout.total / kShardAlign, 0);
-      ballot.block_squares[0] = square;
+      Vote vote(units, layout, 1, shard.rank(0), replicate.rank(0));
+      ballot.squares.assign(vote.square_trees().size(), 0);
+      ballot.squares[0] = square;
       WaitClock wait;
-      const Result<Verdict> verdict =
-          Vote(units, layout, 1, shard.rank(0), replicate.rank(0)).hold(ballot, wait);
+      const Result<Verdict> verdict = vote.hold(ballot, wait);
       REQUIRE(verdict.ok());
       CHECK(verdict->status.code() == Code::bad_data);
       CHECK_FALSE(verdict->suspect);

@@ -102,10 +102,13 @@ class FakeBackend : public Backend {
   void cast(const float* from, void* to, size_t count) override {
     for (size_t i = 0; i < count; ++i) store(to, i, from[i]);
   }
-  void block_square_sums(const float* values, size_t count, double* sums) override {
-    for (size_t i = 0; i < count; ++i) {
-      if (i % kShardAlign == 0) sums[i / kShardAlign] = 0;
-      sums[i / kShardAlign] += static_cast<double>(values[i]) * values[i];
+  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override {
+    for (const BlockTree& tree : trees) {
+      std::vector<double> blocks(static_cast<size_t>(tree.blocks()));
+      const float* at = values + static_cast<size_t>(tree.first) * kShardAlign;
+      for (double& block : blocks)
+        for (size_t i = 0; i < kShardAlign; ++i, ++at) block += static_cast<double>(*at) * *at;
+      *sums++ = sum_in_tree_order(blocks.data(), tree.blocks());
     }
   }
   void adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
