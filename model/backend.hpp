@@ -131,19 +131,20 @@ class Backend {
   /// targets are not trained.
   virtual void embed(const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int layer, const void* params) = 0;
-  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens, without
-  /// the z-loss. The z-loss, the mean of z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311,
-  /// section 5), is part of the loss whose gradient this function computes. Targets that are not
-  /// trained add nothing to either loss. If grad
-  /// is not null, also runs this unit's backward pass with d loss scaled by `scale` (1/M): fills
-  /// grad and the residual stream's gradient. tied: the embedding matrix (V, C) if embeddings are
-  /// tied, else null. tied_grad: (V, C) likewise; receives lm_head's gradient, to which
-  /// backward_embed() then adds.
-  virtual double head(const void* params, const void* tied, float scale, void* grad,
-                      void* tied_grad) = 0;
-  /// Of the last head(): the loss of each target, (B, T) in nats and in host memory; 0 of those that
-  /// are not trained. Valid until the next call of the backend.
-  virtual std::span<const float> losses() const = 0;
+  /// Final norm, lm_head and cross-entropy. If grad is not null, also runs this unit's backward pass
+  /// with d loss scaled by `scale` (1/M): fills grad and the residual stream's gradient. The loss
+  /// whose gradient it computes is loss() plus the z-loss, the mean of
+  /// z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311, section 5). Targets that are not trained
+  /// add nothing to either. tied: the embedding matrix (V, C) if embeddings are tied, else null.
+  /// tied_grad: (V, C) likewise; receives lm_head's gradient, to which backward_embed() then adds.
+  virtual void head(const void* params, const void* tied, float scale, void* grad,
+                    void* tied_grad) = 0;
+  /// The mean loss of the last head() in nats over B*T tokens, without the z-loss. Waits for that
+  /// head(), but not for the calls after it: read it late.
+  virtual double loss() = 0;
+  /// As loss(), but of each target: (B, T) in nats and in host memory; 0 of those that are not
+  /// trained. Valid until the next call of the backend.
+  virtual std::span<const float> losses() = 0;
   virtual void backward_block(int layer, const void* params, void* grad) = 0;
   /// Ends the micro-batch. accumulate: grad is head()'s tied_grad and is added to.
   virtual void backward_embed(void* grad, bool accumulate) = 0;

@@ -112,6 +112,12 @@ class LlamaBackend : public Backend {
     return std::unique_ptr<Backend>(std::move(backend));
   }
 
+  double loss() final {
+    double sum = 0;
+    for (const float loss : losses()) sum += double{loss};
+    return sum / static_cast<double>(N_);
+  }
+
  protected:
   explicit LlamaBackend(const BackendOptions& options)
       : options_(options),
@@ -179,13 +185,6 @@ class LlamaBackend : public Backend {
   }
   static float muon_step(const Muon& o, const ParameterRun& run) {
     return o.learning_rate * run.rate_factor * run.muon_scale;
-  }
-
-  /// losses: (N) nats, host memory. Returns their mean.
-  double mean_loss(const float* losses) const {
-    double sum = 0;
-    for (int64_t i = 0; i < N_; ++i) sum += double{losses[i]};
-    return sum / static_cast<double>(N_);
   }
 
   const BackendOptions options_;

@@ -37,8 +37,11 @@ struct BatchModel : LoadedModel {
     for (int layer = 0; layer < shape.layers; ++layer)
       backend->forward_block(layer, unit(static_cast<size_t>(layer) + 1));
   }
-  /// As Backend::head(), after forward().
-  double loss() { return backend->head(unit(last()), tied(), 0, nullptr, nullptr); }
+  /// As Backend::loss(), after forward().
+  double loss() {
+    backend->head(unit(last()), tied(), 0, nullptr, nullptr);
+    return backend->loss();
+  }
 };
 
 Result<BatchModel> load_batch_model(const std::string& path, bool ema, int batch,

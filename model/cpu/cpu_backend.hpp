@@ -48,9 +48,9 @@ class CpuBackend final : public LlamaBackend {
 
   void embed(const void* params, const int32_t* tokens) override;
   void forward_block(int layer, const void* params) override;
-  double head(const void* params, const void* tied, float scale, void* grad,
-              void* tied_grad) override;
-  std::span<const float> losses() const override { return {losses_, static_cast<size_t>(N_)}; }
+  void head(const void* params, const void* tied, float scale, void* grad,
+            void* tied_grad) override;
+  std::span<const float> losses() override { return {losses_, static_cast<size_t>(N_)}; }
   void backward_block(int layer, const void* params, void* grad) override;
   void backward_embed(void* grad, bool accumulate) override;
   void logits(const void* params, const void* tied, float* logits) override;

@@ -27,8 +27,8 @@ void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
 /// Chunks of rows compute logits, losses and d logits. The rows whose d logits fit kLogitBytes come
 /// first, then their part of the weight's gradient, then the next rows.
 template <class T>
-double CpuBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
-                           void* tied_grad) {
+void CpuBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
+                         void* tied_grad) {
   SS_ASSERT(!grad || options_.training);
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
@@ -60,7 +60,6 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
     weight_gradients(rows, {&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
   }
   if (grad) vector_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, C_, static_cast<T*>(grad));
-  return mean_loss(losses_);
 }
 
 template <class T>

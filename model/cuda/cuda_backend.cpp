@@ -71,13 +71,15 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
             {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_, options.shape.window()},
             options.deterministic),
       stream_(aten_.stream()) {
-  SS_CUDA(cudaEventCreateWithFlags(&tokens_read_, cudaEventDisableTiming));
+  for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
+    SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
 
 template <class T>
 CudaBackend<T>::~CudaBackend() {
   (void)cudaStreamSynchronize(stream_);
-  if (tokens_read_) (void)cudaEventDestroy(tokens_read_);
+  for (cudaEvent_t event : {tokens_read_, losses_ready_})
+    if (event) (void)cudaEventDestroy(event);
 }
 
 // --- Memory ---

@@ -52,9 +52,9 @@ class CudaBackend final : public LlamaBackend {
 
   void embed(const void* params, const int32_t* tokens) override;
   void forward_block(int layer, const void* params) override;
-  double head(const void* params, const void* tied, float scale, void* grad,
-              void* tied_grad) override;
-  std::span<const float> losses() const override { return {host_losses_, static_cast<size_t>(N_)}; }
+  void head(const void* params, const void* tied, float scale, void* grad,
+            void* tied_grad) override;
+  std::span<const float> losses() override;
   void backward_block(int layer, const void* params, void* grad) override;
   void backward_embed(void* grad, bool accumulate) override;
   void logits(const void* params, const void* tied, float* logits) override;
@@ -121,9 +121,10 @@ class CudaBackend final : public LlamaBackend {
   Aten aten_;
   const cudaStream_t stream_;
   DeviceMemory memory_;
-  PinnedBuffer pinned_tokens_, pinned_results_;
+  PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_;
   HostCopies copies_;
-  cudaEvent_t tokens_read_ = nullptr;  // once it is reached, pinned_tokens_ may be written again
+  cudaEvent_t tokens_read_ = nullptr;   // once it is reached, pinned_tokens_ may be written again
+  cudaEvent_t losses_ready_ = nullptr;  // once it is reached, pinned_losses_ may be read
 
   int32_t* tokens_ = nullptr;  // one allocation that holds the next six
   int32_t *inputs_ = nullptr, *targets_ = nullptr, *token_begin_ = nullptr,
@@ -144,7 +145,6 @@ class CudaBackend final : public LlamaBackend {
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)
   float* losses_ = nullptr;                    // (N)
-  const float* host_losses_ = nullptr;         // (N), in pinned_results_ until its next use
   // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each, and a product of the size of the
   // largest matrix, which is at least (S, S).
   T *gram_ = nullptr, *polynomial_ = nullptr, *muon_product_ = nullptr;

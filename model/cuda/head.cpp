@@ -43,8 +43,8 @@ void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
 /// Computes the final norm of all rows into normed_; then, kept_rows_ rows at a time, logits,
 /// losses, the weight's gradient and the gradient of normed_, which goes to product_.
 template <class T>
-double CudaBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
-                            void* tied_grad) {
+void CudaBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
+                          void* tied_grad) {
   SS_ASSERT(!grad || options_.training);
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
@@ -65,10 +65,16 @@ double CudaBackend<T>::head(const void* params, const void* tied, float scale, v
   }
   if (grad) norm_backward(last, gamma, product_, nullptr, d_out_, static_cast<T*>(grad));
   const size_t bytes = static_cast<size_t>(N_) * sizeof(float);
-  auto* losses = static_cast<float*>(pinned_results_.reserve(bytes));
-  copy_to_host(losses, losses_, bytes);
-  host_losses_ = losses;
-  return mean_loss(losses);
+  void* losses = pinned_losses_.reserve(bytes);
+  SS_CUDA(cudaMemcpyAsync(losses, losses_, bytes, cudaMemcpyDeviceToHost, stream_));
+  SS_CUDA(cudaEventRecord(losses_ready_, stream_));
+}
+
+template <class T>
+std::span<const float> CudaBackend<T>::losses() {
+  const auto count = static_cast<size_t>(N_);
+  SS_CUDA(cudaEventSynchronize(losses_ready_));
+  return {static_cast<const float*>(pinned_losses_.reserve(count * sizeof(float))), count};
 }
 
 template <class T>

@@ -259,10 +259,9 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   if (tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
   }
-  double loss = 0;
   {
     const trace::Span head_span("forward and backward head");
-    loss = backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
+    backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
   }
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
   const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
@@ -287,7 +286,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
     backend.backward_embed(tied_grad, tied());
   }
   SS_RETURN_IF_ERROR(reduce->reduce(0, k, wait));
-  return loss;
+  return backend.loss();
 }
 
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
@@ -513,7 +512,8 @@ Result<double> Engine::loss(const int32_t* tokens) {
   const void* tied_params = nullptr;
   const Result<const void*> params = p.forward(tokens, GatherSchedule::kNone, &tied_params);
   if (!params.ok()) return p.end(params.status());
-  return p.backend.head(*params, tied_params, 0, nullptr, nullptr);
+  p.backend.head(*params, tied_params, 0, nullptr, nullptr);
+  return p.backend.loss();
 }
 
 Result<std::span<const float>> Engine::losses(const int32_t* tokens) {

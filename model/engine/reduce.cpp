@@ -89,11 +89,9 @@ void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
   const size_t count = (*units_)[unit].count;
   const size_t padded = layout_->count[unit] * layout_->shards;
   const size_t end = std::min(padded, slot.written);
-  if (end > count) {
-    const std::vector<char> zeros((end - count) * bytes_of(precision_));
-    backend_->copy_to_device(static_cast<char*>(slot.data) + count * bytes_of(precision_),
-                             zeros.data(), zeros.size());
-  }
+  if (end > count)
+    backend_->zero(static_cast<char*>(slot.data) + count * bytes_of(precision_),
+                   (end - count) * bytes_of(precision_));
   slot.written = std::max(slot.written, count);
 }
 

@@ -112,7 +112,7 @@ class Step {
       backend_->cast(params_ + layout_.offset[u], casted_[u], units_[u].count);
     backend_->embed(casted_[0], tokens_.data());
     for (int i = 0; i < layers; ++i) backend_->forward_block(i, casted_[size_t(i) + 1]);
-    const double loss = backend_->head(casted_[head], nullptr, 1, grads_[head], nullptr);
+    backend_->head(casted_[head], nullptr, 1, grads_[head], nullptr);
     for (int i = layers; i-- > 0;)
       backend_->backward_block(i, casted_[size_t(i) + 1], grads_[size_t(i) + 1]);
     backend_->backward_embed(grads_[0], false);
@@ -125,7 +125,7 @@ class Step {
                         .gradient_scale = std::min(1.0f, 1.0f / (float(std::sqrt(square)) + 1e-6f)),
                         .step = steps_};
     backend_->adamw(options, runs_, gradient_, params_, avg_, avg_sq_, params_, avg_, avg_sq_);
-    return loss;
+    return backend_->loss();
   }
 
  private:

@@ -66,24 +66,24 @@ class FakeBackend : public Backend {
     inputs_.push_back(stream_);
     mix(stream_, unit, params);
   }
-  double head(const void* params, const void* tied, float scale, void* grad,
-              void* tied_grad) override {
+  void head(const void* params, const void* tied, float scale, void* grad,
+            void* tied_grad) override {
     expect(next_ == units_.size() - 1 && (tied != nullptr) == options_.shape.tie_embeddings);
     see(units_.size() - 1, params);
     if (tied) expect(digest(0, tied) == seen_[0]);
     mix(stream_, units_.size() - 1, params);
-    double loss = 0;
-    for (float x : stream_) loss += x * x;
+    loss_ = 0;
+    for (float x : stream_) loss_ += x * x;
     next_ = grad ? units_.size() - 2 : 0;
-    if (!grad) return loss;
+    if (!grad) return;
     inputs_.push_back(stream_);
     for (size_t i = 0; i < kWidth; ++i) upstream_[i] = scale * (stream_[i] + poison);
     gradient(units_.size() - 1, params, grad, false);
     if (tied) gradient(0, tied, tied_grad, false);
     inputs_.pop_back();
-    return loss;
   }
-  std::span<const float> losses() const override { return stream_; }
+  double loss() override { return loss_; }
+  std::span<const float> losses() override { return stream_; }
   void backward_block(int layer, const void* params, void* grad) override {
     const size_t unit = static_cast<size_t>(layer) + 1;
     expect(next_ == unit && digest(unit, params) == seen_[unit]);
@@ -228,6 +228,7 @@ class FakeBackend : public Backend {
   size_t next_ = 0;           // the unit that the next call must be for
   float token_hash_ = 0;
   Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
+  double loss_ = 0;  // of the last head()
   std::vector<Stream> inputs_;
 };
 

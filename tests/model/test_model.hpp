@@ -155,8 +155,9 @@ inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype
   const void* tied = tie ? params[0] : nullptr;
   out.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
   backend.logits(params[head], tied, out.logits.data());
-  out.loss = backend.head(params[head], tied, scale, backward ? grads[head] : nullptr,
-                          backward && tie ? grads[0] : nullptr);
+  backend.head(params[head], tied, scale, backward ? grads[head] : nullptr,
+               backward && tie ? grads[0] : nullptr);
+  out.loss = backend.loss();
   out.losses.assign(backend.losses().begin(), backend.losses().end());
   if (!backward) return out;
   for (int i = layers; i-- > 0;)
