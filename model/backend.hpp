@@ -160,12 +160,16 @@ class Backend {
   /// that is fixed per backend; then of the blocks, in tree order. trees: in the order of their
   /// blocks, disjoint. sums: host memory.
   virtual void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) = 0;
-  /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory; equals the hash of
-  /// a copy in host memory. Its parts have a multiple of kShardAlign elements. Waits for all calls
-  /// so far.
-  virtual Hash128 state_hash(const TrainState::Side& side) {
-    return simplescale::state_hash(
-        side, [this](size_t tasks, const auto& body) { parallel(tasks, body); });
+  /// Waits for a hash that start_state_hash() began, and returns it. To be called once.
+  using PendingHash = std::function<Hash128()>;
+  /// Begins state_hash() (runtime/training/state_hash.hpp) of a state in device memory, after all
+  /// calls so far and concurrently with later calls; until its end nothing may write the state, and
+  /// no other hash may begin. It equals the hash of a copy in host memory. The parts of the state
+  /// have a multiple of kShardAlign elements. This default, for host memory, computes it at the end.
+  virtual PendingHash start_state_hash(const TrainState::Side& side) {
+    return [this, side] {
+      return state_hash(side, [this](size_t tasks, const auto& body) { parallel(tasks, body); });
+    };
   }
   /// Updates the elements of `runs`, in fp32; then the moments are rounded to options.moments.
   /// gradient, from_*, to_*: (total) fp32, but avg and avg_sq, which are exp_avg and exp_avg_sq, of

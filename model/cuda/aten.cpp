@@ -69,7 +69,7 @@ void Aten::SavedDeleter::operator()(Saved* saved) const {
 
 struct Aten::Impl {
   Impl(int device_index, DType dtype, const AttentionShape& attention, bool deterministic_)
-      : stream(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_index))),
+      : stream(c10::cuda::getStreamFromPool(-1, static_cast<c10::DeviceIndex>(device_index))),
         options(at::TensorOptions()
                     .device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index))
                     .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),

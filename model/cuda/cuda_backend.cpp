@@ -217,7 +217,7 @@ void CudaBackend<T>::square_sums(const float* values, std::span<const BlockTree>
 }
 
 template <class T>
-Hash128 CudaBackend<T>::state_hash(const TrainState::Side& side) {
+Backend::PendingHash CudaBackend<T>::start_state_hash(const TrainState::Side& side) {
   static_assert(kStateHashBlock == kHashBlock && sizeof(Hash128) == 2 * sizeof(uint64_t) &&
                 offsetof(Hash128, high) == 0);
   SS_ASSERT(side.params.size() % kShardAlign == 0);
@@ -226,14 +226,18 @@ Hash128 CudaBackend<T>::state_hash(const TrainState::Side& side) {
   };
   size_t bytes = 0;
   for (const std::span<float> part : side.parts()) bytes += blocks(part) * sizeof(Hash128);
-  auto* device = static_cast<uint64_t*>(results(bytes));
+  void* const pinned = pinned_hashes_.reserve(bytes);
+  auto* hashes = static_cast<uint64_t*>(pinned);
+  hash_stream_.follow(stream_);
   for (const std::span<float> part : side.parts()) {
-    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(part.size()), part.data(), device));
-    device += 2 * blocks(part);
+    SS_CUDA(
+        hash_blocks(hash_stream_.get(), static_cast<int64_t>(part.size()), part.data(), hashes));
+    hashes += 2 * blocks(part);
   }
-  void* pinned = pinned_results_.reserve(bytes);
-  copy_to_host(pinned, results_, bytes);
-  return hash128(pinned, bytes);
+  return [this, pinned, bytes] {
+    hash_stream_.finish();
+    return hash128(pinned, bytes);
+  };
 }
 
 template <class T>

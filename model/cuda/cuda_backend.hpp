@@ -1,7 +1,7 @@
 // The CUDA backend: a Llama's units forward and backward, with libtorch's products and attention
 // and our fused kernels. The compute thread makes all calls. Everything runs on one stream, and
 // only functions that return something to the host wait for it. Copies of the state to host memory
-// have a stream of their own.
+// and hashes of it have streams of their own.
 //
 // Results are reproducible on the same kind of device: kernels use no atomics, and cuBLAS runs on
 // one stream; attention's backward pass is reproducible only with BackendOptions::deterministic.
@@ -61,7 +61,7 @@ class CudaBackend final : public LlamaBackend {
 
   void cast(const float* from, void* to, size_t count) override;
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
-  Hash128 state_hash(const TrainState::Side& side) override;
+  PendingHash start_state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
              float* to_params, void* to_avg, void* to_avg_sq) override;
@@ -121,7 +121,8 @@ class CudaBackend final : public LlamaBackend {
   Aten aten_;
   const cudaStream_t stream_;
   DeviceMemory memory_;
-  PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_;
+  PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_, pinned_hashes_;
+  SideStream hash_stream_;
   HostCopies copies_;
   cudaEvent_t tokens_read_ = nullptr;   // once it is reached, pinned_tokens_ may be written again
   cudaEvent_t losses_ready_ = nullptr;  // once it is reached, pinned_losses_ may be read

@@ -154,7 +154,7 @@ cudaError_t tree_sums(cudaStream_t stream, int64_t count, const BlockTree* trees
 constexpr int64_t kHashBlock = int64_t{1} << 16;
 /// hashes[2 b], hashes[2 b + 1] = upper and lower half of XXH3's 128-bit hash (seed 0) of block b
 /// of kHashBlock elements; the last block may be shorter. values: (count), 16-byte aligned; count:
-/// a multiple of 1024; hashes: (2 * blocks).
+/// a multiple of 1024; hashes: (2 * blocks), also in pinned host memory.
 cudaError_t hash_blocks(cudaStream_t stream, int64_t count, const float* values, uint64_t* hashes);
 
 struct AdamWConstants {

@@ -101,16 +101,26 @@ void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes
       bytes, cudaGetErrorString(error));
 }
 
-HostCopies::HostCopies() {
-  SS_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+SideStream::SideStream() {
+  int least = 0, greatest = 0;
+  SS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  SS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, least));
   SS_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
 }
 
-HostCopies::~HostCopies() {
+SideStream::~SideStream() {
   if (stream_) (void)cudaStreamSynchronize(stream_);
-  pinned_.clear();
   if (ready_) (void)cudaEventDestroy(ready_);
   if (stream_) (void)cudaStreamDestroy(stream_);
+}
+
+void SideStream::follow(cudaStream_t other) {
+  SS_CUDA(cudaEventRecord(ready_, other));
+  SS_CUDA(cudaStreamWaitEvent(stream_, ready_, 0));
+}
+
+void SideStream::finish() {
+  SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
 void HostCopies::pin(void* host, size_t bytes) {
@@ -122,18 +132,13 @@ void HostCopies::unpin(void* host) {
 }
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
-  SS_CUDA(cudaEventRecord(ready_, after));
-  SS_CUDA(cudaStreamWaitEvent(stream_, ready_, 0));
+  stream_.follow(after);
   auto* to = static_cast<char*>(host);
   const auto* from = static_cast<const char*>(device);
   for (size_t at = 0, piece; at < bytes; at += piece) {
     piece = piece_of(to + at, bytes - at, kCopyBytes);
-    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_));
+    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
   }
-}
-
-void HostCopies::finish() {
-  SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
 }  // namespace simplescale::cuda

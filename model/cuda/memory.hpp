@@ -82,27 +82,42 @@ class PinnedRange {
   std::jthread thread_;
 };
 
+/// A stream beside the computation, of the lowest priority: the device runs its kernels where those
+/// of other streams leave room. Throws CudaError.
+class SideStream {
+ public:
+  SideStream();
+  /// Waits for the work.
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  /// What is enqueued from now on begins after all work enqueued on `other` so far.
+  void follow(cudaStream_t other);
+  /// Waits for all work.
+  void finish();
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t ready_ = nullptr;
+};
+
 /// Copies from device to host memory, concurrent with the computation, on a stream of its own. For
 /// host memory that is not pinned (yet), start() blocks during the copy.
 class HostCopies {
  public:
-  HostCopies();  // throws CudaError
-  ~HostCopies();
-  HostCopies(const HostCopies&) = delete;
-  HostCopies& operator=(const HostCopies&) = delete;
-
   /// Begins to pin and returns at once. If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes);
   void unpin(void* host);
   /// Begins after all work enqueued on `after` so far. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
   /// Waits for all copies. Throws CudaError.
-  void finish();
+  void finish() { stream_.finish(); }
 
  private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t ready_ = nullptr;
   std::map<void*, PinnedRange> pinned_;
+  SideStream stream_;  // ends before the memory is unpinned
 };
 
 }  // namespace simplescale::cuda

@@ -268,6 +268,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   for (size_t unit = layers(); unit > 0; --unit) {
     at(kBackward, static_cast<int64_t>(unit) - 1);
     SS_RETURN_IF_ERROR(unit_computed());
+    if (unit == 1 && after == GatherSchedule::kNone) optimizer->start_hash();
     SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
     SS_ASSIGN(grad, reduce->gradient(unit, wait));
     {
@@ -341,7 +342,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
 }
 
 /// Before the vote, while the last reductions continue; as late as possible, so that the hash
-/// covers any damage during the step (ENGINE-4, ENGINE-5). ENGINE-2: a rank that votes for this
+/// covers any damage during the step (ENGINE-4, ENGINE-5). In device memory backward() has begun it. ENGINE-2: a rank that votes for this
 /// step holds the step before it in host memory.
 Status Engine::Parts::check_committed_state(Ballot& ballot) {
   at(kVote);

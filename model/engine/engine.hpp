@@ -17,16 +17,19 @@
 //             same leaves, whether or not all groups train the same number of rows.
 //   ENGINE-4  Replicas whose states of step N differ in any bit detect it in the vote for step
 //             N + 1, or in compare_states() after the last step: they compare a 128-bit hash of the
-//             whole state, computed immediately before the vote. No rank then commits N + 1.
+//             whole state. It is computed immediately before the vote; in device memory it begins
+//             with the step's last backward pass of a block, and runs beside it. No rank then
+//             commits N + 1.
 //   ENGINE-5  A rank whose committed state has changed in memory detects it before the vote for the
 //             next step, also without replicas: it compares the state's hash with the hash stored
 //             at commit. No rank then commits the next step. In host memory the rank compares the
 //             hash once more after it has made the next state, so that a state that changes after
 //             the vote is detected, too; on a difference it does not commit the next state.
-//   ENGINE-6  With device memory, the state of step N is on the device when step() returns, and is
-//             copied to host memory while step N + 1 is computed. The vote for N + 1 waits for that
-//             copy, so ENGINE-2 holds for the two sides in host memory. A rank that dies during the
-//             copy leaves N - 1 in host memory; step N is then made again, unless a replica has it.
+//   ENGINE-6  With device memory, step() returns when the device has been told all that makes the
+//             state of step N. The state is hashed and copied to host memory while step N + 1 is
+//             computed. The vote for N + 1 waits for both, so ENGINE-2 holds for the two sides in
+//             host memory. A rank that dies during the copy leaves N - 1 in host memory; step N is
+//             then made again, unless a replica has it.
 //   ENGINE-7  Loss and gradient of a step are means over the targets of the global batch that count
 //             in the loss. The ranks add up these targets as whole numbers in the vote, and every
 //             rank divides the total gradient by their number. So each target has the same weight,

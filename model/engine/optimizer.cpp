@@ -1,6 +1,7 @@
 #include "model/engine/optimizer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/training/state_hash.hpp"
 
@@ -76,16 +77,26 @@ void ShardOptimizer::load() {
 }
 
 Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
-  return backend_->state_hash(side);
-}
-
-Hash128 ShardOptimizer::current_hash() const {
-  return hash_of(on_device() ? device_ : state_->committed());
+  return state_hash(side,
+                    [this](size_t tasks, const auto& body) { backend_->parallel(tasks, body); });
 }
 
 Hash128 ShardOptimizer::host_hash() const {
-  return state_hash(state_->committed(),
-                    [this](size_t tasks, const auto& body) { backend_->parallel(tasks, body); });
+  return hash_of(state_->committed());
+}
+
+void ShardOptimizer::settle_hash() {
+  if (made_) hash_ = std::exchange(made_, nullptr)();
+}
+
+void ShardOptimizer::start_hash() {
+  settle_hash();
+  current_ = backend_->start_state_hash(on_device() ? device_ : state_->committed());
+}
+
+Hash128 ShardOptimizer::current_hash() {
+  if (!current_) start_hash();
+  return std::exchange(current_, nullptr)();
 }
 
 bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
@@ -123,7 +134,7 @@ void ShardOptimizer::average(float weight) {
 Status ShardOptimizer::commit() {
   if (on_device()) {
     step_ = applied_step_;
-    hash_ = current_hash();
+    made_ = backend_->start_state_hash(device_);
     const auto parts = device_.parts(), to = to_.parts();
     for (size_t i = 0; i < to.size(); ++i)
       if (!to[i].empty()) backend_->start_copy(to[i].data(), parts[i].data(), to[i].size_bytes());
@@ -140,6 +151,7 @@ Status ShardOptimizer::commit() {
 
 Status ShardOptimizer::wait_for_commit() {
   if (!copying_) return {};
+  settle_hash();
   backend_->finish_copies();
   copying_ = false;
   state_->commit(step_, hash_);

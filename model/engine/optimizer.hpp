@@ -50,8 +50,12 @@ class ShardOptimizer {
   const float* params() const { return params_; }
   /// The step of the master copy.
   uint64_t step() const { return on_device() ? step_ : state_->step(); }
-  /// state_hash() of the master copy, computed now: what replicas compare in a vote.
-  Hash128 current_hash() const;
+  /// Begins current_hash(). Device memory: beside the calls that follow, until commit(); waits for
+  /// the hash that commit() began.
+  void start_hash();
+  /// state_hash() of the master copy, what replicas compare in a vote: as start_hash() began it, or
+  /// computed now in host memory.
+  Hash128 current_hash();
   /// state_hash() of the committed side in host memory, computed now. Not while a copy is in
   /// progress.
   Hash128 host_hash() const;
@@ -67,12 +71,12 @@ class ShardOptimizer {
   StateUpdate update() const;
   /// After all parameters are written: the average moves towards them (Backend::average()).
   void average(float weight);
-  /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
-  /// copy to host memory; wait_for_commit() completes the commit. mismatch: only in host memory; the
-  /// state that apply() read is not what was committed. Nothing is committed then.
+  /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the hash
+  /// and the copy to host memory; wait_for_commit() completes the commit. mismatch: only in host
+  /// memory; the state that apply() read is not what was committed. Nothing is committed then.
   Status commit();
-  /// Device memory: waits for the copy in progress, if any, and commits it in host memory. STATE-1:
-  /// until then the written side holds no step, so a rank that dies leaves the step before.
+  /// Device memory: waits for the hash and the copy in progress, if any, and commits in host memory.
+  /// STATE-1: until then the written side holds no step, so a rank that dies leaves the step before.
   Status wait_for_commit();
 
  private:
@@ -81,6 +85,7 @@ class ShardOptimizer {
 
   bool on_device() const { return !device_.params.empty(); }
   Hash128 hash_of(const TrainState::Side& side) const;
+  void settle_hash();
 
   std::vector<ParameterRun> runs_;
   size_t total_;
@@ -92,9 +97,11 @@ class ShardOptimizer {
   TrainState::Side from_, to_;
   uint64_t applied_step_ = 0;
   // With device memory:
-  uint64_t step_ = 0;     // of what device_ holds
-  Hash128 hash_;          // state_hash() of device_ when it was made; zero: not known
-  bool copying_ = false;  // the copy of device_ to host memory is in progress
+  uint64_t step_ = 0;             // of what device_ holds
+  Hash128 hash_;                  // state_hash() of device_ when it was made; zero: not known
+  bool copying_ = false;          // the copy of device_ to host memory is in progress
+  Backend::PendingHash made_;     // becomes hash_
+  Backend::PendingHash current_;  // begun by start_hash()
 };
 
 }  // namespace simplescale

@@ -168,8 +168,8 @@ TEST_SUITE("gpu") {
       return TrainState::Side::over({first, parts * total}, total);
     };
     for (const size_t parts : {3, 4})
-      CHECK(device->state_hash(side(at, parts)) == state_hash(side(host.data(), parts)));
-    CHECK(device->state_hash(side(at, 3)) != device->state_hash(side(at, 4)));
+      CHECK(device->start_state_hash(side(at, parts))() == state_hash(side(host.data(), parts)));
+    CHECK(device->start_state_hash(side(at, 3))() != device->start_state_hash(side(at, 4))());
     for (const bool pinned : {true, false}) {
       std::ranges::fill(copy, 0.0f);
       if (pinned) device->pin_host(copy.data(), copy.size() * sizeof(float));

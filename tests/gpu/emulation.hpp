@@ -200,7 +200,7 @@ cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                         [&] { kernel(static_cast<Parameter>(arguments)...); });
   };
 #ifdef SIMPLESCALE_FAKE_STREAMS
-  fake_gpu::note("kernel " + name_of(grid.launcher));
+  fake_gpu::note_kernel(name_of(grid.launcher), grid.stream);
   fake_gpu::run_on(grid.stream, run);
 #else
   run();

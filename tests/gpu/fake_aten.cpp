@@ -99,7 +99,7 @@ Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
     : impl_(std::make_unique<Impl>()) {
   impl_->dtype = dtype;
   impl_->shape = attention;
-  (void)cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking);
+  (void)cudaStreamCreateWithPriority(&impl_->stream, cudaStreamNonBlocking, -1);
 }
 Aten::~Aten() {
   (void)cudaStreamDestroy(impl_->stream);

@@ -24,6 +24,7 @@ using simplescale::fake_gpu::run_on;
 using Flag = std::shared_ptr<std::atomic<bool>>;
 
 struct CUstream_st {
+  int priority = 0;
   std::mutex mutex;
   std::condition_variable wake;
   std::deque<std::function<void()>> queue;
@@ -61,6 +62,7 @@ struct CUevent_st {
 namespace {
 
 constexpr int kPolls = 3;  // polls until a call takes effect
+constexpr int kLeastPriority = 0, kGreatestPriority = -5;
 std::atomic<int> lost_rank = -1, early_calls = 0;
 std::atomic<bool> aborts_hang = false, pinning_held = false, counting_only = false;
 
@@ -170,6 +172,12 @@ void record(std::vector<std::string>* log) {
 void note(const std::string& call) {
   if (calls) calls->push_back(call);
 }
+void note_kernel(const std::string& name, cudaStream_t stream) {
+  note("kernel " + name +
+       (stream->priority == kLeastPriority      ? ", at low priority"
+        : stream->priority == kGreatestPriority ? ", at high priority"
+                                                : ""));
+}
 void hang_aborts() {
   aborts_hang = true;
 }
@@ -199,7 +207,7 @@ int calls_too_early() {
 
 cudaError_t simplescale::nccl::run_tree_program(cudaStream_t stream, const TreeProgram& program,
                                                 int64_t count) {
-  note("kernel run_tree_program");
+  fake_gpu::note_kernel("run_tree_program", stream);
   run_on(stream, [p = std::make_shared<TreeProgram>(program), count] {
     for (int64_t i = 0; i < count; ++i) {
       std::vector<float> stack;
@@ -230,6 +238,15 @@ extern "C" {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  *stream = new CUstream_st{priority};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = kLeastPriority;
+  *greatest = kGreatestPriority;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

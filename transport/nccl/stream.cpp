@@ -29,8 +29,10 @@ Result<bool> Event::done() const {
 Result<std::unique_ptr<Stream>> Stream::create(int device_index) {
   std::unique_ptr<Stream> stream(new Stream(device_index));
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaSetDevice(device_index)));
-  SS_RETURN_IF_ERROR(
-      SS_CUDA_STATUS(cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking)));
+  int least = 0, greatest = 0;
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(
+      cudaStreamCreateWithPriority(&stream->stream_, cudaStreamNonBlocking, greatest)));
   SS_RETURN_IF_ERROR(
       SS_CUDA_STATUS(cudaEventCreateWithFlags(&stream->other_, cudaEventDisableTiming)));
   return stream;
