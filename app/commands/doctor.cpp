@@ -25,6 +25,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
+#include "runtime/diagnostics/hardware.hpp"
 #include "runtime/run/run_folder.hpp"
 
 extern char** environ;
@@ -98,6 +99,7 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
   const auto memory_gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
                           static_cast<double>(sysconf(_SC_PAGE_SIZE)) / (1u << 30);
   const unsigned cores = std::thread::hardware_concurrency();
+  const Hardware hardware = read_hardware();
   if (json) {
     terminal::print("%s\n", nlohmann::json{{"host", name.nodename},
                                            {"kernel", name.release},
@@ -105,13 +107,15 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
                                            {"memory_gib", memory_gib},
                                            {"version", SIMPLESCALE_VERSION},
                                            {"environment", environment()},
+                                           {"hardware", hardware_json(hardware)},
                                            {"ok", all_ok(results)},
                                            {"checks", to_json(results)}}
                                 .dump(1)
                                 .c_str());
   } else {
-    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s", name.nodename, cores,
-                    memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str());
+    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s%s", name.nodename, cores,
+                    memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str(),
+                    hardware_text(hardware).c_str());
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());

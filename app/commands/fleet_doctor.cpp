@@ -23,6 +23,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/diagnostics/fleet.hpp"
+#include "runtime/diagnostics/hardware.hpp"
 #include "runtime/run/rendezvous.hpp"
 
 namespace simplescale {
@@ -150,6 +151,7 @@ struct Verdict {
   std::vector<MachineReport> machines;  // by task
   std::vector<std::string> hosts;       // by task
   std::string exclude;                  // unfit hosts, for sbatch --exclude
+  std::vector<std::string> slow;        // "HOST: what will be slow"; such a host is fit
   bool fit() const { return std::ranges::all_of(machines, is_fit); }
 };
 
@@ -166,6 +168,9 @@ Verdict assess(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const 
       machine.checks = from_json(document["checks"]);
     if (document.is_object() && document.contains("peers"))
       drop_unproven_link_failures(machine.checks, document["peers"], reported);
+    if (document.is_object() && document.contains("slow"))
+      for (const json& path : document["slow"])
+        if (path.is_string()) verdict.slow.push_back(machine.name + ": " + path.get<std::string>());
     if (!here.contains(task))
       machine.missing =
           fmt::format("it did not join within {} s; check that the host is up and can access {}",
@@ -193,15 +198,14 @@ Status print_verdict(const Verdict& verdict, const FleetDoctorOptions& o) {
       machines[i]["task"] = i;
       machines[i]["host"] = verdict.hosts[i];
     }
-    const json document = {{"instance", o.task.instance},
-                           {"tasks", o.task.tasks},
-                           {"ok", verdict.fit()},
-                           {"exclude", verdict.exclude},
-                           {"machines", std::move(machines)}};
+    const json document = {{"instance", o.task.instance}, {"tasks", o.task.tasks},
+                           {"ok", verdict.fit()},         {"exclude", verdict.exclude},
+                           {"slow", verdict.slow},        {"machines", std::move(machines)}};
     terminal::print("%s\n", json_text(document, 1).c_str());
   } else {
     terminal::print("%s%s", fleet_table(verdict.machines).c_str(),
                     fleet_complaints(verdict.machines).c_str());
+    for (const std::string& path : verdict.slow) terminal::print("slow: %s\n", path.c_str());
     if (verdict.fit())
       terminal::print("all %zu hosts are fit to train; %s\n", verdict.machines.size(),
                       program_facts().c_str());
@@ -250,8 +254,9 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
   for (CheckResult& result : check_buckets(o.config))
     if (!result.ok) results.push_back(std::move(result));
   results.push_back({"program", true, 0, "", program_facts()});
-  SS_RETURN_IF_ERROR(
-      rendezvous.publish("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
+  SS_RETURN_IF_ERROR(rendezvous.publish("report", {{"checks", to_json(results)},
+                                                   {"peers", std::move(peers)},
+                                                   {"slow", slow_paths(read_hardware())}}));
   std::set<int> reported = rendezvous.wait("report");
 
   const bool mine = rendezvous.claim_conclusion();

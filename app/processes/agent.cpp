@@ -27,6 +27,7 @@
 #include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/diagnostics/hardware.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/folder_watch.hpp"
@@ -57,7 +58,7 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
       data.files.in_bucket() ? Retries{.tries = 0} : Retries{});
 }
 
-/// The CPUs of each trainer of this node. Nodes on the same host get different CPUs.
+/// The CPUs of each trainer of this node: those near its GPU, or its share of the host's. Nodes on the same host get different CPUs.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
   const int slots = plan.topology.trainers_per_node;
@@ -66,7 +67,12 @@ std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int 
   if (const auto task = slurm_task())
     host = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
                             static_cast<int>(std::thread::hardware_concurrency()));
-  std::vector<CpuList> list = trainer_cpus(mask, numa_nodes(), host.total);
+  const std::vector<CpuList> numa = numa_nodes();
+  std::vector<CpuList> list;
+  if (!numa.empty() && config.cluster.device != DeviceKind::cpu)
+    list = cpus_near_gpus(mask, read_hardware(), host.total,
+                          environment_variable("CUDA_VISIBLE_DEVICES"));
+  if (list.empty()) list = trainer_cpus(mask, numa, host.total);
   list = {list.begin() + host.first, list.begin() + host.first + slots};
   for (int slot = 0; slot < slots; ++slot)
     if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())

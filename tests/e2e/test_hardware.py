@@ -1,0 +1,60 @@
+"""GPUs and network cards of a simulated /sys: `doctor` shows them, and trainers run on the CPUs near their GPUs."""
+
+import json
+import os
+import unittest
+
+from common import Case, last_step, trainer_pids
+
+
+class Hardware(Case):
+    def setUp(self):
+        super().setUp()
+        self.root = self.folder / "root"
+        self.numa = self.folder / "numa"
+        os.environ["SIMPLESCALE_HARDWARE"] = str(self.root)
+        os.environ["SIMPLESCALE_NUMA"] = str(self.numa)
+        self.addCleanup(os.environ.pop, "SIMPLESCALE_HARDWARE")
+        self.addCleanup(os.environ.pop, "SIMPLESCALE_NUMA")
+
+    def add_gpu(self, number, node, cpu):
+        device = self.root / f"sys/bus/pci/devices/0000:{number + 1:02}:00.0"
+        device.mkdir(parents=True)
+        for name, text in {"vendor": "0x10de", "class": "0x030200", "device": "0x2330", "numa_node": node, "local_cpulist": cpu,
+                           "current_link_speed": "32.0 GT/s PCIe", "current_link_width": 8, "max_link_width": 16}.items():
+            (device / name).write_text(f"{text}\n")
+        (self.numa / f"node{node}").mkdir(parents=True)
+        (self.numa / f"node{node}/cpulist").write_text(f"{cpu}\n")
+
+    def test_doctor_shows_gpus_and_what_will_be_slow(self):
+        self.add_gpu(0, 1, "4-7")
+        shown = self.command("doctor", self.config)
+        self.assertIn("GPU 0        0000:01:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x8\nGPUDirect    by nothing\n", shown)
+        slow = "GPU 0 (0000:01:00.0) has fewer lanes than it could have: 32.0 GT/s PCIe x8"
+        self.assertIn(f"slow: {slow}\n", shown)
+        self.assertIn("this machine is fit to train", shown)
+        found = json.loads(self.command("doctor", "--json"))["hardware"]
+        self.assertEqual((found["gpus"][0]["cpus"], found["slow"]), ("4-7", [slow]))
+        task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "node1"}
+        fleet = self.command("doctor", self.config, f"--run={self.folder / 'run'}", "--cluster.join_timeout_ms=1000", env=task, code=3)
+        self.assertIn(f"slow: node1: {slow}\n", fleet)
+
+    def test_trainers_run_on_the_cpus_near_their_gpus(self):
+        first, *_, last = sorted(os.sched_getaffinity(0)) * 2
+        if first == last:
+            self.skipTest("needs two CPUs")
+        self.addCleanup(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {first, last})
+        self.add_gpu(0, 1, last)  # the other way round than in order
+        self.add_gpu(1, 0, first)
+        run, process = self.start("run", *self.layout(1, 2), "--train.global_batch_size=4", "--train.max_steps=1000000",
+                                  "--cluster.device=auto")
+        self.wait_for(lambda: last_step(run) >= 2, "two steps")
+        near = {name: os.sched_getaffinity(pid) for name, pid in trainer_pids(run).items()}
+        self.assertEqual(near, {"n0.0": {last}, "n0.1": {first}})
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+if __name__ == "__main__":
+    unittest.main()

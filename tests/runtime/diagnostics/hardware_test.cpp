@@ -1,0 +1,116 @@
+// What is read of GPUs and network cards, on simulated hosts.
+#include "runtime/diagnostics/hardware.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/process.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder with `sys` and `proc`.
+struct Host {
+  fs::path root = fs::temp_directory_path() / ("simplescale-hardware-" + unique_id());
+  ~Host() { fs::remove_all(root); }
+
+  void write(const fs::path& file, const std::string& text) const {
+    fs::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text << "\n";
+  }
+  /// Returns its folder.
+  fs::path add(const std::string& address, const std::string& vendor, const std::string& kind,
+               int node, int width = 16) const {
+    const fs::path folder = "sys/bus/pci/devices/" + address;
+    write(folder / "vendor", vendor);
+    write(folder / "class", kind);
+    write(folder / "device", "0x2330");
+    write(folder / "numa_node", std::to_string(node));
+    write(folder / "local_cpulist", node == 0 ? "0-3" : "4-7");
+    write(folder / "current_link_speed", "32.0 GT/s PCIe");
+    write(folder / "current_link_width", std::to_string(width));
+    write(folder / "max_link_width", "16");
+    return folder;
+  }
+  void add_gpu(const std::string& address, int node, int width = 16) const {
+    add(address, "0x10de", "0x030200", node, width);
+  }
+  void add_card(const std::string& name, const std::string& address, int node,
+                const std::string& state = "4: ACTIVE") const {
+    const fs::path folder = add(address, "0x15b3", "0x020700", node);
+    const fs::path card = "sys/class/infiniband/" + name;
+    write(card / "ports/1/rate", "400 Gb/sec (4X NDR)");
+    write(card / "ports/1/state", state);
+    fs::create_directory_symlink(root / folder, root / card / "device");
+  }
+  Hardware read() const { return read_hardware(root.string()); }
+};
+
+const CpuList kAll = {0, 1, 2, 3, 4, 5, 6, 7};
+
+}  // namespace
+
+TEST_SUITE("hardware") {
+  TEST_CASE("hardware: GPUs and cards are shown with NUMA node, CPUs and links") {
+    const Host host;
+    CHECK(hardware_text(host.read()).empty());
+    host.add_gpu("0000:97:00.0", 1);
+    host.add_gpu("0000:17:00.0", 0);
+    host.add("0000:18:00.0", "0x10de", "0x040300", 0);  // a GPU's audio device
+    host.add("0000:19:00.0", "0x1a03", "0x030000", 0);  // another vendor's display
+    host.add("0000:1a:00.0", "0x10de", "0x068000", 0);  // an NVSwitch
+    host.add_card("mlx5_1", "0000:98:00.0", 1);
+    host.add_card("mlx5_0", "0000:1b:00.0", 0);
+    host.write("sys/module/nvidia_peermem/version", "1");
+    const Hardware found = host.read();
+    CHECK(hardware_text(found) ==
+          "GPU 0        0000:17:00.0 10de:2330, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+          "GPU 1        0000:97:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+          "mlx5_0       0000:1b:00.0 400 Gb/sec ACTIVE, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+          "mlx5_1       0000:98:00.0 400 Gb/sec ACTIVE, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+          "GPUDirect    by nvidia_peermem\n"
+          "P2P          by NVSwitch\n");
+    CHECK(hardware_json(found)["gpus"][1]["numa_node"] == 1);
+  }
+
+  TEST_CASE("hardware: what will be slow is told") {
+    const Host host;
+    host.add_gpu("0000:17:00.0", 0, 8);
+    host.add_gpu("0000:97:00.0", 1);
+    host.add_card("mlx5_0", "0000:1b:00.0", 0);
+    host.add_card("mlx5_1", "0000:98:00.0", 1, "1: DOWN");
+    const std::vector<std::string> slow = slow_paths(host.read());
+    REQUIRE(slow.size() == 5);
+    CHECK(slow[0] == "GPU 0 (0000:17:00.0) has fewer lanes than it could have: 32.0 GT/s PCIe x8");
+    CHECK(slow[1] == "mlx5_1 carries nothing: its port is not active");
+    CHECK(slow[2].starts_with("GPU 1 has no active card on its NUMA node 1"));
+    CHECK(slow[3].starts_with("no GPUDirect"));
+    CHECK(slow[4].starts_with("GPUs lie on several NUMA nodes"));
+    host.write("proc/driver/nvidia/version",
+               "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05");
+    CHECK(host.read().gpudirect == "dma-buf");
+    CHECK(slow_paths(host.read()).size() == 4);
+  }
+
+  TEST_CASE("hardware: a trainer gets the CPUs near its GPU, if it is known which one that is") {
+    const Host host;
+    host.add_gpu("0000:17:00.0", 1);
+    host.add_gpu("0000:97:00.0", 0);
+    const Hardware found = host.read();
+    const CpuList low = {0, 1, 2, 3}, high = {4, 5, 6, 7};
+    const std::vector<CpuList> places = {high, low}, unknown;
+    CHECK(cpus_near_gpus(kAll, found, 2, "") == places);
+    CHECK(cpus_near_gpus(kAll, found, 2, "0,1") == places);
+    CHECK(cpus_near_gpus({2, 3, 4}, found, 2, "") == std::vector<CpuList>{{4}, {2, 3}});
+    CHECK(cpus_near_gpus(kAll, found, 2, "1,0") == unknown);
+    CHECK(cpus_near_gpus(kAll, found, 1, "") == unknown);
+    CHECK(cpus_near_gpus(low, found, 2, "") == unknown);  // no CPU near GPU 0
+    CHECK(cpus_near_gpus(kAll, {}, 0, "") == unknown);
+    host.write("sys/bus/pci/devices/0000:97:00.0/device", "0x20b0");  // CUDA may order by speed
+    CHECK(cpus_near_gpus(kAll, host.read(), 2, "") == unknown);
+  }
+}
