@@ -111,8 +111,7 @@ class CudaBackend final : public LlamaBackend {
   void norm_backward(const T* x, const T* gamma, const T* dy, const T* residual, T* dx, T* grad);
   /// Copies to the device without waiting; pinned must not change until the stream has read it.
   void upload(void* device, const void* pinned, size_t bytes);
-  /// Device memory for results that the caller copies to the host at once. Throws CudaError if
-  /// there is none.
+  /// Device memory for intermediate results of one call. Throws CudaError if there is none.
   void* results(size_t bytes);
 
   T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }

@@ -205,9 +205,12 @@ template <class T>
 cudaError_t combine(cudaStream_t stream, int64_t count, float a, const T* x, float b, const T* y,
                     T* out);
 
-/// sums[b] = sum of the squares of block b of 1024 values, in double; the last block may be
-/// shorter. values: (count).
+/// x /= the root of the sum of its squares + epsilon; sums and root in double. x: (count); scratch:
+/// (normalize_scratch(count)).
 template <class T>
-cudaError_t square_sums(cudaStream_t stream, int64_t count, const T* values, double* sums);
+cudaError_t normalize(cudaStream_t stream, int64_t count, double epsilon, T* x, double* scratch);
+constexpr int64_t normalize_scratch(int64_t count) {
+  return (count + 1023) / 1024 + 1;
+}
 
 }  // namespace simplescale::cuda

@@ -1,6 +1,5 @@
 // Muon on the GPU: momentum, orthogonalization and update (backend.hpp).
 #include <algorithm>
-#include <cmath>
 
 #include "model/cuda/check.hpp"
 #include "model/cuda/cuda_backend.hpp"
@@ -42,23 +41,14 @@ void CudaBackend<T>::muon_update(const Muon& o, std::span<const ParameterRun> ru
   }
 }
 
-/// The host adds the sums of squares of the blocks, so that their order is fixed.
 template <class T>
 void CudaBackend<T>::orthogonalize(int64_t rows, int64_t columns, void* matrix) {
   SS_ASSERT(options_.muon);
   const bool tall = rows > columns;
   const int64_t side = std::min(rows, columns), count = rows * columns;
   T* const x = static_cast<T*>(matrix);
-  const int64_t blocks = (count + kShardAlign - 1) / int64_t{kShardAlign};
-  const size_t bytes = static_cast<size_t>(blocks) * sizeof(double);
-  auto* const device = static_cast<double*>(results(bytes));
-  SS_CUDA(cuda::square_sums(stream_, count, x, device));
-  auto* const sums = static_cast<double*>(pinned_results_.reserve(bytes));
-  copy_to_host(sums, device, bytes);
-  double sum = 0;
-  for (int64_t b = 0; b < blocks; ++b) sum += sums[b];
-  SS_CUDA(combine(stream_, count, static_cast<float>(1 / (std::sqrt(sum) + kMuonEpsilon)), x, 0.0f,
-                  x, x));
+  const auto bytes = static_cast<size_t>(normalize_scratch(count)) * sizeof(double);
+  SS_CUDA(normalize(stream_, count, kMuonEpsilon, x, static_cast<double*>(results(bytes))));
   for (int step = 0; step < kMuonSteps; ++step) {
     if (tall)
       aten_.gemm(kYes, kNo, side, side, rows, x, x, gram_);

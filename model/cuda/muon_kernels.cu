@@ -1,4 +1,4 @@
-// Muon's element-wise work, and sums of squares. Shapes: kernels.hpp.
+// Muon's element-wise work, and the norm of a matrix. Shapes: kernels.hpp.
 #include "model/cuda/device.cuh"
 
 namespace simplescale::cuda {
@@ -62,6 +62,30 @@ __global__ void square_sums_kernel(int64_t blocks, int64_t count, const T* value
   if (lane == 0) sums[block] = sum;
 }
 
+/// One block of threads: sums[blocks] = 1 / (root of the sum of `blocks` sums + epsilon).
+__global__ void inverse_root_kernel(int64_t blocks, double epsilon, double* sums) {
+  __shared__ double of_warp[32];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < blocks; i += blockDim.x) sum += sums[i];
+  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = of_warp[threadIdx.x % 32];
+  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (threadIdx.x == 0) sums[blocks] = 1 / (sqrt(sum) + epsilon);
+}
+
+template <class T, class A>
+__global__ void scale_kernel(int64_t vectors, const double* factor, T* x) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const float a = static_cast<float>(*factor);
+  float v[A::n];
+  A::load(x + j * A::n, v);
+  for (int k = 0; k < A::n; ++k) v[k] *= a;
+  A::store(x + j * A::n, v);
+}
+
 template <class M>
 cudaError_t launch_momentum(cudaStream_t stream, int64_t count, float momentum,
                             float gradient_scale, const Rounding& rounding, float* gradient,
@@ -112,18 +136,28 @@ cudaError_t combine(cudaStream_t stream, int64_t count, float a, const T* x, flo
 }
 
 template <class T>
-cudaError_t square_sums(cudaStream_t stream, int64_t count, const T* values, double* sums) {
+cudaError_t normalize(cudaStream_t stream, int64_t count, double epsilon, T* x, double* scratch) {
   if (count == 0) return cudaSuccess;
-  const int64_t blocks = (count + 1023) / 1024;
-  return gpu_launch({stream, blocks_for(blocks * 32, kThreads), kThreads}, square_sums_kernel<T>,
-                    blocks, count, values, sums);
+  const int64_t blocks = normalize_scratch(count) - 1;
+  cudaError_t error = gpu_launch({stream, blocks_for(blocks * 32, kThreads), kThreads},
+                                 square_sums_kernel<T>, blocks, count, x, scratch);
+  if (error != cudaSuccess) return error;
+  constexpr unsigned threads = 1024;  // 32 warps, as of_warp has room for
+  error = gpu_launch({stream, 1, threads}, inverse_root_kernel, blocks, epsilon, scratch);
+  if (error != cudaSuccess) return error;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(count, x))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      scale_kernel<T, Packed<T>>, count / n, scratch + blocks, x);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, scale_kernel<T, Single<T>>,
+                    count, scratch + blocks, x);
 }
 
 #define SS_INSTANTIATE(T)                                                                       \
   template cudaError_t muon_update(cudaStream_t, int64_t, float, float, const T*, const float*, \
                                    float*);                                                     \
   template cudaError_t combine(cudaStream_t, int64_t, float, const T*, float, const T*, T*);    \
-  template cudaError_t square_sums(cudaStream_t, int64_t, const T*, double*);
+  template cudaError_t normalize(cudaStream_t, int64_t, double, T*, double*);
 SS_INSTANTIATE(float)
 SS_INSTANTIATE(Bf16)
 

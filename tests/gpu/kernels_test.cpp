@@ -347,7 +347,7 @@ TEST_SUITE("kernels") {
             sum_in_tree_order(&values[static_cast<size_t>(trees[i].first)], trees[i].blocks()));
   }
 
-  TEST_CASE("kernels: Muon's momentum, update, combinations and sums of squares") {
+  TEST_CASE("kernels: Muon's momentum, update, combinations and norm") {
     for_all([]<class T>(T, bool aligned) {
       for (const int64_t count : {1, 1031, 4096}) {
         CAPTURE(count);
@@ -371,17 +371,20 @@ TEST_SUITE("kernels") {
                                     avg.data()));
         cuda_ok(cuda::muon_update<T>(kStream, count, 0.99f, 0.02f, x.data(), params.data(),
                                      params.data()));
-        const int64_t blocks = (count + 1023) / 1024;
-        const Values<double> sums(none<double>(blocks));
-        cuda_ok(cuda::square_sums<T>(kStream, count, x.data(), sums.data()));
+        const std::vector<T> unscaled = x.host();
+        const Values<T> unit(unscaled, aligned);
+        const Values<double> scratch(none<double>(cuda::normalize_scratch(count)));
+        cuda_ok(cuda::normalize<T>(kStream, count, 0.5, unit.data(), scratch.data()));
+        auto expected = unscaled;
+        for (size_t i = 0; i < expected.size(); ++i)
+          reference::assign(expected[i],
+                            double{reference::value(unscaled[i])} / (std::sqrt(squares) + 0.5));
+        check_near(unit.host(), expected, 2);
         cuda_ok(cuda::combine<T>(kStream, count, 3, x.data(), -2, y.data(), x.data()));
         check_near(gradient.host(), g, 2);
         check_near(avg.host(), m, 2);
         check_near(params.host(), p, 2);
         check_near(x.host(), z, 4);
-        double sum = 0;
-        for (const double part : sums.host()) sum += part;
-        CHECK(sum == doctest::Approx(squares).epsilon(1e-12));
       }
     });
   }
