@@ -48,7 +48,7 @@ simplescale_room(object_store LINK base
   PRIVATE_LINK PkgConfig::curl PkgConfig::pugixml PkgConfig::sodium)
 simplescale_room(config LINK training observe object_store PkgConfig::tomlplusplus)
 simplescale_room(tokenizer LINK base PkgConfig::sentencepiece PkgConfig::pcre2 PkgConfig::utf8proc)
-simplescale_room(data LINK config run tokenizer PRIVATE_LINK PkgConfig::archive)
+simplescale_room(data LINK config run tokenizer PRIVATE_LINK PkgConfig::archive PkgConfig::zlib)
 simplescale_room(checkpoint LINK training run tokenizer object_store)
 simplescale_room(exports LINK config run)
 simplescale_room(http LINK run PRIVATE_LINK PkgConfig::httplib)

@@ -94,7 +94,7 @@ bool is_separator(std::string_view line) {
 
 bool is_json_lines(const std::string& path) {
   const std::string_view name = without_compression(path);
-  return name.ends_with(".jsonl") || (name.ends_with(".json") && name != path);
+  return name.ends_with(".jsonl") || name.ends_with(".json");
 }
 
 bool is_parquet(const std::string& path) {
@@ -200,8 +200,10 @@ Result<std::string> read_bible() {
   return bible_prose(program->output);
 }
 
+/// True for the files of a folder that are read. A .json in a folder is rather a configuration.
 bool is_text_file(const std::string& path) {
-  return without_compression(path).ends_with(".txt") || has_text_key(path);
+  return without_compression(path).ends_with(".txt") ||
+         (has_text_key(path) && !path.ends_with(".json"));
 }
 
 Status no_text_in(const std::string& folder) {

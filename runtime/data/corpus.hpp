@@ -6,7 +6,8 @@
 //
 // Sources:
 //   a file             by its name, without .gz, .zst, .xz or .bz2 if it is compressed:
-//                        .jsonl    every line is a JSON object, whose text is a document
+//                        .jsonl    every line is a JSON object, whose text is a document; so is
+//                                  .json, but in folders only if it is compressed
 //                        .parquet  every row is a document
 //                        others    UTF-8 text; a line with only <|endoftext|> begins a new document
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken

@@ -56,8 +56,9 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
 namespace {
 /// By the endings that Corpus reads.
 bool is_text_name(const std::string& name) {
-  return std::ranges::any_of(std::array{".txt", ".jsonl", ".parquet", ".gz", ".zst", ".xz"},
-                             [&](const char* ending) { return name.ends_with(ending); });
+  return std::ranges::any_of(
+      std::array{".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz", ".bz2"},
+      [&](const char* ending) { return name.ends_with(ending); });
 }
 }  // namespace
 

@@ -19,9 +19,8 @@ Result<nlohmann::json> parse_line(std::string_view line) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     const std::string what = error.what();
     const size_t column = what.find("column ");
-    return Status(
-        Code::bad_data,
-        "it is no JSON: " + what.substr(column == what.npos ? what.find("] ") + 2 : column));
+    const std::string said = what.substr(column == what.npos ? what.find("] ") + 2 : column);
+    return Status(Code::bad_data, "it is no JSON: " + replace_invalid_utf8(said));
   }
 }
 

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "runtime/data/gunzip.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -34,25 +37,45 @@ std::string_view without_compression(std::string_view name) {
   return name;
 }
 
-/// An object that libarchive reads from front to back.
+/// What libarchive reads from front to back where it does not open the file itself: an object, or
+/// the unpacked bytes of a .gz.
 struct LineReader::Input {
   std::shared_ptr<const DataFile> file;
-  uint64_t at = 0, announced = 0;
-  std::vector<char> piece = std::vector<char>(kReadBytes);
+  uint64_t at = 0, announced = 0;  // bytes of the file
+  std::vector<char> piece = std::vector<char>(kReadBytes), unpacked;
+  std::optional<Gunzip> gunzip;
+  Status error;  // of the file
+
+  Result<std::span<char>> next_piece() {
+    const auto bytes = std::min<uint64_t>(piece.size(), file->bytes() - at);
+    if (announced < at + kAheadBytes / 2 &&
+        file->read_ahead(at, std::min(kAheadBytes, file->bytes() - at)))
+      announced = at + kAheadBytes;
+    error = file->read(at, piece.data(), bytes);
+    SS_RETURN_IF_ERROR(error);
+    at += bytes;
+    return std::span(piece).first(bytes);
+  }
+
+  void unpack() {
+    unpacked.resize(kReadBytes);
+    gunzip.emplace([this] { return next_piece(); });
+  }
+
+  Result<std::span<char>> next() {
+    if (!gunzip) return next_piece();
+    SS_ASSIGN(const size_t bytes, gunzip->read(unpacked));
+    return std::span(unpacked).first(bytes);
+  }
 
   static la_ssize_t read(archive* a, void* self, const void** data) {
-    Input& in = *static_cast<Input*>(self);
-    const uint64_t bytes = std::min<uint64_t>(in.piece.size(), in.file->bytes() - in.at);
-    if (in.announced < in.at + kAheadBytes / 2 &&
-        in.file->read_ahead(in.at, std::min(kAheadBytes, in.file->bytes() - in.at)))
-      in.announced = in.at + kAheadBytes;
-    if (const Status read = in.file->read(in.at, in.piece.data(), bytes); !read.ok()) {
-      archive_set_error(a, EIO, "%s", read.message().c_str());
+    const auto bytes = static_cast<Input*>(self)->next();
+    if (!bytes.ok()) {
+      archive_set_error(a, EIO, "%s", bytes.status().message().c_str());
       return -1;
     }
-    in.at += bytes;
-    *data = in.piece.data();
-    return static_cast<la_ssize_t>(bytes);
+    *data = bytes->data();
+    return static_cast<la_ssize_t>(bytes->size());
   }
 };
 
@@ -70,31 +93,37 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   archive_read_support_format_raw(a);
   archive_read_support_format_empty(a);
   // By name only: plain text may begin like a compressed file.
-  if (path.ends_with(".gz")) archive_read_support_filter_gzip(a);
   if (path.ends_with(".zst")) archive_read_support_filter_zstd(a);
   if (path.ends_with(".xz")) archive_read_support_filter_xz(a);
   if (path.ends_with(".bz2")) archive_read_support_filter_bzip2(a);
   archive_entry* entry = nullptr;
   int opened = 0;
-  if (is_s3_url(path)) {
-    SS_ASSIGN(auto file, files.open(path));
-    reader.input_ = std::make_shared<Input>(Input{.file = std::move(file)});
+  if (const bool gzip = path.ends_with(".gz"); gzip || is_s3_url(path)) {
+    reader.input_ = std::make_shared<Input>();
+    SS_ASSIGN(reader.input_->file, files.open(path));
+    if (gzip) reader.input_->unpack();
     opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
   } else {
     opened = archive_read_open_filename(a, path.c_str(), kReadBytes);
   }
-  if (opened != ARCHIVE_OK) return bad(path, "cannot read it: " + reason(a));
-  const int header = archive_read_next_header(a, &entry);
+  const int header = opened == ARCHIVE_OK ? archive_read_next_header(a, &entry) : opened;
   if (header == ARCHIVE_EOF)
     reader.ended_ = true;  // an empty file
   else if (header != ARCHIVE_OK)
-    return bad(path, "cannot read it: " + reason(a));
-  else if (without_compression(path) != path && archive_filter_count(a) < 2)
+    return reader.failed("cannot read it");
+  else if (without_compression(path) != path && !path.ends_with(".gz") &&
+           archive_filter_count(a) < 2)
     return bad(path, "its name says that it is compressed, but it is not");
   return reader;
 }
 
+Status LineReader::failed(const std::string& what) const {
+  if (input_ && !input_->error.ok()) return input_->error;
+  return bad(path_, what + ": " + reason(archive_.get()));
+}
+
 uint64_t LineReader::file_bytes_read() const {
+  if (input_) return input_->at;
   return static_cast<uint64_t>(std::max<int64_t>(archive_filter_bytes(archive_.get(), -1), 0));
 }
 
@@ -121,9 +150,7 @@ Result<bool> LineReader::next(std::string_view& line) {
     buffer_.resize(scanned + kReadBytes);
     const ssize_t got = archive_read_data(archive_.get(), buffer_.data() + scanned, kReadBytes);
     buffer_.resize(scanned + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got < 0)
-      return bad(path_, "behind line " + std::to_string(number_) +
-                            ": cannot read on: " + reason(archive_.get()));
+    if (got < 0) return failed("behind line " + std::to_string(number_) + ": cannot read on");
     ended_ = got == 0;
   }
 }

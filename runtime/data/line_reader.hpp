@@ -19,7 +19,7 @@ std::string_view without_compression(std::string_view name);
 class LineReader {
  public:
   /// line_bytes_max: a longer line is an error; so memory is bounded. bad_data: the file cannot be
-  /// opened.
+  /// opened; otherwise errors of DataFile.
   static Result<LineReader> open(const std::string& path, size_t line_bytes_max,
                                  const DataFiles& files = {});
 
@@ -37,9 +37,11 @@ class LineReader {
     void operator()(archive* a) const;
   };
   struct Input;
+  /// The error of a read.
+  Status failed(const std::string& what) const;
   std::string path_;
   size_t line_bytes_max_ = 0;
-  std::shared_ptr<Input> input_;  // of an object; null: libarchive opens the file
+  std::shared_ptr<Input> input_;  // null: libarchive opens the file
   std::unique_ptr<archive, Close> archive_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_

@@ -63,6 +63,11 @@ Read read(const std::string& source, const CorpusOptions& options = {}) {
   return read;
 }
 
+std::string bytes_of_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -210,12 +215,16 @@ TEST_SUITE("corpus") {
             Documents{"a", "b"});
     }
     CHECK(read(folder.compress("empty.txt.gz", "")).status.code() == Code::bad_data);
-    // Several frames in one file, as `cat a.zst b.zst` makes them.
+    // Several frames in one file, as `cat a.zst b.zst` makes them; and zeros that fill a tape's block.
     for (const char* suffix : {".gz", ".zst"}) {
-      const std::string one = folder.compress(std::string("1.txt") + suffix, "one\n");
-      std::ifstream in(folder.compress(std::string("2.txt") + suffix, "two\n"), std::ios::binary);
-      std::ofstream(one, std::ios::binary | std::ios::app) << in.rdbuf();
-      CHECK(read(one).documents == Documents{"one\ntwo"});
+      std::string all;
+      for (const char* part : {"one\n", "", "two\n"})
+        all += bytes_of_file(folder.compress(std::string("part.txt") + suffix, part));
+      CHECK(read(folder.write(std::string("1.txt") + suffix, all)).documents ==
+            Documents{"one\ntwo"});
+      if (suffix == std::string(".gz"))
+        CHECK(read(folder.write("2.txt.gz", all + std::string(512, '\0'))).documents ==
+              Documents{"one\ntwo"});
     }
   }
 
@@ -231,6 +240,17 @@ TEST_SUITE("corpus") {
     for (const char* suffix : {".gz", ".zst", ".xz", ".bz2"})
       CHECK(has(read(folder.write(std::string("b.txt") + suffix, "plain text")).status.message(),
                 "but it is not"));
+    // Damaged bytes that can be unpacked all the same.
+    for (const char* suffix : {".gz", ".xz", ".bz2"}) {
+      const std::string whole =
+          bytes_of_file(folder.compress(std::string("a.txt") + suffix, long_text()));
+      for (size_t at = 20; at < whole.size(); at += whole.size() / 20) {
+        std::string damaged = whole;
+        damaged[at] = static_cast<char>(damaged[at] ^ 4);
+        const Read one = read(folder.write(std::string("d.txt") + suffix, damaged));
+        CHECK_MESSAGE(one.status.code() == Code::bad_data, suffix << ", byte " << at);
+      }
+    }
     // Plain text that begins like a compressed file is text.
     CHECK(read(folder.write("c.txt", "BZh9 is how a bzip2 file begins")).documents.size() == 1);
   }
@@ -241,6 +261,9 @@ TEST_SUITE("corpus") {
     folder.compress("in/a.txt.zst", "1");
     folder.compress("in/sub/c.json.gz", "{\"text\":\"4\"}");
     folder.write("in/config.json", "not read");
+    // A .json file that is named itself is no plain text.
+    CHECK(read(folder.write("lines.json", "{\"text\":\"5\"}\n")).documents == Documents{"5"});
+    CHECK(has(read(folder.path + "/in/config.json").status.message(), "line 1: it is no JSON"));
     CHECK(read(folder.path + "/in").documents == Documents{"1", "2", "3", "4"});
   }
 
