@@ -155,22 +155,28 @@ Status read_json_lines(LineReader& lines, const CorpusOptions& options, BadLines
   }
 }
 
+/// The masked bytes of a row's text. bad_data says what is wrong with the row.
+Result<IndexRanges> masked_of(const ParquetRow& row, const std::string& mask_key) {
+  if (!row.text) return Status(Code::bad_data, "it has no text");
+  if (const size_t at = first_invalid_utf8(*row.text); at < row.text->size())
+    return Status(Code::bad_data, "byte " + std::to_string(at) + ": not UTF-8");
+  return row.mask.empty() ? IndexRanges() : read_json_mask(row.mask, mask_key, *row.text);
+}
+
 /// on_row: called for each row that has been read.
-Status read_parquet(ParquetTexts& texts, const std::string& path, BadLines& bad_lines,
-                    Cutter& cutter, const std::function<void()>& on_row) {
-  for (std::optional<std::string_view> text;;) {
-    SS_ASSIGN(const bool more, texts.next(text));
+Status read_parquet(ParquetRows& rows, const std::string& path, const CorpusOptions& options,
+                    BadLines& bad_lines, Cutter& cutter, const std::function<void()>& on_row) {
+  for (ParquetRow row;;) {
+    SS_ASSIGN(const bool more, rows.next(row));
     if (!more) return {};
     on_row();
-    const size_t invalid = text ? first_invalid_utf8(*text) : 0;
-    if (!text || invalid < text->size()) {
-      const std::string what =
-          !text ? ": it has no text" : ", byte " + std::to_string(invalid) + ": not UTF-8";
-      SS_RETURN_IF_ERROR(
-          bad_lines.leave_out(bad(path, "row " + std::to_string(texts.row()) + what)));
+    auto masked = masked_of(row, options.mask_key);
+    if (!masked.ok()) {
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(
+          bad(path, "row " + std::to_string(rows.number()) + ": " + masked.status().message())));
       continue;
     }
-    SS_RETURN_IF_ERROR(cutter.add(*text));
+    SS_RETURN_IF_ERROR(cutter.add(*row.text, masked.take()));
     SS_RETURN_IF_ERROR(cutter.end_document());
   }
 }
@@ -344,15 +350,12 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   }
   BadLines bad_lines(options_.skip_bad, bad_before);
   if (is_parquet(path)) {
-    if (!options_.mask_key.empty())
-      return bad(path, "data.loss_mask_key = \"" + options_.mask_key +
-                           "\" is read of .jsonl files only: prepare the parquet files alone, "
-                           "without the key, and use the prepared folder as a source");
-    if (is_s3_url(path))
-      return bad(path, "parquet files are not read from a bucket; download them");
-    SS_ASSIGN(const auto texts, open_parquet(path, options_.text_key));
-    SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, cutter,
-                                    [&] { done = bytes(file) * texts->row() / texts->rows(); }));
+    SS_ASSIGN(auto opened, options_.files.open(path));
+    SS_ASSIGN(const auto rows,
+              open_parquet(std::move(opened), options_.text_key, options_.mask_key));
+    SS_RETURN_IF_ERROR(read_parquet(*rows, path, options_, bad_lines, cutter, [&] {
+      done = bytes(file) * rows->number() / std::max<uint64_t>(1, rows->rows());
+    }));
     return bad_lines.count() - bad_before;
   }
   const bool json = is_json_lines(path);

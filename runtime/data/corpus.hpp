@@ -13,7 +13,7 @@
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
 //                      for .jsonl), and .parquet files, also in folders below, in the order of
 //                      their paths; every file begins a new document
-//   s3://BUCKET/KEY    such a file or folder in a bucket, without .parquet files
+//   s3://BUCKET/KEY    such a file or folder in a bucket
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
 #pragma once
@@ -42,8 +42,8 @@ struct TextChunk {
 
 struct CorpusOptions {
   std::string text_key = "text";  // member of a JSON line, column of a parquet, with the text
-  /// Member of a JSON line with ranges of its text whose tokens do not count in the loss: [begin,
-  /// end) in characters (code points), in any order. "": there are none.
+  /// Member of a JSON line, column of a parquet, with ranges of the text whose tokens do not count
+  /// in the loss: [begin, end) in characters (code points), in any order. "": there are none.
   std::string mask_key;
   /// So many bad lines are left out: not UTF-8, no JSON, without text, with a range that is beyond
   /// the text. The next one is an error.

@@ -44,16 +44,14 @@ std::string shown(const nlohmann::json& value) {
   return value.is_array() ? "another list" : "an object";
 }
 
-/// The masked ranges of a JSON line, in bytes of its text. bad_data names a range that is none.
-Result<IndexRanges> mask_of(const nlohmann::json& object, const std::string& key,
+/// read_json_mask() of a value.
+Result<IndexRanges> mask_of(const nlohmann::json& value, const std::string& key,
                             std::string_view text) {
-  const auto found = object.find(key);
-  if (key.empty() || found == object.end() || found->is_null()) return IndexRanges();
   const std::string list = "\"" + key + "\" (data.loss_mask_key)";
-  if (!found->is_array())
+  if (!value.is_array())
     return Status(Code::bad_data, list + " is no list of ranges: [[begin, end], ...]");
   std::vector<IndexRange> ranges;
-  for (const auto& range : *found) {
+  for (const auto& range : value) {
     const std::string which = list + ": range " + std::to_string(ranges.size());
     if (!range.is_array() || range.size() != 2 || !range[0].is_number_unsigned() ||
         !range[1].is_number_unsigned() || range[0] > range[1])
@@ -86,8 +84,17 @@ Result<JsonRow> read_json_row(std::string_view line, const std::string& text_key
   SS_ASSIGN(const nlohmann::json object, parse_line(line));
   JsonRow row;
   SS_ASSIGN(row.text, text_of(object, text_key));
-  SS_ASSIGN(row.masked, mask_of(object, mask_key, row.text));
+  const auto mask = object.find(mask_key);
+  if (!mask_key.empty() && mask != object.end() && !mask->is_null()) {
+    SS_ASSIGN(row.masked, mask_of(*mask, mask_key, row.text));
+  }
   return row;
+}
+
+Result<IndexRanges> read_json_mask(std::string_view json, const std::string& mask_key,
+                                   std::string_view text) {
+  SS_ASSIGN(const nlohmann::json value, parse_line(json));
+  return mask_of(value, mask_key, text);
 }
 
 }  // namespace simplescale

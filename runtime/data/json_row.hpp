@@ -20,4 +20,8 @@ struct JsonRow {
 Result<JsonRow> read_json_row(std::string_view line, const std::string& text_key,
                               const std::string& mask_key);
 
+/// The masked ranges of a text, in its bytes, from a list of ranges in JSON. Errors as above.
+Result<IndexRanges> read_json_mask(std::string_view json, const std::string& mask_key,
+                                   std::string_view text);
+
 }  // namespace simplescale

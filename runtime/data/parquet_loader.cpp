@@ -1,15 +1,18 @@
 // Loads libsimplescale_parquet.so on first use. The program itself does not link Arrow.
+#include <utility>
+
 #include "runtime/base/library.hpp"
 #include "runtime/data/parquet/library.hpp"
 
 namespace simplescale {
 
-Result<std::unique_ptr<ParquetTexts>> open_parquet(const std::string& path,
-                                                   const std::string& column) {
+Result<std::unique_ptr<ParquetRows>> open_parquet(std::shared_ptr<const DataFile> file,
+                                                  const std::string& text_key,
+                                                  const std::string& mask_key) {
   const auto symbol = load_symbol(kParquetLibrary, kParquetLibrarySymbol,
                                   "./simplescale build makes it once pip can install pyarrow");
-  if (!symbol.ok()) return Status(symbol.status()).in(path);
-  return reinterpret_cast<OpenParquet>(*symbol)(path, column);
+  if (!symbol.ok()) return Status(symbol.status()).in(file->path());
+  return reinterpret_cast<OpenParquet>(*symbol)(std::move(file), text_key, mask_key);
 }
 
 }  // namespace simplescale

@@ -8,9 +8,8 @@ import subprocess
 import unittest
 import urllib.request
 
-from common import ROOT, Case
+from common import PYTHON, ROOT, Case
 
-PYTHON = ROOT / ".deps/python/bin/python"
 SERVER = ROOT / "tests/runtime/object_store/s3_server.py"
 SECRET, TOKEN = "test/secret+key/0123456789", "test-session-token//=="
 HAS_MOTO = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, flask_cors"], capture_output=True).returncode == 0

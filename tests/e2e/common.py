@@ -12,6 +12,8 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".deps/python/bin/python"
+HAS_PYARROW = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import pyarrow"], capture_output=True).returncode == 0
 BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin"))
 PROGRAM = BIN / "simplescale"
 

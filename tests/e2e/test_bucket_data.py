@@ -4,12 +4,14 @@ prepare; what `doctor` says; secrets."""
 import gzip
 import json
 import os
+import shutil
 import signal
 import struct
+import subprocess
 import unittest
 
 from bucket import SECRET, BucketCase
-from common import TINY, last_step, leftovers, lines, tokens, trainer_pids
+from common import HAS_PYARROW, PYTHON, TINY, last_step, leftovers, lines, tokens, trainer_pids
 
 STEPS = ("--train.max_steps=12", "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=6")
 WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
@@ -167,6 +169,38 @@ class BucketData(BucketCase):
         for name in ("train.bin", "validation.bin", "tokenizer.model"):
             self.assertEqual((self.folder / "bucket" / name).read_bytes(), (self.folder / "local" / name).read_bytes(), name)
         self.assert_no_secret(self.folder / "bucket")
+
+    @unittest.skipUnless(HAS_PYARROW, "pyarrow is not installed")
+    def test_of_parquet_in_a_bucket_only_the_columns_of_the_text_are_read(self):
+        script = """
+import os, sys
+import pyarrow as pa, pyarrow.parquet as pq
+lines = sys.stdin.read().splitlines()
+table = pa.table({"image": [os.urandom(8000) for _ in lines], "text": lines, "mask": [[[0, 5]]] * len(lines)})
+pq.write_table(table, sys.argv[1], row_group_size=300, compression="zstd")
+"""
+        file = self.folder / "wide.parquet"
+        subprocess.run([PYTHON, "-c", script, file], input=TEXT, text=True, check=True)
+        self.put(file, "wide.parquet")
+        # A cache that is smaller than the file: chunks of 256 KiB.
+        options = ["--tokenizer.vocab=300", "--model.vocab=300", f"--data.cache_folder={self.cache}", "--data.cache_gb=0.003",
+                   '--data.loss_mask_key="mask"', "--supervision.progress_timeout_ms=4000"]
+        self.command("prepare", self.config, f"--data.source={file}", f"--data.folder={self.folder}/local", *options)
+        self.faults({"match": "GET /bucket/wide.parquet", "kind": "status"})
+        source = ["--data.source=s3://bucket/wide.parquet", f"--data.folder={self.folder}/bucket"]
+        self.command("prepare", self.config, *source, *options, code=74)
+        self.assertIn("GET s3://bucket/wide.parquet", self.stderr)
+        self.assertIn("HTTP 503", self.stderr)
+        for faults in ([], [{"match": "GET", "kind": "random", "percent": 40, "seed": 6}]):
+            self.faults(*faults)
+            shutil.rmtree(self.folder / "bucket", ignore_errors=True)
+            shutil.rmtree(self.cache)
+            before = len(self.requests("GET"))
+            self.command("prepare", self.config, *source, *options)
+            for name in ("train.bin", "train.mask", "tokenizer.model"):
+                self.assertEqual((self.folder / "bucket" / name).read_bytes(), (self.folder / "local" / name).read_bytes(), name)
+            if not faults:
+                self.assertLess(len(self.reads(before)), file.stat().st_size / (256 << 10) / 2)
 
     def test_doctor_checks_the_buckets_of_a_configuration(self):
         self.put(self.data, "data/tokens.bin")

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import unittest
 
-from common import ROOT, TINY, Case, tokens
+from common import HAS_PYARROW, PYTHON, TINY, Case, tokens
 
 STEPS = ("--train.global_batch_size=2", "--train.max_steps=6", "--checkpoint.disk_every_steps=3")
 WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
@@ -54,10 +54,8 @@ class Sources(Case):
         manifest = json.loads((self.folder / "prepared/manifest.json").read_text())
         self.assertEqual((manifest["documents"], manifest["bad_lines"]), (599, 1))
 
+    @unittest.skipUnless(HAS_PYARROW, "pyarrow is not installed")
     def test_parquet_gives_the_tokens_of_the_same_json_lines(self):
-        python = ROOT / ".deps/python/bin/python"
-        if subprocess.run([python, "-c", "import pyarrow"], capture_output=True).returncode:
-            self.skipTest("pyarrow is not installed")
         texts = [" ".join(WORDS[(i * k) % 17] for k in range(3, 40)) + ("\n\u00e9t\u00e9 \U0001f600" if i % 7 == 0 else "") for i in range(3000)]
         lines, rows = self.folder / "lines", self.folder / "rows"
         for folder in (lines, rows):
@@ -69,11 +67,14 @@ import pyarrow as pa, pyarrow.parquet as pq
 texts = [json.loads(line)["body"] for line in open(sys.argv[1])]
 pq.write_table(pa.table({"id": range(2000), "body": texts[:2000]}), sys.argv[2] + "/a.parquet", row_group_size=700, compression="zstd")
 large = pa.table({"body": pa.array(texts[2000:], pa.large_string()), "tags": [["a", "b"]] * 1000})
-pq.write_table(large, sys.argv[2] + "/b.parquet", use_dictionary=False)
+pq.write_table(large.slice(0, 600), sys.argv[2] + "/b.parquet", use_dictionary=False)
+for name, rows, make in (("c", (2600, 2700), lambda t: pa.array(t).dictionary_encode()), ("d", (2700, 2800), lambda t: pa.array(t, pa.string_view())),
+                         ("e", (2800, 3000), lambda t: pa.array([x.encode() for x in t], pa.binary()))):
+    pq.write_table(pa.table({"body": make(texts[slice(*rows)])}), sys.argv[2] + f"/{name}.parquet", data_page_version="2.0")
 pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
 """
         bad = self.folder / "bad.parquet"
-        subprocess.run([python, "-c", script, lines / "a.jsonl", rows, bad], check=True)
+        subprocess.run([PYTHON, "-c", script, lines / "a.jsonl", rows, bad], check=True)
         hashes = []
         for source in (lines, rows):
             self.command("prepare", self.config, f'--data.source="{source}"', '--data.text_key="body"', "--model.vocab=320",
@@ -99,6 +100,48 @@ pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
         damaged[100:len(whole) // 2] = b"\xff" * (len(whole) // 2 - 100)  # the footer stays
         cut.write_bytes(damaged)
         refused(cut, "cut.parquet: behind row ")
+
+    @unittest.skipUnless(HAS_PYARROW, "pyarrow is not installed")
+    def test_loss_masks_of_parquet_are_those_of_the_same_json_lines(self):
+        rows = [{"text": f"\u00e9 question {i}: \U0001f600 {WORDS[i % 17]} answer {WORDS[i * 5 % 17]}", "mask": [[0, 12 + i % 9], [15, 16]]} for i in range(400)]
+        rows[3]["mask"], rows[4]["mask"] = None, []
+        script = """
+import json, sys
+import pyarrow as pa, pyarrow.parquet as pq
+rows = [json.loads(line) for line in open(sys.argv[1])]
+kinds = (pa.list_(pa.list_(pa.int64())), pa.large_list(pa.list_(pa.uint16(), 2)), pa.list_(pa.list_(pa.int8())))
+for kind, name in zip(kinds, "abc"):
+    table = pa.table({"id": range(len(rows)), "mask": pa.array([r["mask"] for r in rows], kind), "text": [r["text"] for r in rows]})
+    pq.write_table(table, sys.argv[2] + f"/{name}.parquet", row_group_size=70)
+for name, mask in (("none", None), ("bad", [[[0, 1]], [[3, 2]]]), ("long", [[[0, 1]], [[0, 99]]]), ("odd", [[[0, 1, 2]], [[None, 1]]]), ("text", ["[[0, 1]]"] * 2),
+                   ("struct", [[{"begin": 0, "end": 1}]] * 2)):
+    pq.write_table(pa.table({"text": ["one", "two"]} | ({"mask": mask} if mask else {})), sys.argv[3] + f"/{name}.parquet")
+"""
+        lines, many = self.folder / "lines.jsonl", self.folder / "many"
+        lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        many.mkdir()
+        subprocess.run([PYTHON, "-c", script, lines, many, self.folder], check=True)
+
+        def prepare(source, code=0, *options):
+            folder = self.folder / f"of-{source.name}"
+            self.command("prepare", self.config, f'--data.source="{source}"', '--data.loss_mask_key="mask"', "--model.vocab=320", *options,
+                         f'--data.folder="{folder}"', f'--tokenizer.train_on="{lines}"', "--data.validation_fraction=0", code=code)
+            return [(folder / name).read_bytes() for name in ("train.bin", "train.mask")] if code == 0 else None
+        expected = prepare(lines)
+        for name in "abc":
+            self.assertEqual(prepare(many / f"{name}.parquet"), expected)
+        for name, error in (("bad", 'row 2: "mask" (data.loss_mask_key): range 0 is [3,2]; it must be [begin, end]'),
+                            ("long", 'row 2: "mask" (data.loss_mask_key): [0, 99] is beyond the text, which has 3 characters'),
+                            ("odd", 'row 1: "mask" (data.loss_mask_key): range 0 is [0,1,2]'),
+                            ("text", '"mask" (data.loss_mask_key) is no list of ranges, list<list<int64>>, but string'),
+                            ("struct", '"mask" (data.loss_mask_key) is no list of ranges, list<list<int64>>, but list<element: struct<')):
+            prepare(self.folder / f"{name}.parquet", 65)
+            self.assertIn(f"{name}.parquet: ", self.stderr)
+            self.assertIn(error, self.stderr)
+        # A file without the column counts as a whole, as lines without the key do.
+        self.command("prepare", self.config, f'--data.source="{self.folder}/none.parquet"', '--data.loss_mask_key="mask"', "--model.vocab=320",
+                     f'--data.folder="{self.folder}/none"', f'--tokenizer.train_on="{lines}"', "--data.validation_fraction=0")
+        self.assertFalse((self.folder / "none/train.mask").exists())
 
 
 if __name__ == "__main__":

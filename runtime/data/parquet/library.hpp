@@ -9,31 +9,39 @@
 #include <string_view>
 
 #include "runtime/base/status.hpp"
+#include "runtime/data/data_files.hpp"
 
 namespace simplescale {
 
-/// The texts of a parquet file's column, in the order of the rows. Memory does not grow with the
-/// file. One thread.
-class ParquetTexts {
+/// A row of a parquet file.
+struct ParquetRow {
+  std::optional<std::string_view> text;  // none: null; any bytes, valid until the next row is read
+  std::string mask;                      // its value in JSON, as "[[0,8]]"; "": none, or null
+};
+
+/// The rows of a parquet file in their order. Memory does not grow with the file. One thread.
+class ParquetRows {
  public:
-  virtual ~ParquetTexts() = default;
-  /// Reads the next row. False: the file has ended. text: none for null; any bytes, valid until the
-  /// next call. bad_data with the file and the row: it cannot be read.
-  virtual Result<bool> next(std::optional<std::string_view>& text) = 0;
+  virtual ~ParquetRows() = default;
+  /// Reads the next row. False: the file has ended. bad_data with the file and the row: it cannot be
+  /// read; otherwise errors of DataFile.
+  virtual Result<bool> next(ParquetRow& row) = 0;
   /// Number of the row that was read last, from 1.
-  virtual uint64_t row() const = 0;
+  virtual uint64_t number() const = 0;
   /// Number of rows of the file.
   virtual uint64_t rows() const = 0;
 };
 
-/// bad_data: the file is damaged or no parquet; it has no column of that name, or the column holds
-/// no texts. unavailable: the library is missing. Any thread.
-Result<std::unique_ptr<ParquetTexts>> open_parquet(const std::string& path,
-                                                   const std::string& column);
+/// text_key: the column of the texts. mask_key: that of lists of ranges, which are lists of whole
+/// numbers; "", or a file without such a column: there are none. bad_data: the file is damaged or no
+/// parquet, or a column holds something else, or there are no texts; unavailable: the library is
+/// missing; otherwise errors of DataFile. Any thread.
+Result<std::unique_ptr<ParquetRows>> open_parquet(std::shared_ptr<const DataFile> file,
+                                                  const std::string& text_key,
+                                                  const std::string& mask_key);
 
 inline constexpr const char* kParquetLibrary = "libsimplescale_parquet.so";
 inline constexpr const char* kParquetLibrarySymbol = "simplescale_open_parquet";
-using OpenParquet = Result<std::unique_ptr<ParquetTexts>> (*)(const std::string& path,
-                                                              const std::string& column);
+using OpenParquet = decltype(&open_parquet);
 
 }  // namespace simplescale

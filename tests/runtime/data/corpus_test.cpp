@@ -135,11 +135,6 @@ TEST_SUITE("corpus") {
     CHECK(masked == 900 * 6);
     CHECK(corpus->signature() != Corpus::open(file)->signature());
     CHECK(corpus->signature(0) != Corpus::open(file)->signature(0));
-    // Parquet files have no masks; a key that would have no effect is refused.
-    const auto parquet = Corpus::open(folder.write("a.parquet", "x"), options);
-    const auto refused = parquet->read([](const TextChunk&, double) { return Status(); }).status();
-    CHECK(refused.code() == Code::bad_data);
-    CHECK_MESSAGE(has(refused.message(), "is read of .jsonl files only"), refused.message());
   }
 
   TEST_CASE("corpus: a bad line is named with file and number, or left out") {
