@@ -155,12 +155,17 @@ void set_symbols(const Vocabulary& vocabulary, BpeModel& model) {
 
 }  // namespace
 
+Status check_model_type(const json& model) {
+  JsonFields fields(model, "model");
+  const std::string type = fields.text("type", "BPE");
+  return type == "BPE" ? Status() : bad("model " + type + " is not supported, only BPE is");
+}
+
 Result<ModelAndTokens> read_model(const json& model, const json& added, bool byte_level) {
   ModelAndTokens out;
   SS_ASSIGN(out.added, read_added(added));
   JsonFields fields(model, "model");
-  if (const std::string type = fields.text("type", "BPE"); type != "BPE")
-    return bad("model " + type + " is not supported, only BPE is");
+  fields.ignore("type");
   out.model.byte_level = byte_level;
   out.model.byte_fallback = fields.flag("byte_fallback", false);
   out.model.fuse_unknown = fields.flag("fuse_unk", false);

@@ -16,6 +16,9 @@ struct ModelAndTokens {
   std::vector<std::string> tokens;  // by id; "": there is none
 };
 
+/// bad_data: it is not BPE.
+Status check_model_type(const nlohmann::json& model);
+
 /// byte_level: the words are bytes. bad_data names the part that is wrong or not supported.
 Result<ModelAndTokens> read_model(const nlohmann::json& model, const nlohmann::json& added,
                                   bool byte_level);

@@ -128,6 +128,9 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
                   "it is no JSON object, or nested deeper than " + std::to_string(kJsonDepthMax));
   JsonFields fields(root, "it");
   fields.ignore("version");
+  for (const char* key : {"truncation", "padding"}) fields.ignore(key);  // transformers does, too
+  const json& model = fields.member("model");
+  SS_RETURN_IF_ERROR(check_model_type(model));
   TokenizerJson out;
   SS_ASSIGN(out.normalizer, read_normalizer(fields.member("normalizer")));
   SS_ASSIGN(PreTokenizer pre_tokenizer, read_pre_tokenizer(fields.member("pre_tokenizer")));
@@ -137,7 +140,6 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   out.spaces_between_tokens = decoder.is_null();
   Around around;
   SS_RETURN_IF_ERROR(read_post_processor(fields.member("post_processor"), around));
-  const json& model = fields.member("model");
   const json& added = fields.member("added_tokens");
   SS_RETURN_IF_ERROR(fields.finish());
 

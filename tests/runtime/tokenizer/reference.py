@@ -191,6 +191,9 @@ def make_tokenizers(corpus):
         pre_tokenizers.Split(Regex(r"\n"), "removed"), pre_tokenizers.Split(Regex("[.]"), "contiguous"),
         pre_tokenizers.Split(Regex("[a-z]"), "removed", invert=True)])
     made["splits"] = trained(few, corpus, 600, ["<|endoftext|>"], list("abc"))
+    made["scripts"] = byte_level(corpus, [
+        pre_tokenizers.Split(Regex(r"\p{Greek}+|\p{^Han}\p{Han}+|\P{Arabic}[\p{Arabic}]+"), "isolated"),
+        byte(add_prefix_space=False)], vocab=1000)
     return made
 
 

@@ -77,9 +77,9 @@ const std::string& reference_folder() {
   return made.folder;
 }
 
-const std::vector<std::string> names = {"gpt2",    "llama3",    "qwen2",    "olmo2",
-                                        "gpt4o",   "smollm",    "deepseek", "llama2",
-                                        "mistral", "metaspace", "odd",      "splits"};
+const std::vector<std::string> names = {"gpt2",   "llama3",   "qwen2",  "olmo2",   "gpt4o",
+                                        "smollm", "deepseek", "llama2", "mistral", "metaspace",
+                                        "odd",    "splits",   "scripts"};
 
 }  // namespace
 
@@ -235,6 +235,11 @@ TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once")
   CHECK(tokenizer->decode(std::vector<int32_t>{256, 257, 'h', -1, 9999}) == "heh");
   CHECK(tokenizer->encode("").empty());
   CHECK(tokenizer->decode(tokenizer->encode("a\xff\xe2\x82z")) == "a\xEF\xBF\xBD\xEF\xBF\xBDz");
+  // How `transformers` leaves files behind it. It does neither unless it is asked to.
+  json saved = small();
+  saved["truncation"] = {{"max_length", 1}, {"strategy", "LongestFirst"}};
+  saved["padding"] = {{"strategy", {{"Fixed", 9}}}, {"pad_id", 0}};
+  CHECK(load(saved)->encode("hehe") == std::vector<int32_t>{256, 256});
   // A long word goes another way than a short one.
   std::string text;
   for (int i = 0; i < 1000; ++i) text += "he";
@@ -273,6 +278,13 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
   refused([](json& d) { d["model"]["merges"] = {"ho"}; }, "no pair of tokens");
   refused([](json& d) { d["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
   refused([](json& d) { d["model"].erase("vocab"); }, "no \"vocab\"");
+  // Of several reasons the one that says most: T5 has another model, too.
+  refused(
+      [](json& d) {
+        d["normalizer"] = {{"type", "Precompiled"}};
+        d["model"]["type"] = "Unigram";
+      },
+      "model Unigram is not supported, only BPE is");
   refused(
       [](json& d) {
         d["normalizer"] = {{"type", "BertNormalizer"}};
@@ -285,7 +297,8 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
       "pre_tokenizer Whitespace is not supported");
   refused([](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }, "decoder WordPiece");
   refused([](json& d) { d["post_processor"] = {{"type", "BertProcessing"}}; }, "BertProcessing");
-  refused([](json& d) { d["truncation"] = {{"max_length", 8}}; }, "\"truncation\"");
+  refused([](json& d) { d["truncating"] = 1; }, "\"truncating\"");
+  refused([&](json& d) { d["pre_tokenizer"] = split("\\p{Grek&}"); }, "is wrong");
   refused([](json& d) { d["added_tokens"][0]["id"] = 3'000'000; }, "far beyond others");
   refused([&](json& d) { d["pre_tokenizer"] = split("(?<=a)b"); }, "the group \"(?<=\"");
   refused([&](json& d) { d["pre_tokenizer"] = split("a*"); }, "matches the empty text");
