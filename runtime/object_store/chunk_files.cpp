@@ -158,6 +158,9 @@ bool ChunkFiles::write_file(const std::string& path, std::span<const char> chunk
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
     written = file.fd >= 0 && write_whole(file.fd, chunk) &&
               write_whole(file.fd, {reinterpret_cast<const char*>(&hash), sizeof hash});
+    timespec times[2] = {{0, UTIME_OMIT}, {}};  // the kernel's own are the same for some ms
+    ::clock_gettime(CLOCK_REALTIME, &times[1]);
+    ::futimens(file.fd, times);
   }
   if (written && ::rename(temporary.c_str(), path.c_str()) == 0) return true;
   const int error = errno;

@@ -78,6 +78,10 @@ Status ObjectReader::read_chunk(const ChunkedObject& object, uint64_t index, uin
   const auto cached = [&] {
     return cache_ && cache_->read(id.first, index, bytes_of(object, index), offset, out);
   };
+  {
+    const std::lock_guard lock(mutex_);
+    ahead_.erase(id);
+  }
   if (cached()) return {};
   {
     std::unique_lock lock(mutex_);
@@ -88,6 +92,10 @@ Status ObjectReader::read_chunk(const ChunkedObject& object, uint64_t index, uin
   if (cached()) {  // another thread has fetched it meanwhile
     end_flight(id);
     return {};
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ahead_.clear();  // what was announced is not what is read
   }
   std::vector<char> chunk;
   Status status;
@@ -131,6 +139,10 @@ bool ObjectReader::read_ahead(const ChunkedObject& object, uint64_t offset, uint
     const std::lock_guard lock(mutex_);
     if (queued_.contains({name, i}) || in_flight_.contains({name, i})) continue;
     if (*stopped_ || queue_.size() >= kQueueMax) return false;
+    // More would remove from the cache what was read ahead and is not read yet.
+    if (ahead_.size() > 0 && ahead_.size() >= cache_->bytes_max() / 2 / object.chunk_bytes)
+      return false;
+    ahead_.insert({name, i});
     queue_.push_back({object, i});
     queued_.insert({name, i});
     if (threads_.size() < kThreads) {

@@ -46,8 +46,8 @@ class ObjectReader {
   /// Fills `out` with the bytes from `offset` on. bad_data: the object was replaced, or ends before;
   /// aborted: after stop(); otherwise errors as ObjectStore.
   Status read(const ChunkedObject& object, uint64_t offset, std::span<char> out);
-  /// Fetches what read() will ask for, in the background. An error is left to read(). False: the
-  /// queue is full; ask again later.
+  /// Fetches what read() will ask for, in the background. An error is left to read(). False: ask
+  /// again later, since the queue is full, or half of the cache waits to be read.
   bool read_ahead(const ChunkedObject& object, uint64_t offset, uint64_t bytes);
   /// Ends all reads with aborted. May be called again.
   void stop();
@@ -83,6 +83,7 @@ class ObjectReader {
   std::map<std::string, Stores> stores_;
   std::deque<Order> queue_;
   std::set<ChunkId> queued_, in_flight_;
+  std::set<ChunkId> ahead_;  // are or were in the queue, and are not read yet
   std::vector<std::thread> threads_;
 };
 

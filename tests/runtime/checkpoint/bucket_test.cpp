@@ -5,21 +5,13 @@
 #include <algorithm>
 
 #include "tests/runtime/checkpoint/fixture.hpp"
-#include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/runtime/object_store/shared_server.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;
 using nlohmann::json;
 
 namespace {
-
-/// The server of all tests here; null and a visible message without moto.
-S3Server* server() {
-  static const std::unique_ptr<S3Server> server = S3Server::start();
-  if (!server) MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
-  if (server) server->clear_faults();
-  return server.get();
-}
 
 /// A checkpoint of one shard of 5.3 MiB: two parts.
 ModelShape large_shape() {
@@ -98,7 +90,7 @@ using Steps = std::vector<uint64_t>;
 TEST_SUITE("bucket") {
   TEST_CASE(
       "CHECKPOINT-5: checkpoints are uploaded, pruned by the rules, and fetched bit for bit") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     Fixture f{*s3, "plain", {}};
     for (const uint64_t step : {10, 20, 30})
@@ -120,7 +112,7 @@ TEST_SUITE("bucket") {
   // What a killed process has done is a beginning of its requests: the last one may have been
   // carried out (lost) or not (refuse).
   TEST_CASE("CHECKPOINT-5: cut at any request, the listed checkpoints are complete") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     const ModelShape shape = large_shape();
     Fixture f{*s3, "cut", {}};
@@ -165,7 +157,7 @@ TEST_SUITE("bucket") {
   }
 
   TEST_CASE("CHECKPOINT-6: a deposed publisher and another run change nothing") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     Fixture f{*s3, "deposed", {}};
     REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
@@ -200,7 +192,7 @@ TEST_SUITE("bucket") {
   }
 
   TEST_CASE("CHECKPOINT-6: a server that ignores the condition of a put is refused") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     Fixture f{*s3, "unconditional", {}};
     CHECK(f.bucket().claim().ok());
@@ -211,7 +203,7 @@ TEST_SUITE("bucket") {
   }
 
   TEST_CASE("a checkpoint that was damaged in the store is found out, and the one before it used") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     Fixture f{*s3, "damaged", {}};
     REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
@@ -245,7 +237,7 @@ TEST_SUITE("bucket") {
   }
 
   TEST_CASE("CHECKPOINT-5: under random faults of the server it ends with the newest") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     const char* given = std::getenv("SIMPLESCALE_TEST_SEED");
     const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 11;

@@ -15,7 +15,7 @@
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/ring_filler.hpp"
 #include "tests/runtime/data/batch_layout.hpp"
-#include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -24,20 +24,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The server of all tests here, which the environment names; null and a visible message without
-/// moto.
+/// The server of all tests, which the environment names.
 S3Server* server() {
-  static const std::unique_ptr<S3Server> server = S3Server::start();
-  if (!server) {
-    MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
-    return nullptr;
-  }
+  S3Server* const server = shared_server();
+  if (!server) return nullptr;
   for (const auto& [name, value] :
        {std::pair{"AWS_ACCESS_KEY_ID", kAccessKey}, std::pair{"AWS_SECRET_ACCESS_KEY", kSecretKey},
         std::pair{"AWS_ENDPOINT_URL_S3", server->endpoint().c_str()}})
     ::setenv(name, value, 1);
-  server->clear_faults();
-  return server.get();
+  return server;
 }
 
 std::string u16(uint16_t first, size_t count) {
@@ -181,7 +176,7 @@ TEST_SUITE("data files") {
     put(*s3, "ahead/t.bin", u16(0, 1'000'000));
     const std::string source = "s3://bucket/ahead/t.bin";
     Config config = config_of(folder, source);
-    config.data.cache_gb = 0.001;  // chunks of 256 KiB
+    config.data.cache_gb = 0.0018;  // chunks of 256 KiB, three of which are read ahead
     config.supervision.progress_timeout_ms = 600'000;
     const auto files = DataFiles::of(config);
     REQUIRE(files.ok());

@@ -9,9 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "runtime/base/splitmix64.hpp"
-#include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -22,19 +23,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kChunk = 1000;
-
-S3Server* server() {
-  static const std::unique_ptr<S3Server> server = S3Server::start();
-  if (!server) MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
-  if (server) server->clear_faults();
-  return server.get();
-}
-
-std::string bytes_of(size_t count, uint64_t seed) {
-  std::string out(count, 0);
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<char>(splitmix64_at(seed, i));
-  return out;
-}
 
 Environment environment(const S3Server& s3) {
   return environment_of({{"AWS_ACCESS_KEY_ID", kAccessKey},
@@ -79,9 +67,9 @@ bool says(const Status& status, const std::string& text) {
 
 TEST_SUITE("object reader") {
   TEST_CASE("object reader: pieces have the object's bytes, and each chunk is fetched once") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(10'500, 1);
+    const std::string bytes = random_bytes(10'500, 1);
     const ChunkedObject object = put(*s3, "reader/once", bytes);
     const TempFolder folder;
     for (int process = 0; process < 2; ++process) {  // the second one finds all chunks
@@ -97,9 +85,9 @@ TEST_SUITE("object reader") {
   }
 
   TEST_CASE("object reader: a short or damaged chunk is fetched again") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(4'000, 2);
+    const std::string bytes = random_bytes(4'000, 2);
     const ChunkedObject object = put(*s3, "reader/damaged", bytes);
     const TempFolder folder;
     std::string all(bytes.size(), 0);
@@ -123,29 +111,29 @@ TEST_SUITE("object reader") {
   }
 
   TEST_CASE("object reader: an object that was replaced is an error that names it") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const ChunkedObject object = put(*s3, "reader/replaced", bytes_of(3'000, 3));
+    const ChunkedObject object = put(*s3, "reader/replaced", random_bytes(3'000, 3));
     const TempFolder folder;
     ObjectReader reader(cache_in(folder), S3Server::limits(), environment(*s3));
     std::string piece(100, 0);
     REQUIRE(reader.read(object, 0, piece).ok());
-    put(*s3, "reader/replaced", bytes_of(3'000, 4));
+    put(*s3, "reader/replaced", random_bytes(3'000, 4));
     CHECK(reader.read(object, 500, piece).ok());  // of the chunk that is there
     const Status status = reader.read(object, 1'500, piece);
     CHECK(status.code() == Code::bad_data);
     CHECK(says(status, "s3://bucket/reader/replaced: was replaced"));
     // The new one does not get the old one's chunks.
-    const ChunkedObject now = put(*s3, "reader/replaced", bytes_of(3'000, 4));
+    const ChunkedObject now = put(*s3, "reader/replaced", random_bytes(3'000, 4));
     REQUIRE(reader.read(now, 0, piece).ok());
-    CHECK(piece == bytes_of(3'000, 4).substr(0, 100));
+    CHECK(piece == random_bytes(3'000, 4).substr(0, 100));
     CHECK(reader.read(object, 2'950, piece).code() == Code::bad_data);
   }
 
   TEST_CASE("object reader: the cache keeps its bound, and what was used last") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(40'000, 5);
+    const std::string bytes = random_bytes(40'000, 5);
     const ChunkedObject object = put(*s3, "reader/bound", bytes);
     const TempFolder folder;
     const uint64_t bound = 16 * (kChunk + 16);
@@ -174,9 +162,9 @@ TEST_SUITE("object reader") {
   }
 
   TEST_CASE("object reader: errors, lost, cut and slow answers change no byte") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(30'000, 6);
+    const std::string bytes = random_bytes(30'000, 6);
     const ChunkedObject object = put(*s3, "reader/faults", bytes);
     s3->set_faults(
         {{{"match", "reader/faults"}, {"kind", "slow"}, {"ms", 30}, {"times", 5}},
@@ -193,9 +181,9 @@ TEST_SUITE("object reader") {
   }
 
   TEST_CASE("object reader: what is read ahead is not fetched again, and the queue is bounded") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(20'000, 8);
+    const std::string bytes = random_bytes(20'000, 8);
     const ChunkedObject object = put(*s3, "reader/ahead", bytes);
     const TempFolder folder;
     {
@@ -215,10 +203,34 @@ TEST_SUITE("object reader") {
     s3->clear_faults();
   }
 
-  TEST_CASE("object reader: stop() ends a read that hangs; a deadline ends one that fails") {
-    S3Server* const s3 = server();
+  TEST_CASE("object reader: a small cache keeps what is read ahead until it is read") {
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const ChunkedObject object = put(*s3, "reader/stop", bytes_of(3'000, 9));
+    const std::string bytes = random_bytes(20'000, 12);
+    const ChunkedObject object = put(*s3, "reader/small", bytes);
+    const TempFolder folder;
+    ObjectReader reader(cache_in(folder, 8 * (kChunk + 16)), S3Server::limits(), environment(*s3));
+    std::string piece(kChunk, 0);
+    for (size_t i = 0; i < 20; ++i) {
+      // Of 20 chunks, four are fetched before the next read.
+      CHECK(reader.read_ahead(object, i * kChunk, 20 * kChunk) == (i >= 16));
+      while (s3->count("GET /bucket/reader/small") < std::min<size_t>(20, i + 4))
+        std::this_thread::yield();
+      REQUIRE(reader.read(object, i * kChunk, piece).ok());
+      CHECK(piece == bytes.substr(i * kChunk, kChunk));
+    }
+    CHECK(s3->count("GET /bucket/reader/small") == 20);
+    // Other reads than those announced do not end it.
+    const ChunkedObject next = put(*s3, "reader/small2", bytes);
+    CHECK_FALSE(reader.read_ahead(next, 0, bytes.size()));
+    REQUIRE(reader.read(next, 19 * kChunk, piece).ok());
+    while (reader.read_ahead(next, 10 * kChunk, kChunk) == false) std::this_thread::yield();
+  }
+
+  TEST_CASE("object reader: stop() ends a read that hangs; a deadline ends one that fails") {
+    S3Server* const s3 = shared_server();
+    if (!s3) return;
+    const ChunkedObject object = put(*s3, "reader/stop", random_bytes(3'000, 9));
     const TempFolder folder;
     s3->set_faults({{{"match", "reader/stop"}, {"kind", "hang"}}});
     {
@@ -241,9 +253,9 @@ TEST_SUITE("object reader") {
   }
 
   TEST_CASE("object reader: a cache that cannot be written costs no read") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
-    const std::string bytes = bytes_of(3'000, 10);
+    const std::string bytes = random_bytes(3'000, 10);
     const ChunkedObject object = put(*s3, "reader/unwritable", bytes);
     const TempFolder folder;
     const auto cache = cache_in(folder);

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "runtime/base/splitmix64.hpp"
-#include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -14,20 +14,6 @@ using namespace simplescale::test;
 using nlohmann::json;
 
 namespace {
-
-/// The server of all tests here; null and a visible message without moto.
-S3Server* server() {
-  static const std::unique_ptr<S3Server> server = S3Server::start();
-  if (!server) MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
-  if (server) server->clear_faults();
-  return server.get();
-}
-
-std::string bytes_of(size_t count, uint64_t seed) {
-  std::string out(count, 0);
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<char>(splitmix64_at(seed, i));
-  return out;
-}
 
 bool says(const Status& status, const std::string& text) {
   return status.message().find(text) != std::string::npos;
@@ -50,10 +36,10 @@ Status upload(ObjectStore& store, const std::string& key, const std::string& byt
 
 TEST_SUITE("object store") {
   TEST_CASE("an object is put, read whole and in ranges, listed and removed") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const std::string bytes = bytes_of(300'000, 1);
+    const std::string bytes = random_bytes(300'000, 1);
     const auto etag = store.put("basic/a", bytes);
     REQUIRE_MESSAGE(etag.ok(), etag.status().message());
     const auto head = store.head("basic/a");
@@ -81,7 +67,7 @@ TEST_SUITE("object store") {
 
   // The server signs each request again with botocore and compares.
   TEST_CASE("names of every kind are signed as Amazon's library signs them") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     for (const std::string name :
@@ -101,7 +87,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a list of more than one page is complete") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     for (int i = 0; i < 1001; ++i)
@@ -113,7 +99,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a conditional put changes nothing if its condition does not hold") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     const auto first = store.put("latest", std::string("1"), {.if_absent = true});
@@ -130,7 +116,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a conditional put whose answer was lost has succeeded") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     s3->set_faults({{{"match", "PUT /bucket/lost"}, {"kind", "lost"}, {"times", 1}}});
@@ -145,10 +131,10 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a multipart upload appears as a whole, and is found until then") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const std::string bytes = bytes_of(kPartBytesMin + 1000, 2);
+    const std::string bytes = random_bytes(kPartBytesMin + 1000, 2);
     const auto left = store.begin_upload("parts/left");
     REQUIRE(left.ok());
     REQUIRE(store.upload_part(*left, 1, std::string("x")).ok());
@@ -165,10 +151,10 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a completed upload whose answer was lost is complete") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const std::string bytes = bytes_of(1000, 3);
+    const std::string bytes = random_bytes(1000, 3);
     s3->set_faults({{{"match", "POST .*lost-end.uploadId"}, {"kind", "lost"}, {"times", 1}}});
     const Status status = upload(store, "lost-end", bytes);
     CHECK_MESSAGE(status.ok(), status.message());
@@ -176,10 +162,10 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("temporary errors of every kind are tried again") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const std::string bytes = bytes_of(100'000, 4);
+    const std::string bytes = random_bytes(100'000, 4);
     for (const json& fault :
          {json{{"kind", "status"}, {"status", 500}, {"code", "InternalError"}},
           json{{"kind", "status"}, {"status", 503}, {"code", "SlowDown"}},
@@ -208,7 +194,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("under random faults every byte read is right") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     const char* given = std::getenv("SIMPLESCALE_TEST_SEED");
     const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 7;
@@ -219,7 +205,7 @@ TEST_SUITE("object store") {
     s3->set_faults(
         {{{"match", "/bucket/random"}, {"kind", "random"}, {"percent", 40}, {"seed", seed}}});
     for (uint64_t i = 0; i < 20; ++i) {
-      const std::string bytes = bytes_of(1 + splitmix64_at(seed, i) % 200'000, i);
+      const std::string bytes = random_bytes(1 + splitmix64_at(seed, i) % 200'000, i);
       const std::string key = "random/" + std::to_string(i);
       if (i % 2) {
         REQUIRE(store.put(key, bytes).ok());
@@ -235,7 +221,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("tries are bounded, and the error says what the server said") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     s3->set_faults({{{"match", "/bucket/down"}, {"kind", "status"}}});
@@ -254,7 +240,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a server that hangs is left after the stall timeout") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     StoreLimits limits = S3Server::limits();
     limits.http.stall_timeout_s = 1, limits.tries = 2;
@@ -268,7 +254,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("what does not help is not tried again, and the error says what to do") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
     const auto missing = store.get("missing", 10);
@@ -296,7 +282,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("no error shows a secret") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     S3Settings settings = s3->settings();
     settings.credentials.secret_access_key = "hidden-secret";
@@ -310,7 +296,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("a server whose certificate is not known is refused, and gets no request") {
-    if (!server()) return;
+    if (!shared_server()) return;
     const TempFolder folder;
     const std::string certificate = folder.path + "/certificate.pem";
     const auto tls = S3Server::start(certificate);
@@ -331,7 +317,7 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("credentials that were renewed are used after a refusal") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     S3Settings old = s3->settings(), renewed = old;
     old.credentials.session_token = "expired";
@@ -351,10 +337,10 @@ TEST_SUITE("object store") {
   }
 
   TEST_CASE("many threads share a store") {
-    S3Server* const s3 = server();
+    S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const std::string bytes = bytes_of(100'000, 5);
+    const std::string bytes = random_bytes(100'000, 5);
     REQUIRE(store.put("shared", bytes).ok());
     std::vector<std::thread> threads;
     std::atomic<int> right = 0;
