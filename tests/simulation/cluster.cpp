@@ -455,6 +455,7 @@ void Cluster::damage_peer_copy(int index) {
   auto chosen = peer.begin();
   std::advance(chosen, random.pick(static_cast<int>(peer.size())));
   if (!chosen->second.empty()) chosen->second.back().content ^= 1;
+  invariants->copies_damaged();
 }
 
 void Cluster::cut_off_during_step(int index) {

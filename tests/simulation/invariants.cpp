@@ -350,6 +350,10 @@ bool Invariants::held_whole(const Round& round) const {
   });
 }
 
+void Invariants::copies_damaged() {
+  round_ = whole_ = {};
+}
+
 void Invariants::copies_changed() {
   if (round_.by && held_whole(round_)) whole_ = round_;
   if (counts(whole_))

@@ -60,6 +60,8 @@ class Invariants {
   /// A copy of a round was not made. The next round may overwrite those that its supervisor has not
   /// heard of.
   void round_failed(const CopyToPeers& order);
+  /// Memory of a keeper has failed: the rounds so far promise nothing.
+  void copies_damaged();
   /// A node has taken a copy, or has removed one to make room.
   void copies_changed();
   /// A publisher has acted.

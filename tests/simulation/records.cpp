@@ -99,8 +99,9 @@ bool Cluster::write_lines(const Supervisor& by, Journal::File& own, std::vector<
     const bool after_half = !file.empty() && !file.back().whole && !file.back().ended;
     const bool rest = after_half && own.half && file.back().epoch == by.epoch;
     // A deposed journal has looked at the end of the file before it was frozen.
-    const bool mends =
-        by.epoch == disk.newest_epoch && options.bug != Bug::half_line_continued && !fails;
+    const bool mends = by.epoch == disk.newest_epoch && !fails &&
+                       options.bug != Bug::half_line_continued &&
+                       options.bug != Bug::half_line_left;
     if (after_half && !rest && mends) blank(file.back());
     if (rest)
       file.back() = {line, by.epoch, true, true, false};
