@@ -5,7 +5,8 @@
 //   - half a line at the end of a file is overwritten with spaces, which the next line follows;
 //   - lines of a step that is not whole stay; the supervisor does not write them a second time.
 // A deposed supervisor may still append a piece of lines of its own time, once. Its lines repeat
-// facts; half a line that it leaves is overwritten by the journal (journal.hpp). Readers ignore a line of a step that is not newer than the newest one before it.
+// facts; the journal overwrites half a line that it leaves. Readers ignore a line of a step that is
+// not newer than the newest one before it.
 #pragma once
 
 #include <compare>

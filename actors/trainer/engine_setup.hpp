@@ -1,5 +1,5 @@
-// The options of a trainer's engine, backend and data plane, from the run's configuration and plan. Pure
-// functions.
+// The options of a trainer's engine, backend and data plane, from the run's configuration and plan.
+// Pure functions.
 #pragma once
 
 #include <optional>

@@ -58,7 +58,8 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
       data.files.in_bucket() ? Retries{.tries = 0} : Retries{});
 }
 
-/// The CPUs of each trainer of this node: those near its GPU, or its share of the host's. Nodes on the same host get different CPUs.
+/// The CPUs of each trainer of this node: those near its GPU, or its share of the host's. Nodes on
+/// the same host get different CPUs.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
   const int slots = plan.topology.trainers_per_node;

@@ -342,8 +342,8 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
 }
 
 /// Before the vote, while the last reductions continue; as late as possible, so that the hash
-/// covers any damage during the step (ENGINE-4, ENGINE-5). In device memory backward() has begun it. ENGINE-2: a rank that votes for this
-/// step holds the step before it in host memory.
+/// covers any damage during the step (ENGINE-4, ENGINE-5); in device memory backward() has begun it.
+/// ENGINE-2: a rank that votes for this step holds the step before it in host memory.
 Status Engine::Parts::check_committed_state(Ballot& ballot) {
   at(kVote);
   SS_RETURN_IF_ERROR(optimizer->wait_for_commit());
