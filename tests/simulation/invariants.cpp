@@ -343,7 +343,8 @@ bool Invariants::held_whole(const Round& round) const {
     const auto& peer = cluster_.nodes[cluster_.node_index.at(task.node)].peer;
     if (const auto found = peer.find(task.shard); found != peer.end())
       for (const StateCopy& copy : found->second)
-        if (copy.generation == round.order.generation) ++held[copy.step];
+        if (copy.generation == round.order.generation && copy.content == copy.checksum)
+          ++held[copy.step];
   }
   return std::ranges::any_of(held, [&](const auto& step) {
     return step.first >= round.order.step && step.second == round.order.copies.size();
