@@ -38,15 +38,6 @@ bool write_file(const std::string& path, std::string_view text, bool durable) {
   return good;
 }
 
-/// The end of the piece of `text` from `begin` that one write takes: whole lines, of at most
-/// kRecordsWriteMax bytes unless one line is longer.
-size_t piece_end(const std::string& text, size_t begin) {
-  if (text.size() - begin <= kRecordsWriteMax) return text.size();
-  const size_t before = text.rfind('\n', begin + kRecordsWriteMax - 1);
-  if (before != std::string::npos && before >= begin) return before + 1;
-  return text.find('\n', begin) + 1;
-}
-
 }  // namespace
 
 double wall_time_s() {
@@ -212,10 +203,20 @@ bool Journal::Writer::unwritten() const {
 void Journal::Writer::accept(std::deque<Job> jobs) {
   for (Job& job : jobs) {
     if (job.kind == Kind::line) files_[job.file].text += job.text;
-    if (job.kind == Kind::mark) mark_ = std::move(job);
+    if (job.kind == Kind::mark) {
+      end_steps();
+      mark_ = std::move(job);
+    }
     if (job.kind == Kind::call) calls_.push_back(std::move(job));
     news_ = news_ || job.kind == Kind::line;
   }
+  end_steps();
+}
+
+void Journal::Writer::end_steps() {
+  for (auto& [name, file] : files_)
+    if (file.text.size() > (file.steps.empty() ? 0 : file.steps.back()))
+      file.steps.push_back(file.text.size());
 }
 
 bool Journal::Writer::may_write() {
@@ -262,11 +263,22 @@ bool Journal::Writer::find_written(const std::string& name, LineFile& file, size
   return true;
 }
 
+/// The end of the piece that one write takes: whole lines of one step, of at most kRecordsWriteMax
+/// bytes unless one line is longer. A deposed supervisor that wakes in the middle of a write may
+/// spoil one line. Lines of later steps behind it would hide that its step is missing.
+size_t Journal::Writer::piece_end(const LineFile& file) {
+  const size_t begin = file.written, step = *std::ranges::upper_bound(file.steps, begin);
+  if (step - begin <= kRecordsWriteMax) return step;
+  const size_t before = file.text.rfind('\n', begin + kRecordsWriteMax - 1);
+  if (before != std::string::npos && before >= begin) return before + 1;
+  return file.text.find('\n', begin) + 1;
+}
+
 bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
   while (file.written < file.text.size()) {
     if (file.fd < 0 && !open_lines(name, file)) return false;
     if (!may_write()) return false;  // LEAD-1: asked before each write, which is bounded
-    const size_t end = piece_end(file.text, file.written);
+    const size_t end = piece_end(file);
     // What is not synced fits the gap that a successor leaves.
     if (!appends_ && file.written > 0 && end > kRecordsWriteMax) {
       if (!sync_lines(name, file)) return false;
@@ -317,6 +329,8 @@ bool Journal::Writer::sync() {
 bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
   if (fdatasync(file.fd) == 0 || errno == EINVAL) {  // EINVAL: it cannot be synced, like a pipe
     file.text.erase(0, file.written);
+    std::erase_if(file.steps, [&](size_t end) { return end <= file.written; });
+    for (size_t& end : file.steps) end -= file.written;
     file.begin += static_cast<int64_t>(std::exchange(file.written, 0));
     return true;
   }
@@ -328,6 +342,8 @@ bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
 
 void Journal::Writer::settle(bool written) {
   tried_at_ = Clock::now();
+  // LEAD-1: a line may be spoiled that was written after a successor had looked at the file's end.
+  written = written && may_write();
   failing_ = !written && !stopped_;
   if (written && mark_) {
     const Job mark = *std::exchange(mark_, std::nullopt);

@@ -77,10 +77,11 @@ class Journal {
   };
   struct LineFile {
     int fd = -1;
-    std::string text;     // lines that are not known to be on the disk
-    size_t written = 0;   // bytes of `text` in the file
-    int64_t begin = -1;   // position of `text` in the file; -1: not opened yet
-    bool unsure = false;  // a write failed, or another process has written
+    std::string text;                // lines that are not known to be on the disk
+    std::vector<size_t> steps = {};  // where the lines of a step end in `text`, in order
+    size_t written = 0;              // bytes of `text` in the file
+    int64_t begin = -1;              // position of `text` in the file; -1: not opened yet
+    bool unsure = false;             // a write failed, or another process has written
   };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
@@ -95,9 +96,11 @@ class Journal {
     bool may_write();
     std::deque<Job> take_jobs(bool all);
     void accept(std::deque<Job> jobs);
+    void end_steps();
     bool write_all();
     bool open_lines(const std::string& name, LineFile& file);
     bool find_written(const std::string& name, LineFile& file, size_t end);
+    static size_t piece_end(const LineFile& file);
     bool write_lines(const std::string& name, LineFile& file);
     bool sync_lines(const std::string& name, LineFile& file);
     bool write_page(const std::string& name, const Page& page);

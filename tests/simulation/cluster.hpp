@@ -412,7 +412,7 @@ class Cluster {
   void set_mark(Supervisor& by, uint64_t step);
   void run_journal(Supervisor& by, Time delay);
   void journal(Supervisor& by, JournalStep step);
-  bool write_lines(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);
+  bool write_line(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);
   void settle_journal(Supervisor& by);
   void mark(Supervisor& by, uint64_t step);
   void forget_reports(Node& node, uint64_t step);

@@ -63,8 +63,13 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
       }
       return journal(by, JournalStep::write);
     case JournalStep::write: {
-      const bool written =
-          write_lines(by, j.ledger, disk.ledger) && write_lines(by, j.metrics, disk.metrics);
+      bool written = true;
+      for (auto [own, file] : {std::pair(&j.ledger, &disk.ledger), {&j.metrics, &disk.metrics}}) {
+        if (!written || own->written == own->lines.size()) continue;
+        written = write_line(by, *own, *file);
+        // The lines of a step are a piece; the journal looks before each of them.
+        if (written) return journal(by, JournalStep::look);
+      }
       if (written || options.bug == Bug::mark_without_line) {
         after(random.between(1, 50) * ms, [this, &by] { journal(by, JournalStep::sync); });
         if (options.bug == Bug::mark_unsynced) settle_journal(by);
@@ -82,6 +87,10 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
       for (auto* lines : {&disk.ledger, &disk.metrics})
         for (auto line = lines->rbegin(); line != lines->rend() && !line->synced; ++line)
           line->synced = line->epoch == by.epoch;
+      if (by.epoch != disk.newest_epoch) {
+        j.stopped = true;  // LEAD-1
+        return;
+      }
       settle_journal(by);
       j.running = false;
       if (j.mark || !j.ledger.lines.empty() || !j.metrics.lines.empty())
@@ -90,31 +99,26 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
   }
 }
 
-/// Appends the lines that are not in the file yet. False: the disk is full.
-bool Cluster::write_lines(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file) {
-  while (own.written < own.lines.size()) {
-    const RecordLine& line = own.lines[own.written];
-    const bool fails = disk.failing_until > now;
-    if (fails && (own.half || random.chance(50))) return false;
-    const bool after_half = !file.empty() && !file.back().whole && !file.back().ended;
-    const bool rest = after_half && own.half && file.back().epoch == by.epoch;
-    // A deposed journal has looked at the end of the file before it was frozen.
-    const bool mends = by.epoch == disk.newest_epoch && !fails &&
-                       options.bug != Bug::half_line_continued &&
-                       options.bug != Bug::half_line_left;
-    if (after_half && !rest && mends) blank(file.back());
-    if (rest)
-      file.back() = {line, by.epoch, true, true, false};
-    else if ((after_half || own.half) &&
-             !mends)  // one line with the half before it, or half a line
-      file.push_back({line, by.epoch, false, true, false});
-    else
-      file.push_back({line, by.epoch, !fails, !fails, false});
-    own.half = fails;
-    if (fails) return false;
-    ++own.written;
-  }
-  return true;
+/// Appends the next line that is not in the file yet. False: the disk is full.
+bool Cluster::write_line(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file) {
+  const RecordLine& line = own.lines[own.written];
+  const bool fails = disk.failing_until > now;
+  if (fails && (own.half || random.chance(50))) return false;
+  const bool after_half = !file.empty() && !file.back().whole && !file.back().ended;
+  const bool rest = after_half && own.half && file.back().epoch == by.epoch;
+  // A deposed journal has looked at the end of the file before it was frozen.
+  const bool mends = by.epoch == disk.newest_epoch && !fails &&
+                     options.bug != Bug::half_line_continued && options.bug != Bug::half_line_left;
+  if (after_half && !rest && mends) blank(file.back());
+  if (rest)
+    file.back() = {line, by.epoch, true, true, false};
+  else if ((after_half || own.half) && !mends)  // one line with the half before it, or half a line
+    file.push_back({line, by.epoch, false, true, false});
+  else
+    file.push_back({line, by.epoch, !fails, !fails, false});
+  own.half = fails;
+  if (!fails) ++own.written;
+  return !fails;
 }
 
 /// What was written is on the disk.

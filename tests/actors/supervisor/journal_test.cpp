@@ -257,11 +257,11 @@ TEST_SUITE("job records") {
             writes.set_value();
             filled.get_future().wait();
           }
-          if (asked == 2) {
+          if (asked == 3) {  // after the first line's write and its sync
             suspended.set_value();
             woken.get_future().wait();
           }
-          return asked < 3;
+          return asked < 4;
         },
         10'000, nullptr, false);
     deposed->append("metrics.jsonl", metric_line(1));

@@ -9,7 +9,7 @@
 namespace simplescale::test {
 
 struct RecordsFolder : TempFolder {
-  std::string text(const std::string& file) { return *read_text(path + "/" + file); }
+  std::string text(const std::string& file) const { return *read_text(path + "/" + file); }
 };
 
 }  // namespace simplescale::test
