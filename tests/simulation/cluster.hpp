@@ -402,7 +402,8 @@ class Cluster {
   bool remove_one(uint64_t until_step);
   std::vector<uint64_t> checkpoint_steps() const;
   void end_publishing(Supervisor& by, const SavedStep& saved, const std::string& error);
-  void undo_published(Supervisor& by, const SavedStep& undone, bool looked);
+  void undo_published(Supervisor& by, const SavedStep& undone,
+                      const std::optional<std::set<SavedStep>>& found);
   void revoke_publishers();
   std::vector<uint64_t> find_checkpoints(const job::State* job);
   bool may_rename(const Supervisor& by) const;

@@ -63,7 +63,7 @@ void Cluster::run_publisher(Supervisor& by) {
     const PublisherJob job = std::move(by.publisher.jobs.front());
     by.publisher.jobs.pop_front();
     if (job.kind == PublisherJob::Kind::undo)
-      undo_published(by, job.saved, false);
+      undo_published(by, job.saved, std::nullopt);
     else if (job.kind == PublisherJob::Kind::prune)
       prune(by, job.saved.step, false);
     else
@@ -249,8 +249,11 @@ void Cluster::end_publishing(Supervisor& by, const SavedStep& saved, const std::
   after(random.between(50, 2000), [this, &by] { run_publisher(by); });
 }
 
-/// Sets checkpoints of steps aside that a generation undoes, which begins with undone.step.
-void Cluster::undo_published(Supervisor& by, const SavedStep& undone, bool looked) {
+/// Sets checkpoints of steps aside that a generation undoes, which begins with undone.step. found:
+/// they were listed before the epoch files were read, so those that a successor publishes are not
+/// among them; null: neither has happened.
+void Cluster::undo_published(Supervisor& by, const SavedStep& undone,
+                             const std::optional<std::set<SavedStep>>& found) {
   if (!by.up || ended) return;
   Publisher& p = by.publisher;
   p.busy = true;
@@ -258,20 +261,28 @@ void Cluster::undo_published(Supervisor& by, const SavedStep& undone, bool looke
     return entry.first > undone.step && p.generation < undone.generation;
   });
   const Time wakes = wakes_at(by);
-  if (wakes > now || !looked) {
-    const bool looks = looked || (wakes <= now && may_rename(by));
+  if (wakes > now || !found) {
+    const bool looks = found || (wakes <= now && may_rename(by));
     if (wakes <= now && !looks) {  // LEAD-1
       p.busy = false;
       return;
     }
+    auto list = found;
+    if (looks && !list) {
+      list.emplace();
+      for (const auto* placed : {&disk.steps, &disk.replaced})
+        for (const auto& [step, checkpoint] : *placed)
+          if (step > undone.step && checkpoint.generation < undone.generation)
+            list->insert({step, checkpoint.generation});
+    }
     after(std::max<Time>(wakes - now, 0) + random.between(100, 5000),
-          [this, &by, undone, looks] { undo_published(by, undone, looks); });
+          [this, &by, undone, list] { undo_published(by, undone, list); });
     return;
   }
   if (options.bug != Bug::undone_checkpoint)
     for (auto* list : {&disk.steps, &disk.replaced})
       std::erase_if(*list, [&](const auto& entry) {
-        return entry.first > undone.step && entry.second.generation < undone.generation;
+        return found->contains({entry.first, entry.second.generation});
       });
   p.busy = false;
   run_publisher(by);

@@ -235,4 +235,28 @@ TEST_CASE("checkpoint: a checkpoint of an undone step counts no more") {
         std::vector<std::string>{"latest", "step-00000020", "step-00000030.undone"});
 }
 
+TEST_CASE("checkpoint: one that a successor publishes is not set aside by a deposed supervisor") {
+  const ModelShape shape = tiny_shape();
+  uint64_t tried = 0;
+  for (bool stopped = true; stopped; ++tried) {
+    CAPTURE(tried);
+    TempFolder folder;
+    const auto save_step = [&](uint64_t step) {
+      CheckpointInfo info = info_of(shape, step);
+      set_generation(info, 1);
+      REQUIRE(save(folder.path(), random_state(shape, step), info, 1).ok());
+    };
+    save_step(10);
+    save_step(20);
+    StoppedFiles files;
+    files.stop_at = tried;
+    files.meanwhile = [&] { save_step(30); };  // its shards were written by generation 1
+    (void)set_aside_undone(
+        folder.path(), 10, [](uint64_t, uint64_t generation) { return generation < 2; }, files);
+    stopped = files.stopped;
+    if (stopped) CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 30);
+  }
+  CHECK(tried > 3);
+}
+
 TEST_SUITE_END();
