@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -167,7 +168,10 @@ int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return report_status(Status(Code::usage, usage_text(app, error, words)));
-  } catch (const std::exception& error) {  // std::filesystem may throw on an I/O error
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report_status(
+        {Code::io, "cannot read " + error.path1().string() + ": " + error.code().message()});
+  } catch (const std::exception& error) {
     return report_status({Code::internal, error.what()});
   }
   return exit_code;

@@ -51,11 +51,13 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files) {
+                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files,
+                        uint64_t newest_named) {
   set_members(generation, std::move(members));
   recorded_step_ = first_after_ = recorded_step;
   recorded_generation_ = in_files ? in_files->generation : 0;
   undone_ = in_files && recorded_step < in_files->step ? in_files : std::nullopt;
+  newest_named_ = newest_named;
   begun_at_ = recorded_step.value_or(0);
 }
 
@@ -162,7 +164,7 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
   if (auto found = pending_.extract(next)) {
     reports = std::move(found.mapped());
   } else {
-    reports.newest.generation = generation_;
+    reports.newest.generation = std::max(generation_, newest_named_);
     reports.newest.step = next;
     reports.newest.loss = reports.newest.grad_norm = std::nan("");
     reports.newest.learning_rate = plan_.learning_rate.at(static_cast<int64_t>(next) - 1);

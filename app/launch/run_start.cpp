@@ -84,8 +84,7 @@ std::vector<RateChange> rates_set(const RunFolder& run, double configured, uint6
 /// skipped. Writes the list in its canonical form.
 Status keep_skipped_samples(Config& config) {
   SS_ASSIGN(SkippedSamples skipped, SkippedSamples::parse(config.data.skip_samples));
-  std::error_code error;
-  if (const RunFolder run{run_folder(config)}; fs::exists(run.config(), error)) {
+  if (const RunFolder run{run_folder(config)}; fs::exists(run.config())) {
     SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
     SS_ASSIGN(const SkippedSamples was, SkippedSamples::parse(before.config.data.skip_samples));
     skipped = skipped.with(was);
@@ -110,8 +109,7 @@ Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
                                              const Plan& plan, uint64_t step) {
   std::vector<ConfigChange> changes;
-  std::error_code error;
-  if (!fs::exists(run.config(), error)) return changes;
+  if (!fs::exists(run.config())) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
   for (const KeyDifference& d : diff(before.config, config).allowed) {
     changes.push_back({d.key, text_of(d)});
@@ -178,7 +176,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
   for (const std::string& records : {run.metrics(), run.events(), run.ledger()})
     if (fs::exists(records, error) && !fs::is_regular_file(records, error))
       return Status(Code::bad_config, records + " is not a file");
-  if (fs::exists(run.config(), error)) {
+  if (fs::exists(run.config())) {
     if (config.run.resume == Resume::never)
       return Status(Code::bad_config,
                     run.path +

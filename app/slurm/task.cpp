@@ -74,7 +74,8 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   const PreparationFiles files(run, instance);
   const auto deadline = Clock::now() + milliseconds(start.config.cluster.join_timeout_ms);
   while (true) {
-    if (fs::exists(files.ready)) return {};
+    std::error_code ignored;  // a disk that does not answer is asked again
+    if (fs::exists(files.ready, ignored)) return {};
     if (auto text = read_text(files.failed); text.ok()) {
       const auto document = parse_json(*text);
       if (!document.is_object()) return Status(Code::requeue, files.failed + " is damaged");
@@ -93,7 +94,7 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
     }
     if (auto taken = lock_run(run); taken.ok())
       lock = taken.take();
-    else if (Clock::now() > deadline && !fs::exists(files.preparing))
+    else if (Clock::now() > deadline && !fs::exists(files.preparing, ignored))
       return taken.status();  // another start of the run holds it
     else
       std::this_thread::sleep_for(milliseconds(50));  // polls: a shared file system

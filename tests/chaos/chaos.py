@@ -342,11 +342,14 @@ class Chaos:
         if not right or "each sample exactly once" not in done.stdout:
             raise Broken(f"JOB-2: verify says {done.stdout}{done.stderr}")
         # A step's line is written again if the disk refused to sync it, and by a deposed supervisor that was stopped just before
-        # it wrote; readers ignore it. A step that is made again has another generation.
-        metrics = {}
+        # it wrote; readers ignore it, because it is not newer than a line before it. A step that is made again has a newer
+        # generation.
+        metrics, newest = [], (0, 0)
         for line in lines(self.run / "metrics.jsonl"):
-            metrics.setdefault((line["generation"], line["step"], line["loss"], line.get("val_loss")), line)
-        metrics = list(metrics.values())
+            at = (line["generation"], line["step"])
+            if at > newest or (at == newest and "val_loss" in line):
+                metrics.append(line)
+            newest = max(newest, at)
         excuses = [e["time"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("steps_undone", "started")]
         # A step whose validation was interrupted has a second line of the same commit, with the loss.
         validated = lambda a, b: b["step"] == a["step"] and b["time"] == a["time"] and "val_loss" in b
@@ -354,7 +357,9 @@ class Chaos:
                  if b["step"] != a["step"] + 1 and not validated(a, b) and not any(a["time"] <= t <= b["time"] for t in excuses)]
         if again:
             raise Broken(f"JOB-1: steps were made again and no event gives a reason: {again}")
-        joined = [e["generation"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("joined", "layout_changed")]
+        # Events are written again, too, if the disk refused to sync them.
+        joins = {(e["time"], e["generation"]) for e in lines(self.run / "events.jsonl") if e["kind"] in ("joined", "layout_changed")}
+        joined = sorted(generation for _, generation in joins)
         if len(joined) != len(set(joined)):
             raise Broken(f"GEN-2: numbers of generations used twice: {joined}")
         end = time.monotonic() + 30

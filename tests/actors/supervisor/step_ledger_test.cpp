@@ -122,6 +122,18 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.take_committed(7));
   }
 
+  TEST_CASE("step ledger: steps from the plan are newer than every line of the predecessors") {
+    // The disk had taken lines of generation 8, and not the state page with this generation. Lines
+    // that named generation 4 counted neither for readers nor for the next supervisor.
+    StepLedger steps = ledger();
+    steps.resume(4, members, 5, HeldStep{5, 7}, 8);
+    const auto step = steps.take_committed(6);
+    REQUIRE(step);
+    for (const RunLine& line : steps.record(*step)) CHECK(line.json["generation"] == 8);
+    steps.begin(9, members, 6);
+    CHECK(steps.take_committed(7)->newest.generation == 9);
+  }
+
   TEST_CASE("step ledger: during a batch warm-up every step counts its own tokens") {
     const BatchSchedule::Stage warmup[] = {{5, 30}};  // steps 1 to 6
     Plan plan;
