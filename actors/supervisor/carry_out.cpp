@@ -179,11 +179,14 @@ struct CarryOut {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
     if (join.regained ? s.steps.regain(join.step, s.job) : s.steps.rewind(join.step))
       s.options.journal->mark(*s.steps.recorded_step());
+    const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
+    record_up_to(self, std::min(join.step, s.steps.reported_up_to()));
+    // A predecessor may have lost the decision that began the generation of the other steps. Their
+    // lines name this one: readers ignore a line that is older than one before it.
+    s.steps.begin(join.generation, members, join.step);
     record_up_to(self, join.step);
     publish_generation(join.generation);
-    const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     to_nodes(self, join_order(s, join, members));
-    s.steps.begin(join.generation, members, join.step);
     s.steps.set_rates(s.job.rates.changes);
     s.anomalies.reset();
     s.stalls.begin();

@@ -51,13 +51,11 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files,
-                        uint64_t newest_named) {
+                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files) {
   set_members(generation, std::move(members));
   recorded_step_ = first_after_ = recorded_step;
   recorded_generation_ = in_files ? in_files->generation : 0;
   undone_ = in_files && recorded_step < in_files->step ? in_files : std::nullopt;
-  newest_named_ = newest_named;
   begun_at_ = recorded_step.value_or(0);
 }
 
@@ -164,7 +162,7 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
   if (auto found = pending_.extract(next)) {
     reports = std::move(found.mapped());
   } else {
-    reports.newest.generation = std::max(generation_, newest_named_);
+    reports.newest.generation = generation_;
     reports.newest.step = next;
     reports.newest.loss = reports.newest.grad_norm = std::nan("");
     reports.newest.learning_rate = plan_.learning_rate.at(static_cast<int64_t>(next) - 1);
@@ -173,6 +171,12 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
     if (!reports.samples.contains(place.trainer))
       reports.samples[place.trainer] = samples_of(plan_, groups_, place.group, place.shard, next);
   return reports;
+}
+
+uint64_t StepLedger::reported_up_to() const {
+  uint64_t step = recorded_step_.value_or(0);
+  while (pending_.contains(step + 1)) ++step;
+  return step;
 }
 
 void StepLedger::measure(const ReportedStep& step) {

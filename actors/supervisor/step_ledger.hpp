@@ -50,10 +50,9 @@ class StepLedger {
   void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
   /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
   /// in_files: the newest step that the files have, and the generation that made it; later than
-  /// recorded_step if it was undone. newest_named: the newest generation that a line names.
+  /// recorded_step if it was undone.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files = {},
-              uint64_t newest_named = 0);
+              std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files = {});
   /// The changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
@@ -88,9 +87,10 @@ class StepLedger {
   /// A generation is about to begin at `step`, of which every shard has a copy: every step up to it
   /// is committed. Removes and returns the first of these that is not recorded. Samples of trainers
   /// that died before they reported it follow from the plan; if no trainer reported it, its loss
-  /// and gradient norm are NaN, and its line names the newest known generation: readers ignore lines
-  /// that name an older one than a line before them.
+  /// and gradient norm are NaN.
   std::optional<ReportedStep> take_committed(uint64_t step);
+  /// Each step up to this one is recorded, or a trainer has reported it.
+  uint64_t reported_up_to() const;
   /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
   /// changed.
   bool rewind(uint64_t step);
@@ -158,7 +158,6 @@ class StepLedger {
   std::optional<uint64_t> recorded_step_, first_after_;
   uint64_t recorded_generation_ = 0;  // that made recorded_step_, or a later step that was undone
   std::optional<HeldStep> undone_;    // the newest step in the files, if it is undone
-  uint64_t newest_named_ = 0;         // generation, of the predecessors' lines
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed
   uint64_t begun_at_ = 0;                 // step

@@ -36,13 +36,6 @@ void adopt_checkpoints(Self* self) {
   }
 }
 
-/// The newest generation that a line names. The state page may lag behind: the disk may have taken
-/// lines and not the page.
-uint64_t newest_named(const JobOptions& options) {
-  const auto& beyond = options.recorded_beyond;
-  return std::max(options.recorded_generation, beyond.empty() ? 0 : beyond.rbegin()->generation);
-}
-
 }  // namespace
 
 Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
@@ -83,7 +76,7 @@ void take_over(Self* self, SupervisorState from) {
   const std::optional<uint64_t> recorded = job::recorded_of(
       s.job, in_files, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
-                 recorded, in_files, newest_named(s.options));
+                 recorded, in_files);
   s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
   record_up_to(self, s.job.joined_step);  // the predecessor died before it wrote all of them

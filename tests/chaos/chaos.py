@@ -347,6 +347,9 @@ class Chaos:
         metrics, newest = [], (0, 0)
         for line in lines(self.run / "metrics.jsonl"):
             at = (line["generation"], line["step"])
+            if line["loss"] is None and metrics and line["step"] <= metrics[-1]["step"]:
+                newest = max(newest, at)  # by the plan, because the ledger had lost its lines of the step: nobody made it again
+                continue
             if at > newest or (at == newest and "val_loss" in line):
                 metrics.append(line)
             newest = max(newest, at)

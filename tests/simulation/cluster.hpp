@@ -188,8 +188,10 @@ struct Journal {
     bool half = false;              // and half of the next one
   };
   File ledger, metrics;
-  std::optional<uint64_t> mark;  // to be set after the next sync
-  uint64_t marked = 0;           // lines up to this step are on the disk
+  std::shared_ptr<const SupervisorState> page;  // that the disk has not taken yet
+  uint64_t generation = 0;                      // the newest number; perhaps not on the disk yet
+  std::optional<uint64_t> mark;                 // to be set after the next sync
+  uint64_t marked = 0;                          // lines up to this step are on the disk
   bool running = false, stopped = false;
 };
 enum class JournalStep : unsigned char { look, write, sync };
@@ -239,7 +241,8 @@ struct Checkpoint {
 /// The shared file system.
 struct Disk {
   Time failing_until = 0, hung_until = 0;
-  uint64_t generation = 0;  // the newest number that was used
+  uint64_t generation = 0;     // the newest number that was used
+  uint64_t claimed_above = 0;  // of the newest epoch file: its supervisor uses greater numbers
   uint64_t newest_epoch = 0, resigned_epoch = 0;
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
@@ -411,6 +414,7 @@ class Cluster {
   // records.cpp: lines of committed steps
   void record_step(Supervisor& by, uint64_t generation, uint64_t step);
   void set_mark(Supervisor& by, uint64_t step);
+  void use_generation(Supervisor& by, uint64_t generation);
   void run_journal(Supervisor& by, Time delay);
   void journal(Supervisor& by, JournalStep step);
   bool write_line(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);

@@ -114,7 +114,8 @@ void Invariants::state_restored(const Generation& g) {
     require(copy && copy == &t.copies.back(), "JOB-3",
             t.name + " begins generation " + number(g.number) + " without shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
-    if (const auto made = made_.find(g.begun_at); made != made_.end() && g.number == joined_)
+    if (const auto made = made_.find(g.begun_at);
+        made != made_.end() && g.number == joined_ && !is_unknown(made->second))
       require(copy->made == made->second, "JOB-3",
               t.name + " begins generation " + number(g.number) + " with step " +
                   number(g.begun_at) + " as generation " + number(copy->made) +
@@ -153,15 +154,29 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
     found_.clear();
     return;
   }
+  // A disk that is full takes no state page; then a death of supervisor and standby loses decisions.
+  const auto& before = cluster_.supervisors;
+  const bool lost = std::ranges::any_of(before, [&](const auto& previous) {
+    const auto& page = previous->journal.page;
+    return previous->epoch < supervisor.epoch && page && page->sequence > from->sequence;
+  });
   // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
   // them failures that it counted.
   for (auto& [name, f] : failures_) {
     const size_t known = supervisor.job.nodes.at(name).failures_ms.size();
     while (f.at_ms.size() > known &&
-           (f.at_ms.back() >= claimed / ms || f.at_ms.size() == known + 1))
+           (lost || f.at_ms.back() >= claimed / ms || f.at_ms.size() == known + 1))
       f.at_ms.pop_back();
   }
-  for (const auto& previous : cluster_.supervisors)
+  if (lost) {
+    distrusted_ = UINT64_MAX;
+    detected_.clear();
+    found_.clear();
+    joined_ = job::newest_joined(supervisor.job);
+    unknown_.emplace_back(joined_, supervisor.job.generations_above);
+    return;
+  }
+  for (const auto& previous : before)
     if (previous->epoch < supervisor.epoch && !cluster_.options.large())
       require(previous->acted <= from->sequence, "LEAD-1",
               "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
@@ -368,7 +383,7 @@ void Invariants::check_budgets(const Supervisor& supervisor) {
     std::erase_if(f.at_ms,
                   [&](int64_t at) { return cluster_.now / ms - at > supervisor.job.within_ms; });
     require(f.at_ms.size() <= static_cast<size_t>(supervisor.job.max_restarts) ||
-                !supervisor.job.layout.contains(name),
+                !supervisor.job.layout.contains(name) || !unknown_.empty(),
             "budget", name + " trains again after " + number(f.at_ms.size()) + " failures");
   }
 }
@@ -420,10 +435,19 @@ uint64_t Invariants::generation_in(const std::vector<Disk::Line>& lines, uint64_
   return newest;
 }
 
+/// The decision that began this generation is lost.
+bool Invariants::is_unknown(uint64_t generation) const {
+  return std::ranges::any_of(unknown_, [&](const auto& range) {
+    return generation > range.first && generation <= range.second;
+  });
+}
+
 /// Of the current history: the records have the newest line of a step, as it was made last.
 void Invariants::check_line(uint64_t step, const std::string& when) {
   const auto made = made_.find(step);
   if (step == 0 || made == made_.end() || made->second > joined_) return;
+  // Lines that such a generation has made again may be those of an older one: both say the same.
+  if (is_unknown(made->second)) return;
   for (const auto* lines : {&cluster_.disk.ledger, &cluster_.disk.metrics}) {
     const uint64_t newest = generation_in(*lines, step, made->second);
     // A successor names its own generation in the lines that its predecessor could not write.

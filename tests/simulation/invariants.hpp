@@ -83,6 +83,7 @@ class Invariants {
   /// The keepers hold every copy, of the round's step or of a newer one.
   bool held_whole(const Round& round) const;
   void check_history(const job::Join& join, uint64_t committed, uint64_t made);
+  bool is_unknown(uint64_t generation) const;
   void check_line(uint64_t step, const std::string& when);
   void check_records();
   /// The newest generation whose line of `step` is there; `made` ends the search.
@@ -107,6 +108,8 @@ class Invariants {
   uint64_t joined_ = 0, acted_generation_ = 0;
   std::map<int, uint64_t> obeyed_;
   uint64_t marked_ = 0;  // up to this step the records hold the current history
+  // Generations that a decision began which is lost: greater than the first, at most the second.
+  std::vector<std::pair<uint64_t, uint64_t>> unknown_;
   struct Failures {
     std::vector<int64_t> at_ms;
     uint64_t step = 0;

@@ -91,6 +91,8 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
         j.stopped = true;  // LEAD-1
         return;
       }
+      if (j.page) disk.state = std::exchange(j.page, nullptr);
+      disk.generation = std::max(disk.generation, j.generation);
       settle_journal(by);
       j.running = false;
       if (j.mark || !j.ledger.lines.empty() || !j.metrics.lines.empty())

@@ -104,6 +104,13 @@ void Cluster::start_supervisor(const Claim& claim) {
   supervisor.job.generation = std::max(supervisor.job.generation, written);
   if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
     --supervisor.job.generation;
+  if (options.bug != Bug::generation_reused) {  // as supervise() of supervisor_process.cpp
+    disk.claimed_above = claim.epoch == 1
+                             ? written
+                             : std::max(written, disk.claimed_above) + job::unknown_generations;
+    supervisor.job.generations_above = job::numbers_above(
+        claim.epoch, disk.claimed_above, std::max(written, records.newest_generation));
+  }
   supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
   supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;
   if (logging())
@@ -321,7 +328,13 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   const bool late = options.bug == Bug::acts_unreplicated;
   const auto kept = light ? nullptr : snapshot(supervisor);
   if (!light && !late && supervisor.epoch == disk.newest_epoch) {
-    disk.state = kept;
+    // A run begins on a disk that works: the lines of its first generation have a page.
+    const bool full = disk.failing_until > now && disk.state && disk.state->job.generation > 0;
+    (full ? supervisor.journal.page : disk.state) = kept;
+    if (full)
+      run_journal(supervisor, random.between(100, 5000));
+    else
+      supervisor.journal.page = nullptr;
   }
   if (supervisor.standby < 0 || light) return act(supervisor, sequence);
   const int standby = supervisor.standby;
@@ -428,13 +441,21 @@ void Cluster::record_committed(Supervisor& by, const job::Join& order) {
     if (!by.first_after) by.first_after = order.step;
     set_mark(by, order.step);
   }
-  record_up_to(by, order.step);
+  uint64_t reported = by.recorded.value_or(0);
+  while (by.step_reports.contains(reported + 1)) ++reported;
+  record_up_to(by, std::min(order.step, reported));
   by.ledger_generation = order.generation;
+  record_up_to(by, order.step);
   by.step_reports.clear();
 }
 
+void Cluster::use_generation(Supervisor& by, uint64_t generation) {
+  if (disk.failing_until <= now) disk.generation = std::max(disk.generation, generation);
+  by.journal.generation = generation;
+}
+
 void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
-  disk.generation = std::max(disk.generation, order.generation);
+  use_generation(supervisor, order.generation);
   auto g = std::make_shared<Generation>();
   g->number = order.generation;
   g->epoch = supervisor.epoch;
@@ -499,7 +520,7 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
       });
   };
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
-    disk.generation = std::max(disk.generation, fence->generation);
+    use_generation(supervisor, fence->generation);
     for (int n = 0; n < options.nodes; ++n) send_fence(supervisor, n, fence->generation);
   } else if (const auto* leave = std::get_if<job::Leave>(&action)) {
     to_all_trainers("leave", [this, number = leave->generation](int t) {

@@ -197,11 +197,13 @@ void Decider::operator()(const TrainerIdle& e) {
     return;
   }
   const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
+  // A predecessor has ended the generation, and died with this decision.
+  const bool unknown = in_generation(*trainer) && e.generation > s_.generation;
   // GEN-1: an answer is stale if it is older than the trainer's generation or than the last fence.
   const bool answers =
       (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
       (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
-  if (!current && !answers) return;
+  if (!current && !answers && !unknown) return;
   trainer->shard = e.shard;
   trainer->held = e.held;
   if (trainer->state == TrainerState::idle) {  // it only sent copies to other trainers
@@ -228,6 +230,12 @@ void Decider::operator()(const TrainerIdle& e) {
     if (e.fault == Fault::bad_checkpoint) subject = "step-" + number(e.step);
     if (e.fault == Fault::non_finite) s_.bad_samples = e.samples;
     fence("detect", event_kind(e.fault), subject, e.reason);
+  }
+  if (unknown) {
+    s_.generation = e.generation + 1;
+    fence("detect", "unknown_generation", e.trainer,
+          "it has left its generation for " + number(s_.generation) +
+              ", which this supervisor did not begin");
   }
   // Every generation would read them again. Another trainer may have reported first.
   if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up) give_up(Code::bad_data, e.reason);

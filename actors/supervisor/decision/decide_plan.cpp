@@ -245,8 +245,14 @@ uint64_t Decider::newest_possible() const {
 }
 
 bool Decider::answers_missing(const Beginning& beginning) const {
-  if (beginning.step >= newest_possible()) return false;
-  return std::ranges::any_of(s_.nodes, [&, last = newest_joined(s_)](const auto& node) {
+  uint64_t last = newest_joined(s_);
+  // A predecessor may have begun a generation and died with that decision: only agents know it.
+  const bool of_predecessor = last > 0 && last <= s_.generations_above;
+  if (beginning.step >= newest_possible()) {
+    if (!of_predecessor) return false;
+    last = 0;
+  }
+  return std::ranges::any_of(s_.nodes, [&](const auto& node) {
     return is_here(node.second) && node.second.answered <= last;
   });
 }

@@ -163,6 +163,45 @@ TEST_CASE("job: a supervisor that took over adopts trainers without a fence") {
   CHECK(only<Fence>(d).generation == 42);
 }
 
+TEST_CASE("job: JOB-4, a generation that a lost decision has ended is not waited for") {
+  // A supervisor on a full disk fenced the generation, and died with its standby. Its successor knows
+  // the state before that, and the trainers answer the fence.
+  State s = training(2);
+  s.generations_above = 500;
+  for (const std::string& node : s.node_order) decide(0, s, PeerCopies{node, {}, s.generation});
+  size_t fences = 0, joins = 0;
+  for (const Place& p : places(s.rules, s.layout)) {
+    const Decision up = decide(
+        0, s, TrainerUp{p.trainer, 1, {1}, p.shard, made(s.generation, {2, 3}), s.generation});
+    CHECK(up.actions.empty());
+  }
+  for (const Place& p : places(s.rules, s.layout)) {
+    const Decision d = decide(0, s, TrainerIdle{p.trainer, 102, p.shard, made(1, {2, 3})});
+    fences += all<Fence>(d).size();
+    joins += all<Join>(d).size();
+  }
+  CHECK(fences == 1);
+  CHECK(joins == 1);
+  CHECK(s.generation > 500);
+  CHECK(s.joined_step == 3);
+}
+
+TEST_CASE("job: JOB-1, a successor hears every agent before it begins a generation") {
+  // Its predecessor began one, made steps, and died with that decision on a full disk.
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  for (auto& [name, node] : s.nodes) node.answered = 0;  // as when a state is decoded
+  s.generations_above = 100;
+  size_t joins = 0;
+  for (const Place& p : places(s.rules, s.layout))
+    if (node_of(p.trainer) == "n0")
+      joins +=
+          all<Join>(decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(1, {2, 3})}))
+              .size();
+  CHECK(joins == 0);
+  CHECK(only<Join>(decide(0, s, PeerCopies{"n0", {}, s.generation})).step == 3);
+}
+
 TEST_CASE("job: a restarted agent counts as lost and back") {
   State s = training(2);
   const Decision d = decide(0, s, NodeUp{"n1", 99});

@@ -122,16 +122,22 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.take_committed(7));
   }
 
-  TEST_CASE("step ledger: steps from the plan are newer than every line of the predecessors") {
+  TEST_CASE("step ledger: steps that nobody has reported get lines of the generation that begins") {
     // The disk had taken lines of generation 8, and not the state page with this generation. Lines
     // that named generation 4 counted neither for readers nor for the next supervisor.
     StepLedger steps = ledger();
-    steps.resume(4, members, 5, HeldStep{5, 7}, 8);
-    const auto step = steps.take_committed(6);
-    REQUIRE(step);
-    for (const RunLine& line : steps.record(*step)) CHECK(line.json["generation"] == 8);
-    steps.begin(9, members, 6);
-    CHECK(steps.take_committed(7)->newest.generation == 9);
+    CHECK(steps.reported_up_to() == 5);
+    steps.report(done("n0.0", 6));
+    steps.report(done("n0.0", 7));
+    steps.report(done("n0.0", 9));
+    CHECK(steps.reported_up_to() == 7);
+    const auto generation_of_next = [&] {
+      return steps.record(*steps.take_committed(9))[0].json["generation"];
+    };
+    CHECK(generation_of_next() == 4);
+    CHECK(generation_of_next() == 4);
+    steps.begin(9, members, 9);
+    CHECK(generation_of_next() == 9);
   }
 
   TEST_CASE("step ledger: during a batch warm-up every step counts its own tokens") {
