@@ -38,7 +38,7 @@ Status check_hf_links(const std::string& folder);
 
 /// Makes a checkpoint of step 0 (moments zero) from a Hugging Face folder in F32, BF16 or
 /// F16; every value is converted exactly. checkpoint_folder: must not exist. bad_data: names file
-/// and key, or the tensor that is missing, unexpected or of another shape.
+/// and key, or the tensor that is missing, unexpected, of another shape, or not finite.
 Status import_hf(const std::string& folder, const std::string& checkpoint_folder,
                  FileOps& ops = system_files());
 

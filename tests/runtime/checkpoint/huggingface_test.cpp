@@ -89,7 +89,7 @@ TEST_CASE("huggingface: export and import keep the weights; moments and step bec
       ModelShape shape = some_shape(tied);
       shape.rope_theta = 500000.0, shape.norm_eps = 1e-6;
       const auto saved =
-          save(folder / "checkpoints", random_state(shape, 1), info_of(shape, 100), 3);
+          save(folder / "checkpoints", random_state(shape, 1, true), info_of(shape, 100), 3);
       REQUIRE(saved.ok());
       auto checkpoint = Checkpoint::open(*saved);
       REQUIRE(checkpoint.ok());
@@ -122,7 +122,8 @@ TEST_CASE("huggingface: a checkpoint and an export keep every option of a block"
     ModelShape shape = some_shape();
     edit(shape);
     CAPTURE(options_text(shape));
-    const auto saved = save(folder / "checkpoints", random_state(shape, 1), info_of(shape, 100), 3);
+    const auto saved =
+        save(folder / "checkpoints", random_state(shape, 1, true), info_of(shape, 100), 3);
     REQUIRE_MESSAGE(saved.ok(), saved.status().message());
     auto checkpoint = Checkpoint::open(*saved);
     REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
@@ -169,7 +170,7 @@ TEST_CASE("huggingface: a checkpoint and an export keep every option of a block"
 TEST_CASE("checkpoint: a shape with an option that this program does not know is refused") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   const std::string path = folder / "latest/manifest.json", right = slurp(path);
   CHECK(right.find("qk_norm") == std::string::npos);  // a Llama 2's manifest is as it always was
   for (const std::string& option :
@@ -210,7 +211,7 @@ TEST_CASE("huggingface: bf16 is rounded by export and exact in import") {
 TEST_CASE("huggingface: existing folders are not overwritten") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   auto checkpoint = Checkpoint::open(folder / "latest");
   fs::create_directory(folder / "hf");
   REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
@@ -225,7 +226,7 @@ TEST_CASE("huggingface: existing folders are not overwritten") {
 TEST_CASE("huggingface: a damaged checkpoint is not exported") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   const std::string shard = folder / "latest/shard-00000-of-00001.safetensors";
   std::string bytes = slurp(shard);
   const size_t data = bytes.size() - 3 * parameter_count(shape) * 4;
@@ -242,7 +243,7 @@ TEST_CASE("huggingface: a damaged checkpoint is not exported") {
 TEST_CASE("huggingface: a folder that cannot be imported is refused with file and key") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   auto checkpoint = Checkpoint::open(folder / "latest");
   REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
   const std::string path = folder / "hf/config.json";
@@ -312,7 +313,7 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
   CHECK(import_hf(folder / "none", folder / "new").code() == Code::bad_data);
   ModelShape tied = shape;
   tied.tie_embeddings = true;
-  REQUIRE(save(folder / "tied", random_state(tied, 2), info_of(tied, 1), 1).ok());
+  REQUIRE(save(folder / "tied", random_state(tied, 2, true), info_of(tied, 1), 1).ok());
   auto other = Checkpoint::open(folder / "tied/latest");
   REQUIRE(export_hf(*other, folder / "hf2", DType::f32).ok());
   spew(folder / "hf2/config.json", right);
@@ -320,10 +321,52 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
         std::string::npos);
 }
 
+TEST_CASE("huggingface: weights that are NaN or infinite are refused with tensor and file") {
+  const ModelShape shape = some_shape();
+  const auto bits_of = [](const std::string& dtype, bool nan) {
+    if (dtype == "F32") return std::string(nan ? "\1\0\x80\xff" : "\0\0\x80\x7f", 4);
+    if (dtype == "BF16") return std::string(nan ? "\xc0\x7f" : "\x80\xff", 2);
+    return std::string(nan ? "\1\x7c" : "\0\x7c", 2);
+  };
+  for (const std::string dtype : {"F32", "BF16", "F16"})
+    for (const bool nan : {true, false}) {
+      CAPTURE(dtype);
+      TempFolder folder;
+      REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
+      auto checkpoint = Checkpoint::open(folder / "latest");
+      REQUIRE(export_hf(*checkpoint, folder / "hf", dtype == "F32" ? DType::f32 : DType::bf16,
+                        StateKind::params, 20000)
+                  .ok());
+      const std::string tensor = "model.layers.1.mlp.up_proj.weight";
+      const std::string path =
+          folder / "hf/" +
+          json::parse(slurp(folder / "hf/model.safetensors.index.json"))["weight_map"][tensor]
+              .get<std::string>();
+      std::string bytes = slurp(path);
+      if (dtype == "F16")
+        for (size_t at = 0; (at = bytes.find("\"BF16\"", at)) != std::string::npos;)
+          bytes.replace(at, 6, "\"F16\" ");
+      const auto file = SafetensorsFile::open(path);
+      const std::string value = bits_of(dtype, nan);
+      uint64_t header = 0;
+      std::memcpy(&header, bytes.data(), 8);
+      bytes.replace(8 + header + file->find(tensor)->begin + 7 * value.size(), value.size(), value);
+      spew(path, bytes);
+      const Status status = import_hf(folder / "hf", folder / "new");
+      CHECK(status.code() == Code::bad_data);
+      CHECK_MESSAGE(
+          status.message().starts_with(path + ": tensor \"" + tensor + "\" holds " +
+                                       (nan ? "NaN" : "an infinite value") + " (element 7)"),
+          status.message());
+      CHECK_FALSE(fs::exists(folder / "new"));
+      CHECK_FALSE(fs::exists(folder / "new.partial"));
+    }
+}
+
 TEST_CASE("huggingface: JSON that is nested deeply is refused, and ends no process") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   auto checkpoint = Checkpoint::open(folder / "latest");
   REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
   const std::string right = slurp(folder / "hf/config.json");
@@ -353,7 +396,7 @@ TEST_CASE("huggingface: JSON that is nested deeply is refused, and ends no proce
 TEST_CASE("huggingface: links out of the imported folder are not followed") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
   auto checkpoint = Checkpoint::open(folder / "latest");
   const std::string repository = folder / "models--a--b";
   const std::string hf = repository + "/snapshots/0123";
@@ -389,7 +432,7 @@ TEST_CASE("checkpoint: a manifest names no file outside of its folder") {
   CheckpointInfo info = info_of(shape, 1);
   spew(folder / "tok.json", "{}");
   info.tokenizer = folder / "tok.json";
-  REQUIRE(save(folder.path(), random_state(shape, 2), info, 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info, 1).ok());
   CHECK(Checkpoint::open(folder / "latest")->info().tokenizer == folder / "latest/tokenizer.json");
   const std::string path = folder / "latest/manifest.json", right = slurp(path);
   for (const std::string& name :
@@ -420,7 +463,7 @@ TEST_CASE("huggingface: a tokenizer.json is exported as it is, and imported agai
       R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})";
   spew(folder / "my.json", tokenizer);
   info.tokenizer = folder / "my.json";
-  REQUIRE(save(folder.path(), random_state(shape, 2), info, 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info, 1).ok());
   auto checkpoint = Checkpoint::open(folder / "latest");
   REQUIRE(checkpoint.ok());
   const Status exported = export_hf(*checkpoint, folder / "hf", DType::f32);

@@ -51,7 +51,8 @@ struct Run {
     spew(folder / "config.toml", "[train]\nglobal_batch_size = 8\n");
     const ModelShape shape = tiny_shape();
     for (const uint64_t step : {1, 3})
-      REQUIRE(save(folder / "checkpoints", random_state(shape, 1), info_of(shape, step), 2).ok());
+      REQUIRE(
+          save(folder / "checkpoints", random_state(shape, 1, true), info_of(shape, step), 2).ok());
   }
   /// "" if the run is valid, else all lines of the report.
   std::string problems() {
