@@ -4,12 +4,15 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/data/samples_ahead.hpp"
 #include "runtime/data/validation_samples.hpp"
 #include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
 namespace {
+
+constexpr uint64_t kBatchesAhead = 4;  // micro-batches that are fetched while others are computed
 
 /// The ranks of the world, by group, then shard.
 struct World {
@@ -53,13 +56,20 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
   std::vector<Part> parts;
   double sum = 0;
   uint64_t trained = 0;
-  for (uint64_t first = 0; first < batches; first += world) {
-    // A rank beyond the last micro-batch computes the last one again; its loss is not added.
-    const uint64_t mine = std::min(first + rank, batches - 1);
+  // Sample `index` of this rank. A rank beyond the last micro-batch computes the last one again; its
+  // loss is not added.
+  const auto position = [&](uint64_t index) {
+    const uint64_t mine = std::min(index / batch_size * world + rank, batches - 1);
+    return validation_position(mine * batch_size + index % batch_size, batches * batch_size,
+                               available);
+  };
+  const uint64_t rounds = (batches + world - 1) / world;
+  SamplesAhead ahead(source, T, rounds * batch_size, kBatchesAhead * batch_size, position);
+  for (uint64_t round = 0; round < rounds; ++round) {
+    ahead.announce_from(round * batch_size);
     for (uint64_t b = 0; b < batch_size; ++b)
-      if (Status read = source.read_sample(
-              validation_position(mine * batch_size + b, batches * batch_size, available),
-              plan.shape.block_size, tokens.data() + b * row);
+      if (Status read =
+              source.read_sample(position(round * batch_size + b), T, tokens.data() + b * row);
           !read.ok()) {
         (void)source.reopen();
         return read;
@@ -68,7 +78,7 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
     const std::vector<Part> own = {
         {loss, trained_targets(tokens.data(), plan.micro_batch_size, T)}};
     SS_RETURN_IF_ERROR(ranks.gather(own, parts));
-    for (uint64_t i = 0; i < world && first + i < batches; ++i)
+    for (uint64_t i = 0; i < world && round * world + i < batches; ++i)
       sum += parts[i].loss, trained += parts[i].trained;
   }
   const double over = over_trained(batches * batch_size * static_cast<uint64_t>(T), trained);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/commands/generate.hpp"
@@ -11,6 +12,7 @@
 #include "model/backend.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/samples_ahead.hpp"
 #include "runtime/data/task_batches.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/data/task_tokens.hpp"
@@ -197,9 +199,12 @@ Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t 
   const auto row = static_cast<size_t>(model.shape.block_size + 1);
   std::vector<int32_t> tokens(kBatch * row);
   Losses losses;
+  constexpr uint64_t kAhead = 8 * kBatch;
+  SamplesAhead ahead(source, model.shape.block_size, samples, kAhead, std::identity());
   // Whole batches. Each remaining sample fills a batch with copies of itself.
   for (uint64_t first = 0; first < samples;) {
     const uint64_t count = samples - first >= kBatch ? kBatch : 1;
+    ahead.announce_from(first);
     for (uint64_t b = 0; b < kBatch; ++b)
       SS_RETURN_IF_ERROR(source.read_sample(first + (count == 1 ? 0 : b), model.shape.block_size,
                                             tokens.data() + b * row));

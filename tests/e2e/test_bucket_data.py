@@ -128,6 +128,26 @@ class BucketData(BucketCase):
         self.assertIn("stopped at once by a second Ctrl-C", out)
         self.assertEqual(leftovers(run), [])
 
+    def test_validation_tokens_are_fetched_before_they_are_needed(self):
+        folder = self.folder / "folder"
+        folder.mkdir()
+        shutil.copy(self.data, folder / "train.bin")
+        (folder / "val.bin").write_bytes(tokens(100_000, TINY["model.vocab"]).tobytes() * 40)  # 31 chunks, of which the cache holds 11
+        self.put(folder, "data/folder")
+        run, process = self.start("run", *self.options, "--data.source=s3://bucket/data/folder", "--data.cache_gb=0.003",
+                                  "--train.validation_samples=20", "--train.validation_every_steps=1", "--train.max_steps=100000",
+                                  "--checkpoint.disk_every_steps=1")
+        self.wait_for(lambda: last_step(run) >= 2, "two steps")
+        self.faults({"match": "GET .*val.bin", "kind": "hang"})
+        # Two trainers that ask for a sample only when they need it, and again after 20 s, would ask four times in this time.
+        hanging = lambda: [r for r, status in json.loads(self.control("GET", "log")) if "val.bin" in r and status == 0]
+        self.wait_for(lambda: len(hanging()) >= 6, "requests for the samples of the next micro-batches", timeout=35)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e["kind"] == "stop_requested"], "the request to stop")
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, out)
+
     def test_an_object_that_is_replaced_or_missing_is_named(self):
         self.put(self.data, "data/tokens.bin")
         source = "--data.source=s3://bucket/data/tokens.bin"
