@@ -126,7 +126,8 @@ Status TokenSource::validate_as(const Part& part) const {
 
 Status TokenSource::validate() const {
   for (const Part& part : parts_) {
-    if (!part.layout.index.empty()) SS_RETURN_IF_ERROR(check_megatron_index(part.layout, files_));
+    if (!part.layout.index.empty())
+      SS_RETURN_IF_ERROR(check_megatron_index(part.layout, part.documents != nullptr, files_));
     if (part.mask) SS_RETURN_IF_ERROR(part.mask->validate());
     SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? validate_as<uint16_t>(part)
                                                     : validate_as<uint32_t>(part));

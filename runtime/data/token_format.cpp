@@ -106,6 +106,7 @@ struct Index {
   uint64_t sequences = 0, documents = 0;
   uint64_t lengths = 34;  // byte of the lengths: int32 of each sequence
   uint64_t pointers() const { return lengths + 4 * sequences; }  // int64 bytes in the .bin file
+  uint64_t boundaries() const { return pointers() + 8 * sequences; }  // int64: sequences
 };
 
 Result<Index> read_index(const DataFile& file) {
@@ -186,7 +187,31 @@ Result<TokenLayout> token_layout(const DataFile& file, const std::string& format
                     "\" is not one of auto, text, prepared, nanogpt, llmc, megatron, litgpt");
 }
 
-Status check_megatron_index(const TokenLayout& layout, const DataFiles& files) {
+namespace {
+
+const std::string by_token = "; data.document_end names the token that ends a document instead";
+
+/// The boundaries of documents are in order.
+Status check_documents(const DataFile& file, const Index& index) {
+  std::vector<int64_t> boundaries(std::min<uint64_t>(64 << 10, index.documents));
+  int64_t before = 0;
+  for (uint64_t first = 0; first < index.documents; first += boundaries.size()) {
+    const uint64_t count = std::min<uint64_t>(boundaries.size(), index.documents - first);
+    SS_RETURN_IF_ERROR(file.read(index.boundaries() + 8 * first, boundaries.data(), 8 * count));
+    for (uint64_t i = 0; i < count; before = boundaries[i++])
+      if (boundaries[i] < before || static_cast<uint64_t>(boundaries[i]) > index.sequences)
+        return bad(file.path(), index.boundaries() + 8 * (first + i),
+                   "document boundary " + std::to_string(first + i) + " is sequence " +
+                       std::to_string(boundaries[i]) + ", the one before is " +
+                       std::to_string(before) + " of " + std::to_string(index.sequences) +
+                       by_token);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_megatron_index(const TokenLayout& layout, bool documents, const DataFiles& files) {
   SS_ASSIGN(const auto opened, files.open(layout.index));
   const DataFile& file = *opened;
   SS_ASSIGN(const Index index, read_index(file));
@@ -208,12 +233,23 @@ Status check_megatron_index(const TokenLayout& layout, const DataFiles& files) {
       byte += static_cast<uint64_t>(lengths[i]) * static_cast<uint64_t>(index.token_bytes);
     }
   }
-  return {};
+  return documents ? check_documents(file, index) : Status();
 }
 
 Result<MegatronDocuments> MegatronDocuments::open(const std::string& path, const DataFiles& files) {
   SS_ASSIGN(auto file, files.open(path));
   SS_ASSIGN(const Index index, read_index(*file));
+  if (index.documents == 0) return bad(path, 26, "it has no document boundaries" + by_token);
+  for (const uint64_t i : {uint64_t{0}, index.documents - 1}) {
+    int64_t sequence = 0;
+    SS_RETURN_IF_ERROR(file->read(index.boundaries() + 8 * i, &sequence, sizeof sequence));
+    if (const uint64_t wanted = i == 0 ? 0 : index.sequences;
+        static_cast<uint64_t>(sequence) != wanted)
+      return bad(path, index.boundaries() + 8 * i,
+                 std::string(i == 0 ? "the first" : "the last") +
+                     " document boundary is sequence " + std::to_string(sequence) + ", not " +
+                     std::to_string(wanted) + by_token);
+  }
   return MegatronDocuments(std::move(file), index.token_bytes, index.sequences, index.documents,
                            index.pointers());
 }

@@ -37,13 +37,14 @@ Result<TokenLayout> token_layout(const DataFile& file, const std::string& format
                                  const DataFiles& files = {});
 
 /// Reads a Megatron index as a whole. bad_data with file and byte: the sequences are not the tokens
-/// of the .bin file in their order.
-Status check_megatron_index(const TokenLayout& layout, const DataFiles& files = {});
+/// of the .bin file in their order; documents: or the boundaries of documents are not in order.
+Status check_megatron_index(const TokenLayout& layout, bool documents, const DataFiles& files = {});
 
 /// The documents of a Megatron .bin file, as its index tells them. Any thread may ask.
 class MegatronDocuments {
  public:
-  /// path: of the index. Errors as token_layout().
+  /// path: of the index. Errors as token_layout(), and bad_data: there are no boundaries of documents,
+  /// or they do not reach from the first sequence to the last one.
   static Result<MegatronDocuments> open(const std::string& path, const DataFiles& files = {});
   /// The tokens of [begin, end) that begin a document, in order, counted from the start of the .bin
   /// file. bad_data: the index contradicts itself; io.

@@ -138,6 +138,29 @@ TEST_SUITE("documents") {
     const Status read = wrong.train.read_sample(0, 59, row.data());
     CHECK(read.code() == Code::bad_data);
     CHECK(read.message().find("document 2 begins with sequence 9 of 5") != std::string::npos);
+    const auto has = [](const Status& status, const std::string& what) {
+      CHECK(status.code() == Code::bad_data);
+      CHECK_MESSAGE(status.message().find(what) != std::string::npos, status.message());
+      CHECK(status.message().find("data.document_end names the token") != std::string::npos);
+    };
+    has(wrong.train.validate(), "document boundary 2 is sequence 9, the one before is 1 of 5");
+    for (const auto& [documents, what] :
+         {std::pair{std::vector<int64_t>{}, "byte 26: it has no document boundaries"},
+          {{1, 5}, "byte 94: the first document boundary is sequence 1, not 0"},
+          {{-1, 5}, "the first document boundary is sequence -1, not 0"},
+          {{0, 1, 4}, "byte 110: the last document boundary is sequence 4, not 5"},
+          {{0, 6}, "the last document boundary is sequence 6, not 5"}}) {
+      folder.write("a.idx", megatron_index({7, 20, 0, 13, 20}, documents));
+      Dataset odd = open_dataset(folder.path + "/a.bin", "auto", 4096, 0).take();
+      CHECK(odd.train.validate().ok());  // without a need for documents
+      has(use_documents(config, odd), what);
+    }
+    // Empty documents at both ends and in the middle.
+    folder.write("a.idx", megatron_index({0, 7, 0, 53, 0}, {0, 1, 2, 3, 4, 5}));
+    Dataset empty = open_dataset(folder.path + "/a.bin", "auto", 4096, 0).take();
+    REQUIRE(use_documents(config, empty).ok());
+    CHECK(empty.train.validate().ok());
+    CHECK(marked(empty.train, 59, kBeginsDocument) == Places{7});
   }
 
   TEST_CASE("documents: prepared tokens know their BOS; without a way to find them, no run") {
