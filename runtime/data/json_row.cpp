@@ -1,7 +1,9 @@
 #include "runtime/data/json_row.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -11,29 +13,66 @@ namespace simplescale {
 
 namespace {
 
-/// The object in a JSON line. bad_data says what is wrong with it.
+/// The line with null for the numbers that Python's json writes and reads, but nlohmann's does not:
+/// NaN, Infinity, -Infinity, and those that are too large for a double.
+std::string without_odd_numbers(std::string_view line) {
+  std::string out;
+  for (size_t at = 0; at < line.size();) {
+    const auto end_of = [&](std::string_view characters) {
+      return std::min(line.find_first_not_of(characters, at), line.size());
+    };
+    size_t end = at + 1;
+    bool odd = false;
+    if (line[at] == '"') {
+      while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, line.size());
+    } else if (end_of("-NaInfity") > at + 1) {
+      end = end_of("-NaInfity");
+      const std::string_view word = line.substr(at, end - at);
+      odd = word == "NaN" || word == "Infinity" || word == "-Infinity";
+    } else if (end_of("-+.eE0123456789") > at) {
+      end = end_of("-+.eE0123456789");
+      double value = 0;
+      odd = std::from_chars(line.data() + at, line.data() + end, value).ec ==
+            std::errc::result_out_of_range;
+    }
+    out += odd ? "null" : line.substr(at, end - at);
+    at = end;
+  }
+  return out;
+}
+
+/// The value in a JSON line. bad_data says what is wrong with it.
 Result<nlohmann::json> parse_line(std::string_view line) {
   try {
-    return nlohmann::json::parse(line);
+    nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+    if (value.is_discarded()) value = nlohmann::json::parse(without_odd_numbers(line));
+    return value;
   } catch (const nlohmann::json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     const std::string what = error.what();
     const size_t column = what.find("column ");
     const std::string said = what.substr(column == what.npos ? what.find("] ") + 2 : column);
-    return Status(Code::bad_data, "it is no JSON: " + replace_invalid_utf8(said));
+    return Status(Code::bad_data, "it is no JSON (each line must hold a whole object): " +
+                                      replace_invalid_utf8(said));
   }
 }
 
 /// The text of a JSON line. bad_data names the texts that it has.
 Result<std::string> text_of(const nlohmann::json& object, const std::string& key) {
-  const auto found = object.is_object() ? object.find(key) : object.end();
+  if (!object.is_object())
+    return Status(Code::bad_data, "it is no JSON object, such as {\"" + key + "\": \"...\"}");
+  const auto found = object.find(key);
   if (found != object.end() && found->is_string()) return found->get<std::string>();
   std::string members;
-  if (object.is_object())
-    for (const auto& [name, value] : object.items())
-      if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
+  bool nested = false;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
+    nested = nested || value.is_structured();
+  }
   return Status(Code::bad_data, "it has no text \"" + key + "\" (data.text_key); its texts are: " +
-                                    (members.empty() ? "none" : members));
+                                    (members.empty() ? "none" : members) +
+                                    (nested ? "; those inside of other members are not read" : ""));
 }
 
 /// A short text of a value. No recursion: a line may nest lists a million deep.

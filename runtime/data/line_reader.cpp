@@ -24,9 +24,13 @@ Status bad(const std::string& path, const std::string& what) {
 
 constexpr uint64_t kAheadBytes = 32 << 20;
 
-std::string reason(archive* a) {
-  const char* text = archive_error_string(a);
-  return text ? text : "unknown error";
+std::string reason(archive* a, const std::string& path) {
+  const char* error = archive_error_string(a);
+  const std::string text = error ? error : "unknown error";
+  if (text.find("requires too much memory") == text.npos) return text;
+  return "its window is larger than 128 MiB (zstd --long=28 or more); compress it again: zstd -dc "
+         "--long=31 " +
+         path + " | zstd -o NEW";
 }
 
 }  // namespace
@@ -119,7 +123,7 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
 
 Status LineReader::failed(const std::string& what) const {
   if (input_ && !input_->error.ok()) return input_->error;
-  return bad(path_, what + ": " + reason(archive_.get()));
+  return bad(path_, what + ": " + reason(archive_.get(), path_));
 }
 
 uint64_t LineReader::file_bytes_read() const {
@@ -139,11 +143,14 @@ Result<bool> LineReader::next(std::string_view& line) {
       end_ = newline + 1;
       ++number_;
       line = std::string_view(buffer_).substr(begin_, end_ - begin_);
+      if (number_ == 1 && (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF")))
+        return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
       return true;
     }
     if (buffer_.size() - begin_ >= line_bytes_max_)
       return bad(path_, "byte " + std::to_string(byte_) + ": a line is longer than " +
-                            std::to_string(line_bytes_max_ >> 20) + " MiB; is this text?");
+                            std::to_string(line_bytes_max_ >> 20) +
+                            " MiB; is this text? Then put newlines into it");
     buffer_.erase(0, begin_);
     begin_ = end_ = 0;
     scanned = buffer_.size();

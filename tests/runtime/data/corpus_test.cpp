@@ -144,7 +144,12 @@ TEST_SUITE("corpus") {
         {"{\"text\":\"half", "line 2: it is no JSON"},
         {"{\"text\":\"caf\xE9\"}", "line 2: it is no JSON"},
         {"{\"text\":\"\\ud83d\"}", "line 2: it is no JSON"},
-        {"[\"text\"]", "line 2: it has no text \"text\""},
+        {"[\"text\"]", "line 2: it is no JSON object, such as {\"text\": \"...\"}"},
+        {"{", "line 2: it is no JSON (each line must hold a whole object): column 2"},
+        {"{\"text\":\"x\",\"y\":NaNs}", "line 2: it is no JSON"},
+        {"{\"text\":\"x\",\"y\":NaN\"}", "line 2: it is no JSON"},
+        {"{\"text\":NaN,\"z\":\"z\"}", "its texts are: z"},
+        {"{\"a\":{\"text\":\"x\"}}", "are: none; those inside of other members are not read"},
         {"{\"text\":7,\"title\":\"t\",\"body\":\"b\"}", "its texts are: body, title"}};
     for (const auto& [line, error] : bad) {
       const std::string file = folder.write("a.jsonl", good + line + "\n" + good);
@@ -178,7 +183,8 @@ TEST_SUITE("corpus") {
       CHECK(read(file).documents.size() == 3);
     }
     const std::string two = folder.write("two.jsonl", "{\n{\n" + good);
-    CHECK(has(read(two, {.skip_bad = 1}).status.message(), "line 2: it is no JSON: column 2: "));
+    CHECK(has(read(two, {.skip_bad = 1}).status.message(),
+              "line 2: it is no JSON (each line must hold a whole object): column 2: "));
     CHECK(has(read(two, {.skip_bad = 1}).status.message(), "data.skip_bad = 1"));
     CHECK(read(two, {.skip_bad = 2}).documents == Documents{"good"});
     const std::string latin = folder.write("a.txt", "one\ncaf\xE9\ntwo");
@@ -194,6 +200,35 @@ TEST_SUITE("corpus") {
     CHECK(read(folder.write("deep.jsonl", deep)).status.code() == Code::bad_data);
     CHECK(read(folder.write("deep2.jsonl", deep + std::string(1 << 20, ']') + "}")).documents ==
           Documents{"x"});
+  }
+
+  TEST_CASE("corpus: numbers that only Python's json writes are read beside the text") {
+    const Folder folder;
+    CHECK(
+        read(folder.write("a.jsonl",
+                          R"({"score":NaN,"text":"NaN \" 1e999","x":[-Infinity,1e999,-1E+400,1.5]})"
+                          "\n"
+                          R"({"x":-1e-999,"y":Infinity,"text":"b"})"))
+            .documents == Documents{"NaN \" 1e999", "b"});
+  }
+
+  TEST_CASE("corpus: UTF-16, and a window of zstd that is too large, are named with their remedy") {
+    const Folder folder;
+    for (const char* name : {"a.txt", "a.jsonl"})
+      for (const std::string& bytes :
+           {std::string("\xFF\xFEh\0i\0", 6), std::string("\xFE\xFF\0h", 4)}) {
+        const Read found = read(folder.write(name, bytes), {.skip_bad = 100});
+        CHECK(found.status.code() == Code::bad_data);
+        CHECK(has(found.status.message(), "it is UTF-16; convert it: iconv -f utf-16 -t utf8"));
+      }
+    // The header of a frame with a window of 2 GiB, as zstd --long=31 makes it, and an empty block.
+    const std::string zst =
+        folder.write("w.txt.zst", std::string("\x28\xB5\x2F\xFD\0\xA8\1\0\0", 9));
+    CHECK(read(zst).status.message() == zst +
+                                            ": cannot read it: its window is larger than 128 MiB "
+                                            "(zstd --long=28 or more); compress "
+                                            "it again: zstd -dc --long=31 " +
+                                            zst + " | zstd -o NEW");
   }
 
   TEST_CASE("corpus: compressed text is that of the plain file") {
