@@ -319,19 +319,28 @@ void make_fault(Cluster& c) {
 }
 
 /// In some histories, the trainers of a node die and do not start for longer than the supervisor
-/// waits for anything. Drawn by themselves: the other faults are those of every history with this
-/// seed.
+/// waits for anything, or for longer than a run may take to go on without them; a pause may come
+/// first. Drawn by themselves: the other faults are those of every history with this seed.
 void keep_trainers_down(Cluster& c) {
   Random random(c.options.seed ^ 0xd0);
   if (!random.chance(10)) return;
   const int first = random.pick(c.options.nodes) * c.options.trainers;
-  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time,
-             away = random.between(35, 70) * second;
+  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
+  Time away = random.between(35, 70) * second, ends = when + away;
+  // Without this node there are enough for a group.
+  if (c.options.nodes > c.options.cell_nodes && random.chance(50))
+    away = 3600 * second, ends = when;
+  if (random.chance(50)) {
+    const auto pause = [&c](bool on) { c.request(job::PauseRequested{on, "a user"}); };
+    c.after(when - random.between(0, 2000) * ms, [pause] { pause(true); });
+    for (int i = 1; i <= 20; ++i) c.after(when + i * second, [pause] { pause(false); });
+    ends = std::max(ends, when + 20 * second);
+  }
   c.after(when, [&c, first, away] {
     ++c.faults["trainers_do_not_start"];
     for (int t = first; t < first + c.options.trainers; ++t) c.kill_trainer(t, away);
   });
-  c.quiet_at = std::max(c.quiet_at, when + away + 5 * second);
+  c.quiet_at = std::max(c.quiet_at, ends + 5 * second);
 }
 
 }  // namespace

@@ -163,7 +163,9 @@ void Decider::operator()(const TrainerDown& e) {
   // Down already, by an early death notice or a fence: this event says how the process ended.
   if (trainer->state == TrainerState::down) {
     record("", "trainer_ended", e.trainer, e.reason);
-    return;
+    if (e.restarting) return;
+    drain_node(node_of(e.trainer), e.reason);
+    return plan();
   }
   const bool in = in_generation(*trainer);
   trainer->state = TrainerState::down;
@@ -211,6 +213,7 @@ void Decider::operator()(const TrainerIdle& e) {
     return;
   }
   trainer->state = TrainerState::idle;
+  if (s_.leaving && !any_in_generation()) begin_wait("nodes");  // the wait to leave is over
   if (e.fault == Fault::mismatch && e.step > 0) suspect_step(e.step, e.generation);
   if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
   if (e.fault == Fault::bad_disk) {
@@ -372,6 +375,7 @@ void Decider::operator()(const PauseRequested& e) {
   s_.paused = e.pause;
   record("", e.pause ? "paused" : "resumed", "", e.who);
   if (e.pause && all_in_generation()) leave_after_step("paused by " + e.who);
+  if (!e.pause && !any_in_generation()) begin_wait("nodes");
   plan();
 }
 

@@ -145,10 +145,11 @@ void Decider::kill_trainers_ignoring_fence() {
 }
 
 void Decider::suspect_nodes_missing_trainers() {
-  if (s_.phase != Phase::recovering || !waited(s_.restart_timeout_ms)) return;
+  const bool expected =
+      s_.phase == Phase::recovering ? !all_in_generation() : !s_.paused && !any_in_generation();
+  if (!expected || !waited(s_.restart_timeout_ms)) return;
   for (const std::string& name : s_.node_order)
-    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) &&
-        !node_is_idle(name) && !all_in_generation())
+    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !node_is_idle(name))
       suspect_node(name,
                    "its trainers did not restart within " + milliseconds(s_.restart_timeout_ms));
 }

@@ -65,12 +65,9 @@ bool Decider::plan_waits() {
 
 void Decider::plan() {
   if (over() || plan_waits()) return;
-  bool training = false;
-  for (const auto& [name, trainer] : s_.trainers) {
+  for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::draining) return;
-    training = training || in_generation(trainer);
-  }
-  if (training) return fence_if_newer_state_returned();
+  if (any_in_generation()) return fence_if_newer_state_returned();
   begin_diagnosis();
   end_diagnosis();
   if (!s_.examined.empty() || s_.paused) return;

@@ -104,6 +104,9 @@ class Decider {
     return all_members([&](const Trainer& t) { return t.state == state; });
   }
   bool all_in_generation() const { return all_members(in_generation); }
+  bool any_in_generation() const {
+    return std::ranges::any_of(s_.trainers, [](const auto& t) { return in_generation(t.second); });
+  }
   uint64_t last_step() const {
     return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
   }

@@ -222,3 +222,56 @@ TEST_CASE("job: a supervisor without a state ends an unknown generation once") {
   CHECK(fences == 1);
   CHECK(s.generation == 42);
 }
+
+namespace {
+/// n0, n1 and the spare n2 were paused; then n0.0 died, and its replacements die before they report.
+State paused_without_one(int64_t now) {
+  State s = training(2, 1);
+  decide(0, s, PauseRequested{true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4})});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {4})});
+  for (int i = 0; i < 3; ++i) decide(now, s, TrainerDown{"n0.0", "signal 9"});
+  return s;
+}
+}  // namespace
+
+TEST_CASE("job: JOB-4: a paused run waits for no trainer; a resumed run not for ever") {
+  const int64_t late = 3'600'000;
+  State s = paused_without_one(late);
+  CHECK(decide(late, s, Tick{}).actions.empty());
+  CHECK(s.nodes.at("n0").state == NodeState::up);
+  CHECK(all<Join>(decide(late, s, PauseRequested{false, "me"})).empty());
+  CHECK(all<Join>(decide(late + s.restart_timeout_ms, s, Tick{})).empty());
+  const Decision without = decide(late + s.restart_timeout_ms + 1, s, Tick{});
+  CHECK(all<CheckNode>(without).size() == 1);
+  CHECK(only<Join>(without).step == 4);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n2", "n1"});
+}
+
+TEST_CASE("job: a node that starts a dead trainer no more is drained") {
+  State s = paused_without_one(0);
+  decide(0, s, TrainerDown{"n0.0", "it ended 6 times within 60 s", false});
+  CHECK(s.nodes.at("n0").state == NodeState::drained);
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
+}
+
+TEST_CASE(
+    "job: a dead trainer is waited for from the end of the step on, however long that takes") {
+  State s = training(3);
+  decide(0, s, DrainRequested{"n0", true, "maintenance"});
+  const auto leaves = [&s](const char* who, int64_t now) {
+    return decide(now, s, TrainerIdle{who, s.generation, 0, made(s.generation, {4})});
+  };
+  leaves("n1.0", 1);
+  decide(1, s, TrainerDown{"n1.0", "signal 9"});
+  const int64_t end = 2 * s.restart_timeout_ms;
+  decide(end - 1, s, Tick{});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  for (const char* who : {"n0.0", "n0.1", "n1.1", "n2.0", "n2.1"}) leaves(who, end);
+  CHECK(all<Join>(decide(end + 1, s, Tick{})).empty());
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  decide(end + s.restart_timeout_ms + 1, s, Tick{});
+  CHECK(s.nodes.at("n1").state == NodeState::suspect);
+}
