@@ -1,5 +1,6 @@
 """A run that gives up saves first what only memory holds (JOB-1), names the samples of a value that is not finite, and goes on
-without them. The value comes from the data: one token's embedding is NaN, and one sample has that token."""
+without them. The value comes from the data: one token's embedding is zero, RMSNorm's epsilon is zero in fp32, and one sample has
+that token."""
 
 import array
 import json
@@ -12,6 +13,7 @@ from common import TINY, Case, last_step, leftovers, lines
 
 BAD = TINY["model.vocab"] - 1  # no other sample has this token
 SAMPLE = 83  # in step 11 of 8 samples
+EPSILON = "--model.norm_eps=1e-60"
 
 
 class GiveUp(Case):
@@ -22,12 +24,12 @@ class GiveUp(Case):
             tokens[i] = BAD - 1 if token == BAD else token
         tokens[SAMPLE * TINY["model.block_size"] + 5] = BAD
         self.data.write_bytes(tokens.tobytes())
-        self.keys = ["--train.global_batch_size=8", "--data.shuffle=false", "--train.validation_samples=0", "--train.max_steps=20",
+        self.keys = [EPSILON, "--train.global_batch_size=8", "--data.shuffle=false", "--train.validation_samples=0", "--train.max_steps=20",
                      "--supervision.give_up_after_cycles=1", *self.layout(2, 1), "--from", self.poisoned()]
 
     def poisoned(self):
-        """A Hugging Face folder whose embedding of BAD is NaN."""
-        parent = self.train("parent", "--train.max_steps=1", "--train.validation_samples=0")
+        """A Hugging Face folder whose embedding of BAD is zero."""
+        parent = self.train("parent", EPSILON, "--train.max_steps=1", "--train.validation_samples=0")
         model = self.folder / "poisoned"
         self.command("export", parent, model)
         for path in model.glob("*.safetensors"):
@@ -36,7 +38,7 @@ class GiveUp(Case):
             tensor = json.loads(content[8:begin]).get("model.embed_tokens.weight")
             if tensor:
                 at = begin + tensor["data_offsets"][0] + 4 * TINY["model.dim"] * BAD
-                content[at : at + 4 * TINY["model.dim"]] = struct.pack("<f", float("nan")) * TINY["model.dim"]
+                content[at : at + 4 * TINY["model.dim"]] = bytes(4 * TINY["model.dim"])
                 path.write_bytes(content)
                 return model
         self.fail("no embedding was exported")

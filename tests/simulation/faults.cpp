@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <vector>
 
 #include "tests/simulation/cluster.hpp"
 
@@ -305,15 +306,28 @@ const Kind kinds[] = {
      }},
 };
 
-void make_fault(Cluster& c) {
+/// The weights of the kinds in this history. Swarm testing (Groce et al., ISSTA 2012): half of the
+/// histories have few kinds of faults, which then meet more often. Drawn by themselves.
+std::vector<int> weights_of(const Cluster& c) {
+  Random random(c.options.seed ^ 0x5a);
+  const bool swarm = random.chance(50);
+  const int share = static_cast<int>(random.between(8, 30));
+  std::vector<int> weights;
+  for (const Kind& kind : kinds)
+    weights.push_back(!swarm ? kind.weight : random.chance(share) ? 1 : 0);
+  return weights;
+}
+
+void make_fault(Cluster& c, const std::vector<int>& weights) {
   int total = 0;
-  for (const Kind& kind : kinds) total += kind.weight;
+  for (const int weight : weights) total += weight;
+  if (total == 0) return;
   int chosen = c.random.pick(total);
-  for (const Kind& kind : kinds) {
-    if ((chosen -= kind.weight) >= 0) continue;
-    ++c.faults[kind.name];
-    if (c.logging()) c.log_line(std::string("--- ") + kind.name);
-    c.quiet_at = std::max(c.quiet_at, c.now + kind.make(c) + 5 * second);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if ((chosen -= weights[i]) >= 0) continue;
+    ++c.faults[kinds[i].name];
+    if (c.logging()) c.log_line(std::string("--- ") + kinds[i].name);
+    c.quiet_at = std::max(c.quiet_at, c.now + kinds[i].make(c) + 5 * second);
     return;
   }
 }
@@ -349,12 +363,13 @@ void schedule_faults(Cluster& c) {
   const bool large = c.options.large();
   const int count = c.random.chance(5) ? 0 : static_cast<int>(c.random.between(1, large ? 5 : 14));
   const Time window = static_cast<Time>(c.options.steps) * c.step_time;
+  const std::vector<int> weights = weights_of(c);
   Time when = c.random.between(0, 2000) * ms;
   for (int i = 0; i < count; ++i) {
     // Half of the faults follow the last one closely: during the recovery from it, or at once.
     when += c.random.chance(50) ? c.random.between(0, 1500) * ms
                                 : c.random.between(0, std::max<Time>(window / count, ms));
-    c.after(when, [&c] { make_fault(c); });
+    c.after(when, [&c, weights] { make_fault(c, weights); });
   }
   c.quiet_at = when + 5 * second;
   keep_trainers_down(c);
