@@ -2,6 +2,7 @@
 // fuzz_NAME --write-seeds FOLDER: writes the seeds to files instead.
 #include "tests/fuzz/driver.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -92,9 +93,16 @@ int main(int argc, char** argv) {
   const rlimit limit{kMemory, kMemory};
   setrlimit(RLIMIT_AS, &limit);  // a larger allocation throws bad_alloc, which ends the run
 #endif
+  // Left behind if the target crashes. One open file: a file system writes one that is replaced to
+  // the disk each time.
+  const int input = open("fuzz_input", O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   for (long i = 0; i < inputs; ++i) {
     const std::string text = mutated(seeds, random);
-    std::ofstream("fuzz_input", std::ios::binary) << text;  // left behind if the target crashes
+    if (pwrite(input, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
+        ftruncate(input, static_cast<off_t>(text.size())) != 0) {
+      std::perror("fuzz_input");
+      return 74;
+    }
     alarm(kInputTimeoutS);
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   }
