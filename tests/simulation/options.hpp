@@ -14,26 +14,27 @@ namespace simplescale::simulation {
 /// must find.
 enum class Bug : unsigned char {
   none,
-  no_fencing,            // reports of older generations count for the current one
-  early_commit,          // a step counts when all but one trainer have reported it
-  budget_by_uptime,      // failures are forgotten after seconds, not after steps
-  stale_snapshot,        // a copy is labelled with the step that its source has when it arrives
-  unverified_copy,       // receivers do not check the checksum of a copy
-  lost_node_kept,        // the layout keeps a node that is lost
-  two_shards,            // a node has two places in the layout
-  generation_reused,     // a new supervisor uses the number of an older generation again
-  acts_unreplicated,     // a decision is acted on before the standby has it
-  waits_for_the_dead,    // no time limit for trainers that do not answer a fence
-  growth_without_leave,  // a larger layout joins while the smaller one is in a step
-  ceiling_dropped,       // steps that replicas do not agree on are trusted
-  two_supervisors,       // epochs are ignored
-  applied_before_vote,   // trainers apply a step without waiting for the other trainers
-  undone_copies,         // copies of undone steps are used as if they were the new ones
-  silent_decision,       // a decision without a reason
-  memory_forgotten,      // the memory of a node does not count while its trainers are not up
-  answers_not_awaited,   // a generation begins before all agents have said what they hold
-  copies_after_answer,   // an agent takes copies of a generation whose end it has reported
-  undone_copy_sent,      // a trainer sends a copy of its node that an undone generation made
+  no_fencing,             // reports of older generations count for the current one
+  early_commit,           // a step counts when all but one trainer have reported it
+  budget_by_uptime,       // failures are forgotten after seconds, not after steps
+  stale_snapshot,         // a copy is labelled with the step that its source has when it arrives
+  unverified_copy,        // receivers do not check the checksum of a copy
+  lost_node_kept,         // the layout keeps a node that is lost
+  two_shards,             // a node has two places in the layout
+  generation_reused,      // a new supervisor uses the number of an older generation again
+  acts_unreplicated,      // a decision is acted on before the standby has it
+  waits_for_the_dead,     // no time limit for trainers that do not answer a fence
+  waits_for_the_missing,  // no time limit for trainers that do not start after a pause
+  growth_without_leave,   // a larger layout joins while the smaller one is in a step
+  ceiling_dropped,        // steps that replicas do not agree on are trusted
+  two_supervisors,        // epochs are ignored
+  applied_before_vote,    // trainers apply a step without waiting for the other trainers
+  undone_copies,          // copies of undone steps are used as if they were the new ones
+  silent_decision,        // a decision without a reason
+  memory_forgotten,       // the memory of a node does not count while its trainers are not up
+  answers_not_awaited,    // a generation begins before all agents have said what they hold
+  copies_after_answer,    // an agent takes copies of a generation whose end it has reported
+  undone_copy_sent,       // a trainer sends a copy of its node that an undone generation made
   publisher_goes_on,  // a deposed publisher goes on in the same folder; trainers open step-N alone
   replaced_not_read,  // trainers open step-N alone, not step-N.replaced
   disk_not_read,      // a successor does not look for checkpoints on the disk
@@ -64,6 +65,7 @@ enum class Bug : unsigned char {
 struct BugName {
   Bug bug;
   const char* name;
+  bool rare = false;  // fewer than one of 20,000 histories finds it: --bugs leaves it out
 };
 inline constexpr BugName bug_names[] = {
     {Bug::no_fencing, "no_fencing"},
@@ -76,6 +78,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::generation_reused, "generation_reused"},
     {Bug::acts_unreplicated, "acts_unreplicated"},
     {Bug::waits_for_the_dead, "waits_for_the_dead"},
+    {Bug::waits_for_the_missing, "waits_for_the_missing"},
     {Bug::growth_without_leave, "growth_without_leave"},
     {Bug::ceiling_dropped, "ceiling_dropped"},
     {Bug::two_supervisors, "two_supervisors"},
@@ -85,7 +88,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::memory_forgotten, "memory_forgotten"},
     {Bug::answers_not_awaited, "answers_not_awaited"},
     {Bug::copies_after_answer, "copies_after_answer"},
-    {Bug::undone_copy_sent, "undone_copy_sent"},
+    {Bug::undone_copy_sent, "undone_copy_sent", true},
     {Bug::publisher_goes_on, "publisher_goes_on"},
     {Bug::replaced_not_read, "replaced_not_read"},
     {Bug::disk_not_read, "disk_not_read"},
@@ -103,13 +106,13 @@ inline constexpr BugName bug_names[] = {
     {Bug::committed_unrecorded, "committed_unrecorded"},
     {Bug::undone_lines_count, "undone_lines_count"},
     {Bug::pruned_early, "pruned_early"},
-    {Bug::pruned_unheard, "pruned_unheard"},
-    {Bug::pruned_for_later, "pruned_for_later"},
+    {Bug::pruned_unheard, "pruned_unheard", true},
+    {Bug::pruned_for_later, "pruned_for_later", true},
     {Bug::published_unheard, "published_unheard"},
-    {Bug::undone_marked, "undone_marked"},
-    {Bug::undone_lines_regained, "undone_lines_regained"},
-    {Bug::planned_early, "planned_early"},
-    {Bug::restarted_memory_skipped, "restarted_memory_skipped"},
+    {Bug::undone_marked, "undone_marked", true},
+    {Bug::undone_lines_regained, "undone_lines_regained", true},
+    {Bug::planned_early, "planned_early", true},
+    {Bug::restarted_memory_skipped, "restarted_memory_skipped", true},
     {Bug::agents_send_nothing, "agents_send_nothing"},
     {Bug::round_ends_when_sent, "round_ends_when_sent"},
 };

@@ -570,6 +570,9 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
     case Bug::waits_for_the_dead:
       if (s.phase == job::Phase::recovering) s.waiting_since_ms = now / ms;
       break;
+    case Bug::waits_for_the_missing:
+      if (s.phase == job::Phase::training) s.waiting_since_ms = now / ms;
+      break;
     case Bug::growth_without_leave:
       for (job::Action& action : decision.actions) {
         const auto* leave = std::get_if<job::Leave>(&action);
