@@ -21,6 +21,7 @@
 
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "model/cuda/memory.hpp"
 
@@ -50,6 +51,17 @@ class Deterministic {
  private:
   bool wanted_;
 };
+
+/// libtorch has an exception of its own for its allocator only. cublasCreate() may report missing
+/// memory as "not initialized".
+bool out_of_memory(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) return true;
+  const std::string text = error.what_without_backtrace();
+  for (const char* sign : {"out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cublasCreate",
+                           "CUDNN_STATUS_ALLOC_FAILED", "cudnnCreate"})
+    if (text.find(sign) != std::string::npos) return true;
+  return false;
+}
 
 template <class T>
 HeadView<T> view_of(const at::Tensor& t) {
@@ -160,13 +172,14 @@ struct Aten::Impl {
     return t.reshape({shape.batch, shape.kv_heads, group(), shape.T, shape.D}).sum(2);
   }
 
-  /// Calls body() again while libtorch's allocator finds no device memory.
+  /// Calls body() again while there is no device memory: for libtorch's allocator, which has then
+  /// emptied its cache, or for the handles of cuBLAS and cuDNN, which their first call makes.
   template <class Body>
   auto with_memory(Body body) {
     for (;;) try {
         return body();
-      } catch (const c10::OutOfMemoryError&) {  // libtorch has already emptied its cache
-        if (!patience.again()) throw;
+      } catch (const c10::Error& error) {
+        if (!out_of_memory(error) || !patience.again()) throw;
       }
   }
 
@@ -219,7 +232,7 @@ void Aten::set_documents(const DocumentRows* documents) {
   impl_->apart = impl_->begins = at::Tensor();
   if (!documents) return;
   if (impl_->kernel == Kernel::efficient)
-    impl_->apart = impl_->between(*documents);
+    impl_->apart = impl_->with_memory([&] { return impl_->between(*documents); });
   else
     impl_->begins = impl_->integers(documents->begin, {documents->count + 1});
 }

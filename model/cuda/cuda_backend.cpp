@@ -56,7 +56,7 @@ constexpr int64_t aligned(int64_t count) {
 Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try {
   SS_RETURN_IF_ERROR(check_options(options));
   SS_RETURN_IF_ERROR(check_device(options.device_index));
-  SS_CUDA(cudaSetDevice(options.device_index));
+  use_device(options.device_index);
   return options.precision == DType::f32 ? LlamaBackend::make<CudaBackend<float>>(options)
                                          : LlamaBackend::make<CudaBackend<Bf16>>(options);
 } catch (const std::exception& error) {  // CudaError, and what libtorch throws
@@ -139,13 +139,21 @@ Result<void*> CudaBackend<T>::allocate(size_t bytes) {
 
 template <class T>
 void CudaBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
-  SS_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  auto* to = static_cast<char*>(device);
+  const auto* from = static_cast<const char*>(host);
+  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
+    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyHostToDevice, stream_));
+  });
   synchronize();  // the caller may now change its host memory
 }
 
 template <class T>
 void CudaBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
-  SS_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  auto* to = static_cast<char*>(host);
+  const auto* from = static_cast<const char*>(device);
+  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
+    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_));
+  });
   synchronize();
 }
 

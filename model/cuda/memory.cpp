@@ -10,23 +10,22 @@
 namespace simplescale::cuda {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};
-// Copies are cut into pieces: short copies (losses, norms) need not wait for a whole one.
-constexpr size_t kCopyBytes = size_t{16} << 20;
-static_assert(PinnedRange::kPieceBytes % kCopyBytes == 0);
-
-/// Bytes from `host` to the next multiple of `piece` in the address space, at most `bytes`.
-size_t piece_of(const char* host, size_t bytes, size_t piece) {
-  return std::min(bytes, piece - reinterpret_cast<uintptr_t>(host) % piece);
+/// Calls call(), and again with Patience while the device has no memory.
+template <class Call>
+cudaError_t with_patience(Patience& patience, Call call) {
+  cudaError_t error;
+  while ((error = call()) == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // clears the error; out of memory leaves the context usable
+    if (!patience.again()) break;
+  }
+  return error;
 }
 
 }  // namespace
 
-bool Patience::again() {
-  if (!end_) end_ = Clock::now() + kPatience;
-  if (Clock::now() >= *end_) return false;
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  return true;
+void use_device(int index) {
+  Patience patience;
+  SS_CUDA(with_patience(patience, [index] { return cudaSetDevice(index); }));
 }
 
 DeviceMemory::~DeviceMemory() {
@@ -35,11 +34,8 @@ DeviceMemory::~DeviceMemory() {
 
 Result<void*> DeviceMemory::allocate(size_t bytes) {
   void* block = nullptr;
-  cudaError_t error;
-  while ((error = cudaMalloc(&block, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // clears the error; out of memory leaves the context usable
-    if (!patience_.again()) break;
-  }
+  cudaError_t error =
+      with_patience(patience_, [&] { return cudaMalloc(&block, bytes > 0 ? bytes : 1); });
   if (error == cudaSuccess) {
     blocks_.push_back(block);
     error = cudaMemset(block, 0, bytes);
@@ -88,7 +84,8 @@ void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes
   cudaError_t error = cudaSetDevice(device);
   for (size_t at = 0, piece; at < bytes && error == cudaSuccess; at += piece) {
     if (stop.stop_requested()) return;
-    piece = piece_of(host + at, bytes - at, kPieceBytes);
+    piece =
+        std::min(bytes - at, kPieceBytes - reinterpret_cast<uintptr_t>(host + at) % kPieceBytes);
     error = cudaHostRegister(host + at, piece, cudaHostRegisterPortable);
     if (error == cudaSuccess) pieces_.push_back(host + at);
   }
@@ -135,10 +132,9 @@ void HostCopies::start(cudaStream_t after, void* host, const void* device, size_
   stream_.follow(after);
   auto* to = static_cast<char*>(host);
   const auto* from = static_cast<const char*>(device);
-  for (size_t at = 0, piece; at < bytes; at += piece) {
-    piece = piece_of(to + at, bytes - at, kCopyBytes);
+  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
     SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
-  }
+  });
 }
 
 }  // namespace simplescale::cuda

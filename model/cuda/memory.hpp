@@ -3,28 +3,21 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
-#include <optional>
 #include <thread>
 #include <vector>
 
+#include "runtime/base/patience.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::cuda {
 
-/// For how long allocations are tried again while the device has no memory: the driver frees a killed
-/// process's memory some time after its successor has started.
-class Patience {
- public:
-  /// Waits a moment and returns true; false once 10 s have passed since the first call.
-  bool again();
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> end_;
-};
+/// Makes `index` the current device and creates its context. Out of memory is tried again with
+/// Patience. Throws CudaError.
+void use_device(int index);
 
 /// Device memory that is allocated once and lives as long as this object. The current device must
 /// be the same in all calls.
@@ -62,8 +55,9 @@ class PinnedBuffer {
 
 /// Host memory that is registered with the driver for as long as this object lives. The driver
 /// registers 1 to 2 GB a second, so this object's thread registers one piece after the other, and
-/// the compute thread does not wait. Pieces end at multiples of kPieceBytes in the address space. No
-/// copy may cross such an end: the driver refuses a copy of which only a part is registered.
+/// the compute thread does not wait. Pieces end at multiples of kPieceBytes in the address space.
+/// No copy may cross such an end (for_each_piece): the driver refuses a copy of which only a part
+/// is registered.
 class PinnedRange {
  public:
   static constexpr size_t kPieceBytes = size_t{64} << 20;
@@ -81,6 +75,22 @@ class PinnedRange {
   std::vector<void*> pieces_;  // registered; only the thread uses it while it runs
   std::jthread thread_;
 };
+
+/// Calls body(offset, bytes) for each piece of host memory that one copy may take: pieces end at
+/// multiples of 16 MiB in the address space, so none crosses an end of a PinnedRange's piece. One
+/// call registers such a piece, and we rely on the driver to let it take effect as a whole: a copy
+/// that begins meanwhile finds all of its memory registered, or none.
+template <class Body>
+void for_each_piece(const void* host, size_t bytes, Body body) {
+  // Short copies (losses, norms) need not wait for a whole piece of a PinnedRange.
+  constexpr size_t kCopyBytes = size_t{16} << 20;
+  static_assert(PinnedRange::kPieceBytes % kCopyBytes == 0);
+  for (size_t at = 0, piece; at < bytes; at += piece) {
+    piece =
+        std::min(bytes - at, kCopyBytes - (reinterpret_cast<uintptr_t>(host) + at) % kCopyBytes);
+    body(at, piece);
+  }
+}
 
 /// A stream beside the computation, of the lowest priority: the device runs its kernels where those
 /// of other streams leave room. Throws CudaError.

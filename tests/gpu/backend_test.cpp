@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <thread>
 
 #include "model/cuda/cuda_backend.hpp"
 #include "runtime/training/state_hash.hpp"
@@ -196,16 +198,64 @@ TEST_SUITE("gpu") {
       copies.finish();
       return std::equal(host.begin() + 3, host.end(), device.begin() + 3);
     };
-    fake_gpu::hold_pinning(true);
+    fake_gpu::allow_pinning(0);
     copies.pin(host.data(), host.size());
     CHECK(copy());
     CHECK(fake_gpu::registered_pieces() == 0);
-    fake_gpu::hold_pinning(false);
+    fake_gpu::allow_pinning(SIZE_MAX);
     while (fake_gpu::registered_pieces() < 3) CHECK(copy());
     CHECK(copy());
     copies.unpin(host.data());
     CHECK(fake_gpu::registered_pieces() == 0);
     (void)cudaStreamDestroy(stream);
+  }
+
+  TEST_CASE("gpu: a backend waits for memory that the device frees after its process has started") {
+    const TestModel m(small(false), 1);
+    fake_gpu::fail_allocations(1);
+    CHECK_NOTHROW(cuda::use_device(0));
+    fake_gpu::fail_allocations(3);
+    const std::unique_ptr<Backend> backend = gpu(m.options());
+    CHECK(fake_gpu::failures_left() == 0);
+    fake_gpu::fail_allocations(1);
+    CHECK(backend->allocate(100).ok());
+    CHECK(fake_gpu::failures_left() == 0);
+  }
+
+  TEST_CASE("gpu: a state can be loaded and read back before, during and after its pinning") {
+    constexpr size_t piece = cuda::PinnedRange::kPieceBytes;
+    const TestModel m(small(false), 1);
+    const std::unique_ptr<Backend> backend = gpu(m.options());
+    // Begins and ends in the middle of a piece, as a part of a state does.
+    std::vector<char> host(piece + piece / 2), back(host.size());
+    for (size_t i = 0; i < host.size(); i += 4099) host[i] = static_cast<char>(i % 251 + 1);
+    const auto memory = backend->allocate(host.size());
+    REQUIRE(memory.ok());
+    const auto there_and_back = [&] {
+      backend->zero(*memory, host.size());
+      backend->copy_to_device(*memory, host.data(), host.size());
+      std::ranges::fill(back, 0);
+      backend->copy_to_host(back.data(), *memory, back.size());
+      return back == host;
+    };
+    const auto register_pieces = [](size_t pieces) {
+      fake_gpu::allow_pinning(pieces);
+      while (fake_gpu::registered_pieces() < pieces) std::this_thread::yield();
+    };
+    fake_gpu::allow_pinning(0);
+    backend->pin_host(host.data(), host.size());
+    for (const size_t pieces : {0, 1, 2}) {
+      CAPTURE(pieces);
+      register_pieces(pieces);
+      CHECK(there_and_back());
+    }
+    backend->pin_host(back.data(), back.size());
+    register_pieces(3);
+    CHECK(there_and_back());
+    fake_gpu::allow_pinning(SIZE_MAX);
+    backend->unpin_host(host.data());
+    backend->unpin_host(back.data());
+    CHECK(fake_gpu::registered_pieces() == 0);
   }
 #endif
 }

@@ -65,6 +65,20 @@ void* device(Collective& c, const std::vector<float>& values, DType dtype) {
 }  // namespace
 
 TEST_SUITE("nccl") {
+  TEST_CASE("nccl: a stream waits for memory that the device frees after its process has started") {
+    fake_gpu::fail_allocations(1);
+    const auto stream = nccl::Stream::create(0);
+    CHECK(stream.ok());
+    CHECK(fake_gpu::failures_left() == 0);
+    fake_gpu::fail_allocations(2);
+    const auto memory = (*stream)->allocate(100, nccl::Clock::now() + std::chrono::minutes(1));
+    CHECK(memory.ok());
+    CHECK(fake_gpu::failures_left() == 0);
+    fake_gpu::fail_allocations(1);
+    CHECK((*stream)->allocate(100, nccl::Clock::now()).status().code() == Code::io);
+    if (memory.ok()) (void)cudaFree(*memory);
+  }
+
   TEST_CASE("nccl: every operation has the bits of the tests' own collective") {
     for (const int ranks : {1, 2, 3, 5})
       for (const size_t count : {size_t{1}, size_t{37}, size_t{9000}})

@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -63,14 +65,23 @@ namespace {
 
 constexpr int kPolls = 3;  // polls until a call takes effect
 constexpr int kLeastPriority = 0, kGreatestPriority = -5;
-std::atomic<int> lost_rank = -1, early_calls = 0;
-std::atomic<bool> aborts_hang = false, pinning_held = false, counting_only = false;
+std::atomic<int> lost_rank = -1, early_calls = 0, allocations_to_fail = 0;
+std::atomic<bool> aborts_hang = false, counting_only = false;
+std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
 thread_local std::vector<std::string>* calls = nullptr;
 
-std::mutex memory_mutex;  // guards the next two
+std::mutex memory_mutex;  // guards the next three
+std::vector<int> gpu_majors{9};
 std::map<void*, size_t> device_blocks;
 std::map<const char*, size_t> registered;
+
+bool out_of_memory() {
+  int left = allocations_to_fail;
+  while (left > 0)
+    if (allocations_to_fail.compare_exchange_weak(left, left - 1)) return true;
+  return false;
+}
 
 /// Each byte of a copy is in the same registered piece, or none is in any.
 bool can_copy(const void* host, size_t bytes) {
@@ -181,13 +192,23 @@ void note_kernel(const std::string& name, cudaStream_t stream) {
 void hang_aborts() {
   aborts_hang = true;
 }
-void hold_pinning(bool held) {
-  pinning_held = held;
-  pinning_held.notify_all();
+void allow_pinning(size_t pieces) {
+  pieces_allowed = pieces;
+  pieces_allowed.notify_all();
 }
 size_t registered_pieces() {
   const std::lock_guard lock(memory_mutex);
   return registered.size();
+}
+void set_gpus(std::vector<int> majors) {
+  const std::lock_guard lock(memory_mutex);
+  gpu_majors = std::move(majors);
+}
+void fail_allocations(int number) {
+  allocations_to_fail = number;
+}
+int failures_left() {
+  return allocations_to_fail;
 }
 size_t device_bytes() {
   const std::lock_guard lock(memory_mutex);
@@ -289,7 +310,9 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if (kind == cudaMemcpyDeviceToHost && !can_copy(to, bytes)) return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyDeviceToHost && !can_copy(to, bytes)) ||
+      (kind == cudaMemcpyHostToDevice && !can_copy(from, bytes)))
+    return cudaErrorInvalidValue;
   note_copy(to, bytes, kind);
   run_on(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
@@ -323,7 +346,8 @@ cudaError_t cudaFreeHost(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* host, size_t bytes, unsigned) {
-  pinning_held.wait(true);
+  for (size_t allowed; simplescale::fake_gpu::registered_pieces() >= (allowed = pieces_allowed);)
+    pieces_allowed.wait(allowed);
   const std::lock_guard lock(memory_mutex);
   registered[static_cast<const char*>(host)] = bytes;
   return cudaSuccess;
@@ -341,10 +365,12 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* devices) {
-  *devices = 1;
-  return cudaSuccess;
+  const std::lock_guard lock(memory_mutex);
+  *devices = static_cast<int>(gpu_majors.size());
+  return gpu_majors.empty() ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (out_of_memory()) return cudaErrorMemoryAllocation;
   note("allocate " + std::to_string(bytes) + " bytes");
   const size_t size = (bytes + 255) / 256 * 256;
   *data = counting_only ? mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -364,12 +390,15 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
-  properties->major = 9;
+  const std::lock_guard lock(memory_mutex);
+  // The ranks of a test may each have a GPU, without set_gpus().
+  const auto index = std::min(static_cast<size_t>(device), gpu_majors.size() - 1);
+  properties->major = gpu_majors[index];
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {
-  return cudaSuccess;
+  return out_of_memory() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
   note("the host waits for the device");

@@ -26,11 +26,18 @@ void note_kernel(const std::string& name, cudaStream_t stream);
 void lose_peer_of(int rank);
 /// From now on ncclCommAbort does not return.
 void hang_aborts();
-/// While true, cudaHostRegister does not return.
-void hold_pinning(bool held);
-/// Number of pieces of host memory that are registered. A copy to memory of which only a part, or
-/// parts of two pieces, are registered is refused, as by the driver.
+/// While that many pieces of host memory are registered, cudaHostRegister does not return.
+void allow_pinning(size_t pieces);
+/// Number of pieces of host memory that are registered. A copy to or from memory of which only a
+/// part, or parts of two pieces, are registered is refused, as by the driver.
 size_t registered_pieces();
+/// The GPUs of this machine, by the first number of their compute capability; {9} at first.
+void set_gpus(std::vector<int> majors);
+/// The next calls that allocate device memory find none: cudaMalloc, and cudaSetDevice, which
+/// creates a context.
+void fail_allocations(int number);
+/// How many of fail_allocations() have not failed yet.
+int failures_left();
 /// Device memory that is allocated now.
 size_t device_bytes();
 /// While true, streams only order events, and device memory is address space without memory: to

@@ -1,6 +1,6 @@
 #include "transport/nccl/stream.hpp"
 
-#include <algorithm>
+#include "runtime/base/patience.hpp"
 
 namespace simplescale::nccl {
 
@@ -28,7 +28,11 @@ Result<bool> Event::done() const {
 
 Result<std::unique_ptr<Stream>> Stream::create(int device_index) {
   std::unique_ptr<Stream> stream(new Stream(device_index));
-  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaSetDevice(device_index)));
+  cudaError_t error;
+  Patience patience;  // the first call creates the device's context, which needs memory
+  while ((error = cudaSetDevice(device_index)) == cudaErrorMemoryAllocation && patience.again())
+    (void)cudaGetLastError();  // resets the error
+  SS_RETURN_IF_ERROR(cuda_status(error, "cudaSetDevice", __FILE__, __LINE__));
   int least = 0, greatest = 0;
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(
@@ -57,12 +61,10 @@ Status Stream::finish(Clock::time_point limit) const {
 Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
   void* data = nullptr;
   cudaError_t error;
-  const auto give_up = std::min(limit, Clock::now() + std::chrono::seconds(10));
+  Patience patience;
   while ((error = cudaMalloc(&data, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation &&
-         Clock::now() < give_up) {
+         patience.again(limit))
     (void)cudaGetLastError();  // resets the error
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
   if (error != cudaSuccess) {
     (void)cudaGetLastError();
     return Status(Code::io, "no device memory for " + std::to_string(bytes) + " bytes: " +
