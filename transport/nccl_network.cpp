@@ -50,6 +50,22 @@ Result<Variables> nccl_variables(bool other_hosts, const std::string& trusted_ne
   return set;
 }
 
+std::string describe(const Result<Variables>& variables) {
+  if (!variables.ok())
+    return "a run on GPUs of several hosts ends: " + variables.status().message();
+  std::string text;
+  for (const auto& [name, value] : *variables)
+    text += (text.empty() ? "" : ", ") + name + " is \"" + value + "\"";
+  return text;
+}
+
+void protect_nccl_settings() {
+  // It would replace config.blocking = 0. Setting it: nccl.conf sets what is not set.
+  setenv("NCCL_COMM_BLOCKING", "0", 1);
+  // It would replace the identifiers of all communicators, and choose an interface.
+  unsetenv("NCCL_COMM_ID");
+}
+
 void set_nccl_variables(const Variables& variables) {
   for (const auto& [name, value] : variables) {
     if (const char* before = std::getenv(name.c_str()); before && before != value)

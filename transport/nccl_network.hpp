@@ -26,8 +26,16 @@ Result<Variables> nccl_variables(bool other_hosts, const std::string& trusted_ne
                                  std::span<const InterfaceAddress> addresses,
                                  const std::string& sys = "/sys/class/net");
 
+/// What these variables limit NCCL to between hosts, or why a run there ends, as one line for a
+/// person: "NCCL_SOCKET_IFNAME is "=ib0", NCCL_IB_HCA is "=mlx5_0:1"".
+std::string describe(const Result<Variables>& variables);
+
 /// Sets the variables, and logs each other value that it replaces. NCCL reads its environment once,
 /// so call this before libsimplescale_nccl.so is loaded, and before other threads exist.
 void set_nccl_variables(const Variables& variables);
+
+/// Replaces settings in the environment, and NCCL_COMM_BLOCKING in an nccl.conf, that would change
+/// what transport/nccl relies on. Call it when set_nccl_variables() may be called.
+void protect_nccl_settings();
 
 }  // namespace simplescale

@@ -27,6 +27,7 @@
 #include "runtime/diagnostics/diagnose.hpp"
 #include "runtime/diagnostics/hardware.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "transport/nccl_network.hpp"
 
 extern char** environ;
 
@@ -91,6 +92,13 @@ std::string trusted_here(const Config& config) {
   return text.empty() ? "this host is on no trusted network" : text;
 }
 
+/// What NCCL would be limited to in a run over several hosts; empty: it would not be used.
+std::string nccl_here(const Config& config) {
+  const std::string& trusted = config.transport.trusted_networks;
+  if (config.cluster.device == DeviceKind::cpu || !nccl_is_allowed(true, trusted)) return "";
+  return describe(nccl_variables(true, trusted, local_addresses()));
+}
+
 Status check_this_machine(const Config& config, const std::string& folder, bool json) {
   std::vector<CheckResult> results = check_machine(folder);
   for (CheckResult& result : check_buckets(config)) results.push_back(std::move(result));
@@ -108,6 +116,7 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
                                            {"version", SIMPLESCALE_VERSION},
                                            {"environment", environment()},
                                            {"hardware", hardware_json(hardware)},
+                                           {"nccl_between_hosts", nccl_here(config)},
                                            {"ok", all_ok(results)},
                                            {"checks", to_json(results)}}
                                 .dump(1)
@@ -124,6 +133,8 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
         "%s; "
         "%s\n",
         collectives_between_hosts(config).c_str(), trusted_here(config).c_str());
+    if (const std::string nccl = nccl_here(config); !nccl.empty())
+      terminal::print("NCCL between hosts: %s\n", nccl.c_str());
     if (all_ok(results)) terminal::print("this machine is fit to train\n");
   }
   std::fflush(stdout);

@@ -169,10 +169,7 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
 
 int run_trainer_process(const TrainerProcessOptions& options) {
   init_logging(options.process);
-  // It would replace config.blocking = 0, on which transport/nccl/communicator.hpp relies.
-  unsetenv("NCCL_COMM_BLOCKING");
-  // It would replace the identifiers of all communicators, and choose an interface.
-  unsetenv("NCCL_COMM_ID");
+  protect_nccl_settings();
   auto code = serve_agent(options);
   if (code.ok()) return *code;
   log::error("{}", code.status().message());

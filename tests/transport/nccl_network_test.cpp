@@ -96,6 +96,28 @@ TEST_SUITE("nccl network") {
     CHECK(sys.variables(true, "ib0, eth1").status().code() == Code::bad_config);
   }
 
+  TEST_CASE("nccl network: doctor's line names the devices, or says why there are none") {
+    const Sys sys;
+    const std::string text = describe(sys.variables(true, "10.1.0.0/16"));
+    CHECK(text.starts_with("NCCL_SOCKET_IFNAME is \"=ib0\", "));
+    CHECK(text.find("NCCL_IB_HCA is \"=mlx5_0:1\"") != std::string::npos);
+    CHECK(describe(sys.variables(true, "ib7")).find("not on ib7") != std::string::npos);
+  }
+
+  TEST_CASE("nccl network: neither the environment nor nccl.conf makes NCCL's calls block") {
+    setenv("NCCL_COMM_ID", "10.0.0.1:7000", 1);
+    for (const char* before : {"1", ""}) {
+      *before ? setenv("NCCL_COMM_BLOCKING", before, 1) : unsetenv("NCCL_COMM_BLOCKING");
+      protect_nccl_settings();
+      // NCCL takes values of nccl.conf only for variables that are not set.
+      const char* const after = std::getenv("NCCL_COMM_BLOCKING");
+      REQUIRE(after);
+      CHECK(std::string(after) == "0");
+      CHECK_FALSE(std::getenv("NCCL_COMM_ID"));
+    }
+    unsetenv("NCCL_COMM_BLOCKING");
+  }
+
   TEST_CASE("nccl network: the user's own values are replaced") {
     setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
     unsetenv("NCCL_IB_DISABLE");
