@@ -23,6 +23,7 @@
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
+#include "transport/gpu_claim.hpp"
 #include "transport/nccl/device_plane.hpp"
 #include "transport/nccl_network.hpp"
 
@@ -109,13 +110,21 @@ ComputeOptions make_compute_options(const Config& config, const Plan& plan, bool
                       : std::max(1, std::atoi(threads.c_str())),
       {}};
   if (!gpu) return options;
-  // Called once the process knows which trainer it becomes: the slot decides which GPU it uses.
-  options.choose_device = [config, plan](const std::string& trainer,
-                                         std::unique_ptr<DataPlane>& host) -> Result<int> {
+  // Called once the process knows which trainer it becomes: the slot decides which GPU it prefers.
+  options.choose_device = [config, plan, lock = std::make_shared<HostLock>()](
+                              const std::string& trainer,
+                              std::unique_ptr<DataPlane>& host) -> Result<int> {
     const auto node = node_number(trainer), slot = slot_number(trainer);
     if (!node || !slot) return Status(Code::bad_data, "not a trainer's name: " + trainer);
-    SS_ASSIGN(const auto own, choose_gpu(config, plan, *node, *slot));
+    SS_ASSIGN(auto own, choose_gpu(config, plan, *node, *slot));
     if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
+    SS_ASSIGN(GpuClaim claim, claim_gpu(*own));
+    if (!claim.warning.empty()) log::warn("{}: {}", trainer, claim.warning);
+    if (claim.device_index != own->device_index)
+      log::info("{} uses GPU {}: another process holds GPU {}", trainer, claim.device_index,
+                own->device_index);
+    own->device_index = claim.device_index;
+    *lock = std::move(claim.lock);
     SS_ASSIGN(host, make_device_plane(std::move(host), *own));
     return own->device_index;
   };

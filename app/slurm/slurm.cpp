@@ -36,6 +36,17 @@ Status check_value(const std::string& key, const std::string& value) {
                                       "digits and _-./,:=@+*[] can");
 }
 
+/// True if Slurm gives this task GPUs that no other task of the host sees: by --gpus-per-task or
+/// --gpu-bind. A map or mask may give a GPU to several tasks, "closest" and "none" do.
+bool has_own_gpus(const Environment& environment) {
+  if (!environment("SLURM_GPUS_PER_TASK").empty()) return true;
+  if (environment("SLURM_TRES_PER_TASK").find("gres/gpu") != std::string::npos) return true;
+  std::string bind = environment("SLURM_GPU_BIND");
+  for (const char* loud : {"verbose,", "v,"})
+    if (bind.starts_with(loud)) bind.erase(0, std::strlen(loud));
+  return bind == "single" || bind == "single:1" || bind.starts_with("per_task:");
+}
+
 }  // namespace
 
 std::optional<Task> task_of(const Environment& environment) {
@@ -56,7 +67,7 @@ std::optional<Task> task_of(const Environment& environment) {
       tasks_on_node(environment("SLURM_STEP_TASKS_PER_NODE"),
                     static_cast<int>(number(environment("SLURM_NODEID")).value_or(0)));
   task.tasks_on_host = std::max(task.tasks_on_host, task.local_task + 1);
-  task.own_gpus = !environment("SLURM_GPUS_PER_TASK").empty();
+  task.own_gpus = has_own_gpus(environment);
   task.host = environment("SLURMD_NODENAME");
   task.instance = job + "." + step + "." + (number(restart) ? restart : "0");
   return task;

@@ -19,7 +19,7 @@ using Environment = std::function<std::string(const char* name)>;
 struct Task {
   int task = 0, tasks = 1;                // rank and number of tasks in the step
   int local_task = 0, tasks_on_host = 1;  // the same on this host
-  bool own_gpus = false;                  // true: the task sees only its own GPUs (--gpus-per-task)
+  bool own_gpus = false;                  // true: it sees only its own GPUs (--gpus-per-task, ...)
   std::string host;                       // Slurm's name of the host; "" if unknown
   std::string instance;                   // id of this start of the run: job.step.restarts
 };

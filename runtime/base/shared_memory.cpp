@@ -20,7 +20,7 @@ namespace simplescale {
 namespace {
 
 constexpr std::string_view kOwner = ".owner";
-constexpr int kTries = 500;
+constexpr int kTries = 500, kLockTries = 20;
 const std::string kRoot = "/dev/shm/";
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -260,6 +260,26 @@ Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
     if (!locked) usleep(10'000);
   }
   return Status(Code::unavailable, "another process owns the shared memory of " + path);
+}
+
+/// The file has an owner's name, so that sweep() removes it once no process holds the lock.
+Result<HostLock> HostLock::take(const std::string& name, bool shared) {
+  std::string path;
+  for (int tries = 0; tries < kLockTries; ++tries) {
+    SS_ASSIGN(path, place("ss-" + name + std::string(kOwner)));
+    HostLock lock;
+    lock.fd_ = open_own(path, O_RDWR | O_CREAT, S_IFREG);
+    if (lock.fd_ < 0 && errno == ENOENT) continue;  // another process has removed the folder
+    if (lock.fd_ < 0) return system_error("cannot create", path, errno);
+    const bool locked = flock(lock.fd_, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0;
+    if (locked && still_there(lock.fd_)) return lock;
+    if (!locked) usleep(5'000);  // the process that sweeps holds it for a moment
+  }
+  return Status(Code::unavailable, "another process holds " + path);
+}
+
+HostLock::~HostLock() {
+  if (fd_ >= 0) close(fd_);
 }
 
 SegmentOwner::~SegmentOwner() {

@@ -66,4 +66,23 @@ class SegmentOwner {
   int fd_;
 };
 
+/// A lock that processes of this user on this host take on a name. The kernel releases it when the
+/// process ends, in whatever way. Processes that do not share /dev/shm do not see each other's.
+class HostLock {
+ public:
+  HostLock() = default;  // of nothing
+  /// shared: other processes may hold it at the same time, if they all want to share it. Returns
+  /// within 0.1 s. unavailable: another process holds it. io. Any thread.
+  static Result<HostLock> take(const std::string& name, bool shared);
+  HostLock(HostLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  HostLock& operator=(HostLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~HostLock();
+
+ private:
+  int fd_ = -1;
+};
+
 }  // namespace simplescale

@@ -88,6 +88,26 @@ TEST_SUITE("slurm") {
     CHECK(host_slots(task, 4).total == 4);
   }
 
+  TEST_CASE("slurm: a task has its own GPUs by each of Slurm's ways to bind them, and only then") {
+    const auto own = [](const std::string& name, const std::string& value) {
+      auto variables = third_task;
+      variables[name] = value;
+      return task_of(environment(variables))->own_gpus;
+    };
+    CHECK(own("SLURM_GPUS_PER_TASK", "1"));
+    CHECK(own("SLURM_TRES_PER_TASK", "cpu=4,gres/gpu=1"));
+    CHECK_FALSE(own("SLURM_TRES_PER_TASK", "cpu=4"));
+    for (const char* bind : {"single:1", "verbose,single:1", "per_task:2", "v,per_task:1"}) {
+      CAPTURE(bind);
+      CHECK(own("SLURM_GPU_BIND", bind));
+    }
+    for (const char* bind : {"", "none", "closest", "verbose,closest", "single:2", "single:10",
+                             "map_gpu:0,0", "mask_gpu:0xf"}) {
+      CAPTURE(bind);
+      CHECK_FALSE(own("SLURM_GPU_BIND", bind));
+    }
+  }
+
   TEST_CASE("slurm: a narrow CPU mask belongs to the task, a mask of the whole host is shared") {
     const Task task{.local_task = 1, .tasks_on_host = 2};
     CHECK(cpu_slots(task, 4, 8, 16).first == 0);

@@ -152,7 +152,9 @@ Status NcclCommunicator::connect() {
       if (std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
         return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
                                             std::to_string(r) +
-                                            " share one GPU, but NCCL needs one per rank");
+                                            " share one GPU, but NCCL needs one per rank: other "
+                                            "runs hold the other GPUs of that host, or its tasks "
+                                            "see the same GPUs (CUDA_VISIBLE_DEVICES)");
   }
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -89,6 +89,16 @@ void DevicePlane::abort(uint64_t generation, const std::string& reason) {
     if (communicator->generation() <= generation) communicator->abort(reason);
 }
 
+std::string hexadecimal(const cudaUUID_t& uuid) {
+  std::string text;
+  for (const char byte : uuid.bytes) {
+    constexpr const char* digits = "0123456789abcdef";
+    const auto value = static_cast<unsigned char>(byte);
+    text += {digits[value / 16], digits[value % 16]};
+  }
+  return text;
+}
+
 Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   SS_ASSERT(index >= 0 && index < trainers);
   int devices = 0;
@@ -98,13 +108,19 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                   std::string("no GPU can be used: ") + cudaGetErrorString(error));
   DevicePlaneOptions options;
   options.device_index = index % devices;
-  options.transport = trainers > devices ? DeviceTransport::staged : DeviceTransport::nccl;
-  int major = 0;
-  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device_index)));
-  if (major < kOldestGpuMajor)
-    return Status(Code::unavailable, "GPU " + std::to_string(options.device_index) +
-                                         " is older than Ampere, which the program requires");
+  options.shared = trainers > devices;
+  options.transport = options.shared ? DeviceTransport::staged : DeviceTransport::nccl;
+  for (int device = 0; device < devices; ++device) {
+    cudaDeviceProp properties{};
+    SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, device)));
+    const bool suitable = properties.major >= kOldestGpuMajor;
+    if (!suitable && device == options.device_index)
+      return Status(Code::unavailable,
+                    "GPU " + std::to_string(device) + " (" + properties.name +
+                        ") is older than Ampere, which the program requires: leave it out of "
+                        "CUDA_VISIBLE_DEVICES");
+    options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
+  }
   return options;
 }
 

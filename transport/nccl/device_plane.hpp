@@ -19,6 +19,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "transport/collective/data_plane.hpp"
 
@@ -32,11 +34,14 @@ enum class DeviceTransport : uint8_t {
 struct DevicePlaneOptions {
   int device_index = 0;
   DeviceTransport transport = DeviceTransport::nccl;
+  bool shared = false;             ///< there are more trainers than GPUs
+  std::vector<std::string> uuids;  ///< of this process's GPUs, in hexadecimal; empty: unsuitable
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
-/// than GPUs, they share the GPUs evenly and use host memory. Code::unavailable, with the reason,
-/// if the library, a driver or a suitable GPU is missing.
+/// than GPUs, they share the GPUs evenly and use host memory. Does not see trainers that are not
+/// counted: see claim_gpu(). Code::unavailable, with the reason, if the library, a driver or a
+/// suitable GPU is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
 
 /// The address() of make_device_plane()'s plane, from the host plane's address.

@@ -157,3 +157,23 @@ TEST_CASE(
   CHECK(!SharedMemory::open(name).ok());
   CHECK(unlink_shared_memory(name) == 3);
 }
+
+TEST_CASE("shared memory: a lock is one process's, or shared, and leaves no file behind") {
+  const std::string name = unique("lock"), file = "ss-" + name + ".owner";
+  {
+    const auto held = HostLock::take(name, false);
+    REQUIRE(held.ok());
+    CHECK(HostLock::take(name, false).status().code() == Code::unavailable);
+    CHECK(HostLock::take(name, true).status().code() == Code::unavailable);
+    REQUIRE(SegmentOwner::claim(unique("sweep")).ok());
+    CHECK_FALSE(path_of(file).empty());  // a held lock is not swept away
+  }
+  {
+    const auto one = HostLock::take(name, true), other = HostLock::take(name, true);
+    CHECK(one.ok());
+    CHECK(other.ok());
+    CHECK(HostLock::take(name, false).status().code() == Code::unavailable);
+  }
+  REQUIRE(SegmentOwner::claim(unique("sweep")).ok());
+  CHECK(path_of(file).empty());
+}
