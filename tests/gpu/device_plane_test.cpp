@@ -1,0 +1,162 @@
+// The device plane over a fake CUDA and NCCL, through the functions that its library exports: the
+// choice of a GPU, communicators of both transports, and aborts. Ranks are threads.
+#include "transport/nccl/device_plane.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "tests/gpu/fake_gpu.hpp"
+
+using namespace simplescale;
+
+extern "C" const NcclLibrary* simplescale_nccl_library();
+
+namespace {
+
+const NcclLibrary& library = *simplescale_nccl_library();
+using Planes = std::array<std::unique_ptr<DataPlane>, 2>;
+using Joined = std::array<Result<std::unique_ptr<Collective>>, 2>;
+
+/// The GPUs of this machine while it lives.
+struct Gpus {
+  explicit Gpus(std::vector<int> majors) { fake_gpu::set_gpus(std::move(majors)); }
+  ~Gpus() { fake_gpu::set_gpus({9}); }
+};
+
+/// Two trainers' planes on one host.
+Planes planes(DeviceTransport first, DeviceTransport second) {
+  static int count = 0;
+  Planes made;
+  for (int i = 0; i < 2; ++i) {
+    auto host = DataPlane::create(
+        {.shm_prefix = "ss-test-plane-" + std::to_string(getpid()) + "-" + std::to_string(count++),
+         .arena_bytes = size_t{8} << 20,
+         .network = false});
+    INFO(host.status().message());
+    REQUIRE(host.ok());
+    auto plane = library.make_device_plane(
+        host.take(), {.device_index = i, .transport = i == 0 ? first : second});
+    REQUIRE(plane.ok());
+    made[static_cast<size_t>(i)] = plane.take();
+  }
+  return made;
+}
+
+/// Both ranks join.
+Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
+  Joined joined{Status(Code::internal, ""), Status(Code::internal, "")};
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<size_t>(rank);
+      joined[at] = planes[at]->join({.generation = generation,
+                                     .name = "shard",
+                                     .rank = rank,
+                                     .members = {planes[0]->address(), planes[1]->address()},
+                                     .timeout_ms = 60'000,
+                                     .host_memory = host_memory});
+    });
+  threads.clear();
+  return joined;
+}
+
+/// The sum of ranks 0 and 1, which contribute 1 and 2.
+void check_sum(Joined& joined) {
+  std::vector<std::jthread> threads;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    INFO(joined[rank].status().message());
+    REQUIRE(joined[rank].ok());
+  }
+  for (size_t rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Collective& each = **joined[rank];
+      const auto memory = each.allocate(64 * sizeof(float));
+      CHECK(memory.ok());
+      if (!memory.ok()) return;
+      auto* values = static_cast<float*>(*memory);
+      std::fill_n(values, 64, static_cast<float>(rank + 1));
+      CHECK(each.all_reduce(values, 64, DType::f32)->wait().ok());
+      CHECK(values[63] == 3);
+    });
+}
+
+}  // namespace
+
+TEST_SUITE("device plane") {
+  TEST_CASE("device plane: trainers get a GPU each, or share the GPUs evenly through host memory") {
+    const Gpus gpus({9, 8});
+    for (int i = 0; i < 2; ++i) {
+      const auto own = library.choose_device(i, 2);
+      REQUIRE(own.ok());
+      CHECK(own->device_index == i);
+      CHECK(own->transport == DeviceTransport::nccl);
+      CHECK_FALSE(own->shared);
+      REQUIRE(own->uuids.size() == 2);
+      CHECK(own->uuids[0] == "01000000000000000000000000000000");
+      CHECK(own->uuids[1] != own->uuids[0]);
+    }
+    for (int i = 0; i < 3; ++i) {
+      const auto own = library.choose_device(i, 3);
+      REQUIRE(own.ok());
+      CHECK(own->device_index == i % 2);
+      CHECK(own->transport == DeviceTransport::staged);
+      CHECK(own->shared);
+    }
+  }
+
+  TEST_CASE("device plane: an old GPU, or none, is refused with a sentence") {
+    {
+      const Gpus gpus({9, 7});
+      CHECK(library.choose_device(0, 2)->uuids[1].empty());
+      const Status old = library.choose_device(1, 2).status();
+      CHECK(old.code() == Code::unavailable);
+      CHECK(old.message().find("older than Ampere") != std::string::npos);
+      CHECK(old.message().find("CUDA_VISIBLE_DEVICES") != std::string::npos);
+    }
+    const Gpus none({});
+    const Status status = library.choose_device(0, 1).status();
+    CHECK(status.code() == Code::unavailable);
+    CHECK(status.message().starts_with("no GPU can be used: "));
+  }
+
+  TEST_CASE("device plane: both transports give sums, and host memory joins across them") {
+    for (const DeviceTransport transport : {DeviceTransport::nccl, DeviceTransport::staged}) {
+      Planes both = planes(transport, transport);
+      Joined joined = join(both, 1);
+      check_sum(joined);
+    }
+    Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
+    Joined joined = join(mixed, 1, true);
+    check_sum(joined);
+  }
+
+  TEST_CASE("device plane: ranks of different transports are refused") {
+    Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
+    for (const auto& each : join(mixed, 1)) {
+      CHECK(each.status().code() == Code::bad_data);
+      CHECK(each.status().message().find("uses another transport") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("device plane: an abort ends its generation, joined or not, and no later one") {
+    for (const DeviceTransport transport : {DeviceTransport::nccl, DeviceTransport::staged}) {
+      Planes both = planes(transport, transport);
+      Joined first = join(both, 1);
+      check_sum(first);
+      for (auto& plane : both) plane->abort(2, "a test");
+      for (auto& each : first) {
+        const auto memory = (*each)->allocate(64);
+        const Status status =
+            memory.ok() ? (*each)->all_reduce(*memory, 16, DType::f32)->wait() : memory.status();
+        CHECK(status.code() == Code::aborted);
+        CHECK(status.message().find("a test") != std::string::npos);
+      }
+      for (const auto& each : join(both, 2)) CHECK(each.status().code() == Code::aborted);
+      Joined third = join(both, 3);
+      check_sum(third);
+    }
+  }
+}
