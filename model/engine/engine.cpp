@@ -141,7 +141,6 @@ Status Engine::Parts::create() {
   use_rows(static_cast<uint64_t>(options.rows));
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
-  if (state.has_step()) load();
   return {};
 }
 

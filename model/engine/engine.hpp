@@ -114,7 +114,8 @@ class Engine {
  public:
   /// shard: the group's communicator, rank = shard index. replicate: the communicator of the same
   /// shard across groups, rank = group. backend, shard, replicate and state must outlive the
-  /// engine. bad_config if the options, the communicators and the state do not fit together.
+  /// engine. Loads no state: initialize() and attach() do. bad_config if the options, the
+  /// communicators and the state do not fit together.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Backend& backend,
                                                 Collective& shard, Collective& replicate,
                                                 TrainState& state);

@@ -47,6 +47,7 @@ struct RecordedRank {
         Engine::create(world.options, *world.seats[0].backend, shard, replicate, world.states[0]);
     REQUIRE(made.ok());
     engine = made.take();
+    REQUIRE(engine->attach().ok());
   }
   Status step(const Engine::Batch& batch) { return engine->step(1, 0.1f, {}, batch).status(); }
 
@@ -94,6 +95,7 @@ TEST_SUITE("engine_end") {
                          replicate[rank], *seat.state);
       REQUIRE(made.ok());
       seat.engine = made.take();
+      REQUIRE(seat.engine->attach().ok());
     }
     world.each([&](Seat& seat) {
       CHECK_FALSE(seat.engine->hashed());
@@ -150,6 +152,7 @@ TEST_SUITE("engine_end") {
                            world.replicate_communicator(seat), *seat.state);
         REQUIRE(made.ok());
         seat.engine = made.take();
+        REQUIRE(seat.engine->attach().ok());
         std::vector<Status> statuses(4);
         world.each([&](Seat& each) {
           statuses[static_cast<size_t>(&each - world.seats.data())] = world.step(each, 1).status();

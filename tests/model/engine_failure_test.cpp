@@ -564,6 +564,11 @@ TEST_SUITE("engine_failure") {
       first.initialize();
       first.train(1, 2);
       World second(options, 1, 3, fake_backends(host), std::move(first.states));
+      Seat& seat = second.seats[0];
+      const auto made = Engine::create(options, *seat.backend, second.shard_communicator(seat),
+                                       second.replicate_communicator(seat), *seat.state);
+      REQUIRE(made.ok());
+      CHECK((*made)->compare_states().code() == Code::not_found);  // attach() loads, once
       second.train(3, 4);
       CHECK(second.digest() == undisturbed(options, 1, 3, 4));
     }

@@ -232,6 +232,7 @@ TEST_SUITE("engine_muon") {
                                    *world.seats[1].state);
         REQUIRE(made.ok());
         world.seats[1].engine = made.take();
+        REQUIRE(world.seats[1].engine->attach().ok());
         world.each([&](Seat& seat) {
           const bool ok = world.step(seat, 3).ok();
           (void)seat.engine->wait_for_commit();

@@ -109,6 +109,7 @@ class World {
         INFO(engine.status().message());
         REQUIRE(engine.ok());
         seat.engine = engine.take();
+        if (seat.state->has_step()) REQUIRE(seat.engine->attach().ok());
         seats.push_back(std::move(seat));
       }
     }
