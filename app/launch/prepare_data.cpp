@@ -54,6 +54,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   if (auto files = DataFiles::of_texts(config); files.ok()) options.corpus.files = *files;
   options.folder = data_folder(config);
   options.tokenizer_path = tokenizer_file(config);
+  options.append_eos = config.tokenizer.append_eos;
   options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
   options.train_tokenizer_on = config.tokenizer.train_on;
   options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
@@ -105,7 +106,7 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   if (!made.ok()) return made.status();
   if (last.kept_files > 0)
     line.print_line(label + std::to_string(last.kept_files) +
-                    " files had been encoded before and were kept");
+                    " files were encoded before, or by other processes");
   if (last.mb_per_second > 0) {
     char rate[64];
     std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);
@@ -125,6 +126,13 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
 }
 
 }  // namespace
+
+void help_prepare_data(const Config& config) {
+  const auto shape = model_shape(config);
+  if (!shape.ok()) return;
+  for (const ConfiguredSource& source : sources_of(config))
+    if (!source_is_tokens(source.config)) help_prepare(options_of(source.config, *shape));
+}
 
 Status prepare_data(const Config& config, int jobs) {
   SS_RETURN_IF_ERROR(check_tokenizer(config));

@@ -12,6 +12,9 @@ namespace simplescale {
 /// tokens already. jobs: as PrepareOptions::jobs. Errors of prepare(); bad_config: no source, or
 /// tokenizer.path does not exist.
 Status prepare_data(const Config& config, int jobs = 0);
+/// Encodes files of its texts while another process runs prepare_data() in the same folders, as far
+/// as no process is encoding them. Returns at once if no process does.
+void help_prepare_data(const Config& config);
 /// The folder of its tokens: data.folder; without one, data/<run.name>, or a folder beside it if that
 /// one holds the tokens of another text or tokenizer, which another run may be using. Reads the disk.
 std::string tokens_folder(const Config& config);

@@ -12,6 +12,7 @@
 
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/bucket_start.hpp"
+#include "app/launch/prepare_data.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
@@ -67,12 +68,13 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
   return EpochFiles(run, instance).begin();
 }
 
-/// Returns once the run is prepared. The task that takes the lock prepares it; `lock` is set if
-/// that is this task. Errors: the preparation failed (in any task), or another run holds the lock.
+/// Returns once the run is prepared. The task that takes the lock prepares it, and the other tasks
+/// help to encode its text; `lock` is set if that is this task. Errors: the preparation failed (in any task), or another run holds the lock.
 Status wait_until_prepared(const RunFolder& run, const RunStart& start, const std::string& instance,
                            std::optional<RunLock>& lock) {
   const PreparationFiles files(run, instance);
   const auto deadline = Clock::now() + milliseconds(start.config.cluster.join_timeout_ms);
+  auto help_at = Clock::now();
   while (true) {
     std::error_code ignored;  // a disk that does not answer is asked again
     if (fs::exists(files.ready, ignored)) return {};
@@ -92,12 +94,17 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
       SS_RETURN_IF_ERROR(write_file_atomic(files.failed, json_text(document) + "\n"));
       return made;
     }
-    if (auto taken = lock_run(run); taken.ok())
+    const bool preparing = fs::exists(files.preparing, ignored);
+    if (auto taken = lock_run(run); taken.ok()) {
       lock = taken.take();
-    else if (Clock::now() > deadline && !fs::exists(files.preparing, ignored))
+    } else if (preparing && Clock::now() >= help_at) {
+      help_prepare_data(start.config);
+      help_at = Clock::now() + std::chrono::seconds(1);
+    } else if (!preparing && Clock::now() > deadline) {
       return taken.status();  // another start of the run holds it
-    else
+    } else {
       std::this_thread::sleep_for(milliseconds(50));  // polls: a shared file system
+    }
   }
 }
 

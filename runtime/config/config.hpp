@@ -81,6 +81,7 @@ struct TokenizerConfig {
   TokenizerKind kind = TokenizerKind::bpe;
   int64_t vocab = 0;     // 0: the model's
   std::string train_on;  // empty: data.source
+  Choice append_eos = Choice::automatic;
 };
 
 /// One source of a mixture (docs/data.md).

@@ -100,6 +100,7 @@ const Key table[] = {
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
+  {"tokenizer", "append_eos", ENUM(tokenizer.append_eos, choice_names), any, no, "Prepared documents end with the tokenizer's EOS. auto: if it has one that is not its BOS; tokens that were prepared before stay as they are. true: refuse a tokenizer without one, and prepare such tokens again."},
 
   {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},
   {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens). A source without weight is used by the stages that name it (docs/data.md).", true},
@@ -108,7 +109,7 @@ const Key table[] = {
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
   {"data", "text_key", REF(data.text_key), any, run, "Member that holds the text in each line of a .jsonl file."},
   {"data", "loss_mask_key", REF(data.loss_mask_key), any, run, "Member of each line of a .jsonl file with the ranges of its text whose tokens do not count in the loss: [[begin, end], ...] in characters (docs/data.md#loss-masks). Empty: all count."},
-  {"data", "skip_bad", REF(data.skip_bad), not_negative, no, "Bad lines of text to leave out: broken JSON, no text, not UTF-8, a bad loss mask. One more ends the preparation."},
+  {"data", "skip_bad", REF(data.skip_bad), not_negative, no, "Bad lines of text to leave out: broken JSON, no text, not UTF-8, a bad loss mask, too long. One more ends the preparation."},
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},

@@ -39,26 +39,30 @@ Status bad(const std::string& path, const std::string& what) {
 constexpr std::string_view blank = " \t\r\n";
 
 /// Cuts documents into chunks at newlines: a chunk ends at the first newline behind chunk_bytes.
-/// Blanks at both ends of a document do not count.
 class Cutter {
  public:
-  explicit Cutter(std::function<Status(TextChunk)> take) : take_(std::move(take)) {}
+  /// trims: blanks at both ends of a document do not count.
+  Cutter(bool trims, std::function<Status(TextChunk)> take)
+      : trims_(trims), take_(std::move(take)) {}
 
   /// text: of the current document; the pieces of a document end at newlines.
   /// masked: bytes of `text`.
   Status add(std::string_view text, IndexRanges masked = {}) {
-    if (text_.empty()) {
+    if (trims_ && text_.empty()) {
       const size_t blanks = std::min(text.find_first_not_of(blank), text.size());
       if (!masked.empty()) masked = cut_ranges(masked, blanks, text.size());
       text.remove_prefix(blanks);
     }
     append_ranges(masked_, masked, text_.size());
     text_ += text;
+    // No chunk can end before blanks: do not look for one again with each of many empty lines.
+    if (trims_ && text.find_first_not_of(blank) == text.npos) return {};
     size_t begin = 0;
     while (text_.size() - begin > chunk_bytes) {
       const size_t cut = text_.find('\n', begin + chunk_bytes);
+      if (cut == text_.npos) break;
       // A chunk that only blanks follow may be the document's last one.
-      if (cut == text_.npos || text_.find_first_not_of(blank, cut) == text_.npos) break;
+      if (trims_ && text_.find_first_not_of(blank, cut) == text_.npos) break;
       SS_RETURN_IF_ERROR(emit(begin, cut));
       begin = cut;
     }
@@ -68,7 +72,7 @@ class Cutter {
   }
 
   Status end_document() {
-    text_.resize(text_.find_last_not_of(blank) + 1);  // npos + 1 = 0: only blanks
+    if (trims_) text_.resize(text_.find_last_not_of(blank) + 1);  // npos + 1 = 0: only blanks
     const Status done = text_.empty() ? Status() : emit(0, text_.size());
     text_.clear();
     masked_.clear();
@@ -81,6 +85,7 @@ class Cutter {
     return take_({std::exchange(begins_, false), text_.substr(begin, end - begin),
                   masked_.empty() ? IndexRanges() : cut_ranges(masked_, begin, end)});
   }
+  const bool trims_;
   const std::function<Status(TextChunk)> take_;
   std::string text_;    // of the document, behind its last chunk
   IndexRanges masked_;  // bytes of text_
@@ -137,10 +142,19 @@ class BadLines {
   uint64_t count_;
 };
 
+/// LineReader::next(), but lines that are too long are bad lines.
+Result<bool> next_line(LineReader& lines, BadLines& bad_lines, std::string_view& line) {
+  while (true) {
+    auto more = lines.next(line);
+    if (more.ok() || !lines.too_long()) return more;
+    SS_RETURN_IF_ERROR(bad_lines.leave_out(more.status()));
+  }
+}
+
 Status read_json_lines(LineReader& lines, const CorpusOptions& options, BadLines& bad_lines,
                        Cutter& cutter) {
   for (std::string_view line;;) {
-    SS_ASSIGN(const bool more, lines.next(line));
+    SS_ASSIGN(const bool more, next_line(lines, bad_lines, line));
     if (!more) return {};
     if (line.find_first_not_of(blank) == line.npos) continue;
     line.remove_suffix(line.size() - line.find_last_not_of(blank) - 1);
@@ -183,7 +197,7 @@ Status read_parquet(ParquetRows& rows, const std::string& path, const CorpusOpti
 
 Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
   for (std::string_view line;;) {
-    SS_ASSIGN(const bool more, lines.next(line));
+    SS_ASSIGN(const bool more, next_line(lines, bad_lines, line));
     if (!more) return {};
     if (lines.number() == 1 && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
     if (const size_t at = first_invalid_utf8(line); at < line.size()) {
@@ -301,7 +315,8 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
       each->update(facts.version.data(), facts.version.size());
     }
     if (has_text_key(file)) add_keys(own, corpus.options_);
-    corpus.files_.push_back({file, own.digest().hex(), facts.bytes});
+    const std::string shown = name == "." ? file : name;  // the source is this file
+    corpus.files_.push_back({file, shown, own.digest().hex(), facts.bytes});
     corpus.bytes_ += facts.bytes;
   }
   if (std::ranges::any_of(files, has_text_key)) add_keys(hasher, corpus.options_);
@@ -334,7 +349,7 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   const std::string& path = files_[file].path;
   std::optional<LineReader> lines;
   uint64_t done = 0;
-  Cutter cutter([&](TextChunk chunk) {
+  Cutter cutter(!has_text_key(path), [&](TextChunk chunk) {
     return take(std::move(chunk), lines ? lines->file_bytes_read() : done);
   });
   if (source_ == bible_source) {

@@ -9,7 +9,8 @@
 //                        .jsonl    every line is a JSON object, whose text is a document; so is
 //                                  .json, but in folders only if it is compressed
 //                        .parquet  every row is a document
-//                        others    UTF-8 text; a line with only <|endoftext|> begins a new document
+//                        others    UTF-8 text; a line with only <|endoftext|> begins a new
+//                                  document; blanks at both ends of a document do not count
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
 //                      for .jsonl), and .parquet files, also in folders below, in the order of
 //                      their paths; every file begins a new document
@@ -31,7 +32,8 @@
 
 namespace simplescale {
 
-/// Whole lines of a document. A chunk that continues a document begins with the newline that ended
+/// Whole lines of a document. The chunks of a row of .jsonl or .parquet are its text, byte for byte;
+/// a row without text is left out. A chunk that continues a document begins with the newline that ended
 /// the chunk before it. So no token spans two chunks, and chunks can be encoded independently
 /// (prepare.cpp).
 struct TextChunk {
@@ -46,7 +48,7 @@ struct CorpusOptions {
   /// in the loss: [begin, end) in characters (code points), in any order. "": there are none.
   std::string mask_key;
   /// So many bad lines are left out: not UTF-8, no JSON, without text, with a range that is beyond
-  /// the text. The next one is an error.
+  /// the text, longer than 64 MiB (of text: 16 MiB). The next one is an error.
   uint64_t skip_bad = 0;
   DataFiles files;  // where sources in a bucket are read
 };
@@ -71,6 +73,8 @@ class Corpus {
   /// matter.
   const std::string& signature(size_t file) const { return files_[file].signature; }
   uint64_t bytes(size_t file) const { return files_[file].bytes; }
+  /// Its path in the source if that is a folder, else its whole path.
+  const std::string& name(size_t file) const { return files_[file].name; }
   /// Calls take(chunk, bytes of the file read so far) for every chunk of a file, in order. Returns
   /// how many of its bad lines were left out. bad_before: those of the files before it. Errors as
   /// read(). Several threads may read files at once.
@@ -90,7 +94,7 @@ class Corpus {
   std::string source_, signature_;
   CorpusOptions options_;
   struct File {
-    std::string path, signature;
+    std::string path, name, signature;
     uint64_t bytes = 0;
   };
   std::vector<File> files_;

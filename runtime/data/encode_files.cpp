@@ -1,45 +1,61 @@
 #include "runtime/data/encode_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/data/document_cutter.hpp"
+#include "runtime/data/file_lock.hpp"
 #include "runtime/data/token_piece.hpp"
 
 namespace simplescale {
 
+namespace fs = std::filesystem;
+
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 /// Encodes the chunks of one file and writes their tokens in order: those of the documents as a
 /// whole.
 class FileEncoder {
  public:
   /// threads: how many may encode now; asked for each batch.
-  FileEncoder(const Tokenizer& tokenizer, Tokenizer::Cuts cuts, std::function<size_t()> threads,
-              PieceWriter& out)
+  FileEncoder(const Tokenizer& tokenizer, Tokenizer::Cuts cuts, int32_t eos,
+              std::function<size_t()> threads, PieceWriter& out)
       : tokenizer_(tokenizer),
         cutter_(cuts, [this](TextChunk chunk) { return take(std::move(chunk)); }),
+        eos_(eos),
         out_(out),
         threads_(std::move(threads)),
-        batch_max_(16 * threads_()) {}
+        batch_max_(kBatch * threads_()) {}
 
   Status add(TextChunk chunk) { return cutter_.add(std::move(chunk)); }
   Status finish() {
     SS_RETURN_IF_ERROR(cutter_.finish());
-    return flush();
+    SS_RETURN_IF_ERROR(flush());
+    return end_document();
   }
 
  private:
+  static constexpr size_t kBatch = 16;  // chunks of usual size for a thread
+
   Status take(TextChunk chunk) {
+    batch_bytes_ += chunk.text.size();
     batch_.push_back(std::move(chunk));
-    return batch_.size() < batch_max_ ? Status() : flush();
+    const bool full =
+        batch_.size() >= batch_max_ || batch_bytes_ >= 2 * DocumentCutter::piece_bytes * batch_max_;
+    return full ? flush() : Status();
   }
 
   Status flush() {
@@ -52,10 +68,27 @@ class FileEncoder {
     for (size_t i = 1; i < std::min(threads, batch_.size()); ++i) helpers.emplace_back(work, i);
     work(0);
     helpers.clear();
-    for (size_t i = 0; i < batch_.size(); ++i) SS_RETURN_IF_ERROR(out_.write(ids[i]));
+    for (TokenRecord& record : ids) SS_RETURN_IF_ERROR(put(std::move(record)));
     batch_.clear();
-    batch_max_ = 16 * threads;
+    batch_bytes_ = 0;
+    batch_max_ = kBatch * threads;
     return {};
+  }
+
+  /// Writes the record before this one, of which it is now known whether it ends its document.
+  Status put(TokenRecord record) {
+    if (record.begins_document) SS_RETURN_IF_ERROR(end_document());
+    if (last_) SS_RETURN_IF_ERROR(out_.write(*last_));
+    last_ = std::move(record);
+    return {};
+  }
+
+  Status end_document() {
+    if (!last_) return {};
+    if (eos_ >= 0) last_->ids.push_back(eos_);
+    const Status written = out_.write(*last_);
+    last_.reset();
+    return written;
   }
 
   /// BOS is in no range: no character stands for it.
@@ -76,11 +109,28 @@ class FileEncoder {
 
   const Tokenizer& tokenizer_;
   DocumentCutter cutter_;
+  const int32_t eos_;
   PieceWriter& out_;
   const std::function<size_t()> threads_;
-  size_t batch_max_;
+  size_t batch_max_, batch_bytes_ = 0;
   std::vector<TextChunk> batch_;
+  std::optional<TokenRecord> last_;  // is not written yet
 };
+
+/// Removes what processes that died have left of pieces. Those that live hold the lock of the piece.
+void remove_unfinished(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() != ".part") continue;
+    const std::string piece = entry.path().stem().stem().string();  // HASH.tokens.RANDOM.part
+    FileLock lock;
+    const auto free = lock.try_take(folder + "/" + piece + ".lock");
+    if (free.ok() && *free) fs::remove(entry.path(), ignored);
+  }
+}
+
+/// Without a new piece for so long, pieces of other processes are made here.
+constexpr auto kPatience = std::chrono::minutes(10);
 
 class Encoding {
  public:
@@ -92,7 +142,9 @@ class Encoding {
         jobs_(static_cast<size_t>(std::max(1, options.jobs))),
         errors_(corpus.files()) {
     for (size_t file = 0; file < corpus.files(); ++file) {
-      const std::string from = corpus.signature(file) + " " + options.tokenizer_hash;
+      // "exact": rows keep the blanks at their ends, unlike in pieces of earlier versions.
+      const std::string from = fmt::format("{} {} exact {}", corpus.signature(file),
+                                           options.tokenizer_hash, options.eos);
       made_from_.push_back(hash128(from.data(), from.size()));
       pieces_.push_back(options.folder + "/" + made_from_.back().hex() + ".tokens");
     }
@@ -113,39 +165,100 @@ class Encoding {
     }
     for (const Status& error : errors_) SS_RETURN_IF_ERROR(error);
     progress(now());
-    return check_bad_lines();
+    return helps() ? Status() : check_bad_lines();
   }
 
   std::vector<std::string> pieces() && { return std::move(pieces_); }
 
  private:
-  /// Takes one file after the other. After an error only the files before it are still taken, so
-  /// that the error that counts does not depend on jobs.
+  bool helps() const { return options_.wanted != nullptr; }
+
+  /// Takes one file after the other, then those that other processes were making. After an error
+  /// only the files before it are still made, so that the error that counts does not depend on jobs.
   void work() {
-    for (size_t file = next_++; file < pieces_.size() && file < first_error_; file = next_++) {
-      Status done = encode(file);
-      if (done.ok()) continue;
-      const std::lock_guard lock(mutex_);
-      first_error_ = std::min(first_error_.load(), file);
-      errors_[file] = std::move(done);
+    bool again = false;
+    while (const auto file = next_file(again)) {
+      if (*file >= first_error_) continue;
+      const auto made = make(*file, again);
+      std::unique_lock lock(mutex_);
+      if (!made.ok()) {
+        first_error_ = std::min(first_error_.load(), *file);
+        errors_[*file] = made.status();
+      } else if (*made) {
+        newest_ = Clock::now();
+      } else if (!helps()) {
+        others_.push_back(*file);
+        if (next_ < pieces_.size()) continue;
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // polls: a shared file system
+      }
     }
     const std::lock_guard lock(mutex_);
     --active_;
     ended_.notify_one();
   }
 
-  Status encode(size_t file) {
-    if (const auto piece = PieceReader::open(pieces_[file], options_.token_bytes);
-        piece.ok() && piece->facts().made_from == made_from_[file]) {
-      read_ += corpus_.bytes(file);
-      ++kept_;
-      return {};
+  /// again: another process was making it.
+  std::optional<size_t> next_file(bool& again) {
+    const std::lock_guard lock(mutex_);
+    again = next_ == pieces_.size();
+    if (!again) return next_++;
+    if (others_.empty()) return std::nullopt;
+    const size_t file = others_.front();
+    others_.pop_front();
+    return file;
+  }
+
+  /// Makes the piece of a file, or keeps it. False: another process makes it.
+  Result<bool> make(size_t file, bool again) {
+    if (keep(file)) return true;
+    FileLock lock;
+    const std::string lock_file = pieces_[file] + ".lock";
+    SS_ASSIGN(const bool mine, lock.try_take(lock_file));
+    if (!mine && !out_of_patience()) return false;
+    if (again) list_pieces();
+    if (keep(file)) return true;
+    if (helps() && !options_.wanted()) {
+      first_error_ = 0;  // no further files
+      return true;
     }
+    const Status encoded = encode(file);
+    std::error_code ignored;
+    fs::remove(lock_file, ignored);
+    SS_RETURN_IF_ERROR(encoded);
+    ++files_;
+    return true;
+  }
+
+  /// True: the piece of the file is there.
+  bool keep(size_t file) {
+    const auto piece = PieceReader::open(pieces_[file], options_.token_bytes);
+    if (!piece.ok() || piece->facts().made_from != made_from_[file]) return false;
+    read_ += corpus_.bytes(file);
+    ++kept_;
+    return true;
+  }
+
+  /// A client of NFS sees a file that it has missed before at once only if it lists the folder.
+  void list_pieces() const {
+    std::error_code ignored;
+    for (auto entry = fs::directory_iterator(options_.folder, ignored);
+         !ignored && entry != fs::directory_iterator(); entry.increment(ignored)) {
+    }
+  }
+
+  /// A process that makes a piece may hang. The same piece made twice is no harm.
+  bool out_of_patience() {
+    const std::lock_guard lock(mutex_);
+    return !helps() && Clock::now() > newest_ + kPatience;
+  }
+
+  Status encode(size_t file) {
     PieceWriter out(pieces_[file], options_.token_bytes);
     const auto threads = [this] {
       return std::max<size_t>(1, jobs_ / std::max<size_t>(1, active_));
     };
-    FileEncoder encoder(tokenizer_, cuts_, threads, out);
+    FileEncoder encoder(tokenizer_, cuts_, options_.eos, threads, out);
     PieceFacts facts{.made_from = made_from_[file]};
     Hasher hasher;
     uint64_t seen = 0;
@@ -181,7 +294,7 @@ class Encoding {
 
   EncodeProgress now() const {
     const auto all = static_cast<double>(std::max<uint64_t>(1, corpus_.bytes()));
-    return {std::min(1.0, static_cast<double>(read_) / all), text_, kept_};
+    return {std::min(1.0, static_cast<double>(read_) / all), text_, files_, kept_};
   }
 
   const Corpus& corpus_;
@@ -192,10 +305,13 @@ class Encoding {
   std::vector<Hash128> made_from_;
   std::vector<std::string> pieces_;
 
-  std::atomic<size_t> next_ = 0, active_ = 0, first_error_ = SIZE_MAX;
-  std::atomic<uint64_t> read_ = 0, text_ = 0, kept_ = 0;
-  std::mutex mutex_;  // guards errors_ and the end of the workers
+  std::atomic<size_t> active_ = 0, first_error_ = SIZE_MAX;
+  std::atomic<uint64_t> read_ = 0, text_ = 0, files_ = 0, kept_ = 0;
+  std::mutex mutex_;  // guards what follows, and the end of the workers
   std::condition_variable ended_;
+  size_t next_ = 0;                          // no worker has looked at it and those behind it
+  std::deque<size_t> others_;                // files that other processes are making
+  Clock::time_point newest_ = Clock::now();  // a file was made, here or elsewhere
   std::vector<Status> errors_;
 };
 
@@ -204,9 +320,12 @@ class Encoding {
 Result<std::vector<std::string>> encode_files(
     const Corpus& corpus, const Tokenizer& tokenizer, const EncodeOptions& options,
     const std::function<void(const EncodeProgress&)>& progress) {
-  std::error_code error;
-  std::filesystem::create_directories(options.folder, error);
-  if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
+  if (!options.wanted) {
+    std::error_code error;
+    fs::create_directories(options.folder, error);
+    if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
+    remove_unfinished(options.folder);
+  }
   Encoding encoding(corpus, tokenizer, options);
   SS_RETURN_IF_ERROR(encoding.run(progress));
   return std::move(encoding).pieces();

@@ -2,8 +2,12 @@
 // alone calls back; works on threads of its own.
 //
 // As many files are read at once as there are jobs. Where fewer files are left, the encoding of each
-// one uses several threads. Memory: some hundred KiB for each job, and the longest line of each file
-// that is being read.
+// one uses several threads. Several processes may encode the files of one folder, also on several
+// hosts: a process holds the lock of each piece that it makes.
+//
+// Memory: about 2 MiB for each job, and for each file that is being read about ten times its longest
+// line or row: the line, its JSON, its text, and the ids of that text. A line of .jsonl has at most
+// 64 MiB, one of text 16 MiB; of a row of .parquet nothing bounds the size.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +24,28 @@ namespace simplescale {
 struct EncodeProgress {
   double fraction = 0;      // of the bytes of the files
   uint64_t text_bytes = 0;  // encoded by this call
-  uint64_t kept = 0;        // files whose pieces were there already
+  uint64_t files = 0;       // encoded by this call
+  uint64_t kept = 0;        // files whose pieces were there already, or came from other processes
 };
 
 struct EncodeOptions {
-  std::string folder;  // of the pieces; created if missing
+  std::string folder;  // of the pieces
   std::string tokenizer_hash;
   int token_bytes = 2;
+  int32_t eos = -1;  // is put behind each document; -1: nothing is
   int jobs = 1;
+  /// If it is set, another process waits for the pieces, and this call helps it: it makes those that
+  /// no process is making, and returns. Asked before each file, on any thread; false: the pieces are
+  /// not needed any more.
+  std::function<bool()> wanted;
 };
 
 /// The paths of the pieces in the order of the corpus's files. A piece that is there already and was
 /// made from the same file with the same tokenizer is kept. So the pieces do not depend on jobs, nor
-/// on interruptions. progress: called about ten times a second. Errors are those of the first file
-/// that has one, as of Corpus::read(); then pieces of other files may be complete.
+/// on interruptions, nor on helpers. Waits for those that other processes are making, up to ten
+/// minutes without a new one; then it makes them itself. progress: called about ten times a second.
+/// Errors are those of the first file that has one, as of Corpus::read(); then pieces of other files
+/// may be complete.
 Result<std::vector<std::string>> encode_files(
     const Corpus& corpus, const Tokenizer& tokenizer, const EncodeOptions& options,
     const std::function<void(const EncodeProgress&)>& progress);

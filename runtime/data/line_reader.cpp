@@ -131,9 +131,31 @@ uint64_t LineReader::file_bytes_read() const {
   return static_cast<uint64_t>(std::max<int64_t>(archive_filter_bytes(archive_.get(), -1), 0));
 }
 
+Status LineReader::fill() {
+  buffer_.erase(0, begin_);
+  begin_ = end_ = 0;
+  const size_t before = buffer_.size();
+  buffer_.resize(before + kReadBytes);
+  const ssize_t got = archive_read_data(archive_.get(), buffer_.data() + before, kReadBytes);
+  buffer_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (got < 0) return failed("behind line " + std::to_string(number_) + ": cannot read on");
+  ended_ = got == 0;
+  return {};
+}
+
 Result<bool> LineReader::next(std::string_view& line) {
   byte_ += end_ - begin_;
   begin_ = end_;
+  while (too_long_) {
+    const size_t newline = buffer_.find('\n', begin_);
+    end_ = newline == buffer_.npos ? buffer_.size() : newline + 1;
+    byte_ += end_ - begin_;
+    begin_ = end_;
+    too_long_ = false;
+    if (newline != buffer_.npos || ended_) break;
+    SS_RETURN_IF_ERROR(fill());
+    too_long_ = true;
+  }
   for (size_t scanned = begin_;;) {
     size_t newline = buffer_.find('\n', scanned);
     const bool last = newline == buffer_.npos && ended_;
@@ -147,18 +169,15 @@ Result<bool> LineReader::next(std::string_view& line) {
         return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
       return true;
     }
-    if (buffer_.size() - begin_ >= line_bytes_max_)
+    if (buffer_.size() - begin_ >= line_bytes_max_) {
+      too_long_ = true;
+      ++number_;
       return bad(path_, "byte " + std::to_string(byte_) + ": a line is longer than " +
                             std::to_string(line_bytes_max_ >> 20) +
                             " MiB; is this text? Then put newlines into it");
-    buffer_.erase(0, begin_);
-    begin_ = end_ = 0;
-    scanned = buffer_.size();
-    buffer_.resize(scanned + kReadBytes);
-    const ssize_t got = archive_read_data(archive_.get(), buffer_.data() + scanned, kReadBytes);
-    buffer_.resize(scanned + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got < 0) return failed("behind line " + std::to_string(number_) + ": cannot read on");
-    ended_ = got == 0;
+    }
+    scanned = buffer_.size() - begin_;
+    SS_RETURN_IF_ERROR(fill());
   }
 }
 

@@ -18,15 +18,18 @@ std::string_view without_compression(std::string_view name);
 
 class LineReader {
  public:
-  /// line_bytes_max: a longer line is an error; so memory is bounded. bad_data: the file cannot be
+  /// line_bytes_max: a longer line is an error, so memory is bounded. bad_data: the file cannot be
   /// opened; otherwise errors of DataFile.
   static Result<LineReader> open(const std::string& path, size_t line_bytes_max,
                                  const DataFiles& files = {});
 
   /// Reads the next line with its newline, if it has one; valid until the next call. False: the
   /// file has ended. bad_data with the file and the byte or line: the line is too long, the file
-  /// cannot be read, or what is compressed is damaged or cut off. Do not call again after an error.
+  /// cannot be read, or what is compressed is damaged or cut off. Do not call again after an error,
+  /// unless too_long(): then the next call skips the rest of that line.
   Result<bool> next(std::string_view& line);
+  /// The last error was a line that is too long.
+  bool too_long() const { return too_long_; }
 
   const std::string& path() const { return path_; }
   uint64_t number() const { return number_; }  // of the line, from 1
@@ -39,6 +42,8 @@ class LineReader {
   struct Input;
   /// The error of a read.
   Status failed(const std::string& what) const;
+  /// Appends what the file has next to buffer_, without the bytes before begin_.
+  Status fill();
   std::string path_;
   size_t line_bytes_max_ = 0;
   std::shared_ptr<Input> input_;  // null: libarchive opens the file
@@ -46,7 +51,7 @@ class LineReader {
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_
   uint64_t number_ = 0, byte_ = 0;
-  bool ended_ = false;
+  bool ended_ = false, too_long_ = false;
 };
 
 }  // namespace simplescale

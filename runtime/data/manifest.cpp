@@ -64,6 +64,11 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
     m.train_tokens = root.at("train_tokens");
     m.validation_tokens = root.at("validation_tokens");
     m.validation_split = root.value("validation_split", Manifest::end);
+    m.row_texts = root.value("row_texts", Manifest::trimmed);
+    m.appended_eos = root.value("appended_eos", -1);
+    for (const json& source : root.value("sources", json::array()))
+      m.sources.push_back(
+          {source.at("path"), source.at("bytes"), source.at("documents"), source.at("xxh3_128")});
     m.masked_tokens = root.value("masked_tokens", uint64_t{0});
     const json& files = root.at("files");
     m.tokenizer = file_from(files.at("tokenizer"));
@@ -99,6 +104,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                {"train_tokens", m.train_tokens},
                {"validation_tokens", m.validation_tokens},
                {"validation_split", m.validation_split},
+               {"row_texts", m.row_texts},
                {"files",
                 {{"tokenizer", to_json(m.tokenizer)},
                  {"train", to_json(m.train)},
@@ -106,6 +112,12 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
   for (const auto& [key, mask] :
        {std::pair{"train_mask", &m.train_mask}, std::pair{"validation_mask", &m.validation_mask}})
     if (!mask->hash.empty()) root["files"][key] = to_json(*mask);
+  if (m.appended_eos >= 0) root["appended_eos"] = m.appended_eos;
+  for (const SourceFile& source : m.sources)
+    root["sources"].push_back({{"path", source.path},
+                               {"bytes", source.bytes},
+                               {"documents", source.documents},
+                               {"xxh3_128", source.hash}});
   if (m.masked_tokens > 0) root["masked_tokens"] = m.masked_tokens;
   // json_text(): a path may have bytes that are not UTF-8.
   const std::string text = json_text(root, 2) + "\n";

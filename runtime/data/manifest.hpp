@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
@@ -30,9 +31,22 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
+/// A file of the text, as it was when it was encoded.
+struct SourceFile {
+  std::string path;  // in `source` if that is a folder
+  uint64_t bytes = 0, documents = 0;
+  std::string hash;  // xxh3-128 of the texts of its documents
+  bool operator==(const SourceFile&) const = default;
+};
+
 struct Manifest {
   static constexpr int current_format = 1;
-  static constexpr const char *end = "end", *spread = "spread";  // values of validation_split
+  // Values of validation_split. spread_bos: as spread, and each part of a document that does not
+  // follow its file's last part of it begins with BOS.
+  static constexpr const char *end = "end", *spread = "spread", *spread_bos = "spread-bos";
+  // Values of row_texts: rows of .jsonl and .parquet without the blanks at their ends, or as they are.
+  static constexpr const char *trimmed = "trimmed", *exact = "exact";
+  static constexpr size_t sources_max = 100'000;
 
   int format = current_format;
   // Inputs.
@@ -51,6 +65,9 @@ struct Manifest {
   uint64_t train_tokens = 0, validation_tokens = 0;
   uint64_t masked_tokens = 0;          // of both: they do not count in the loss
   std::string validation_split = end;  // from where in the text the validation tokens are
+  std::string row_texts = trimmed;
+  int32_t appended_eos = -1;        // is behind each document; -1: nothing is
+  std::vector<SourceFile> sources;  // none: more than sources_max, or of an earlier version
   FileRecord tokenizer, train, validation;
   FileRecord train_mask, validation_mask;  // loss_mask.hpp
 

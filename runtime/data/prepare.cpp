@@ -1,23 +1,21 @@
 #include "runtime/data/prepare.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/encode_files.hpp"
+#include "runtime/data/file_lock.hpp"
 #include "runtime/data/token_piece.hpp"
 #include "runtime/data/token_split.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -33,39 +31,6 @@ using Progress = std::function<void(const PrepareProgress&)>;
 // Text to train the tokenizer on. More makes it no better, only training slower.
 constexpr uint64_t training_bytes_max = 32 << 20;
 constexpr auto lock_patience = std::chrono::minutes(10);
-
-/// Locks folder/.lock until destroyed; the kernel releases it when the process dies.
-class FolderLock {
- public:
-  FolderLock() = default;
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  Status take(const std::string& folder) {
-    const std::string path = folder + "/.lock";
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    // A process that may only read needs no lock if the folder is complete; else its writes fail.
-    if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return {};
-    if (fd_ < 0) return system_error("cannot write", path, errno);
-    const auto deadline = std::chrono::steady_clock::now() + lock_patience;
-    while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      // A file system without locks: PREPARE-1 and PREPARE-3 hold all the same.
-      if (errno != EWOULDBLOCK) return {};
-      if (std::chrono::steady_clock::now() > deadline)
-        return Status(Code::deadline, "another process has been preparing " + folder +
-                                          " for ten minutes: wait until it has ended, or stop it");
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    return {};
-  }
-
- private:
-  int fd_ = -1;
-};
 
 Status check(const PrepareOptions& options) {
   if (options.folder.empty())
@@ -173,11 +138,27 @@ std::string pieces_folder(const std::string& folder) {
   return folder + "/pieces";
 }
 
+int token_bytes_of(const Tokenizer& tokenizer) {
+  return tokenizer.vocab() <= 65536 ? 2 : 4;
+}
+
+/// The EOS behind each document; -1: none.
+Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  const bool has = tokenizer.eos() >= 0 && tokenizer.eos() != tokenizer.bos();
+  if (options.append_eos == Choice::yes && !has)
+    return Status(Code::bad_config,
+                  std::string("tokenizer.append_eos = true: the tokenizer has ") +
+                      (tokenizer.eos() < 0 ? "no EOS"
+                                           : "one token for EOS and BOS, which is "
+                                             "between all documents") +
+                      "; leave the key out");
+  return has && options.append_eos != Choice::no ? tokenizer.eos() : -1;
+}
+
 /// Encodes the files into pieces, and distributes their tokens in the order of the files.
-Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest& made,
-                   const Progress& progress) {
-  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/" + made.tokenizer.name));
-  const int token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
+Status make_tokens(const PrepareOptions& options, const Corpus& corpus, const Tokenizer& tokenizer,
+                   Manifest& made, const Progress& progress) {
+  const int token_bytes = token_bytes_of(tokenizer);
   const auto began = std::chrono::steady_clock::now();
   PrepareProgress now{.stage = "tokens"};
   progress(now);
@@ -193,33 +174,60 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
                                             {.folder = pieces_folder(options.folder),
                                              .tokenizer_hash = made.tokenizer_hash,
                                              .token_bytes = token_bytes,
+                                             .eos = made.appended_eos,
                                              .jobs = jobs_of(options)},
                                             report));
-  TokenSplit out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
+  TokenSplit out(options.folder, {.token_bytes = token_bytes,
+                                  .fraction = made.validation_fraction,
+                                  .text_bytes = corpus.bytes(),
+                                  .bos = tokenizer.bos(),
+                                  .eos = made.appended_eos});
   Hasher hasher;
-  for (const std::string& path : pieces) {
-    SS_ASSIGN(PieceReader piece, PieceReader::open(path, token_bytes));
+  for (size_t file = 0; file < pieces.size(); ++file) {
+    SS_ASSIGN(PieceReader piece, PieceReader::open(pieces[file], token_bytes));
     const PieceFacts& facts = piece.facts();
     made.documents += facts.documents;
     made.text_bytes += facts.text_bytes;
     made.bad_lines += facts.bad_lines;
     hasher.update(&facts.text, sizeof facts.text);
+    if (pieces.size() <= Manifest::sources_max)
+      made.sources.push_back(
+          {corpus.name(file), corpus.bytes(file), facts.documents, facts.text.hex()});
     SS_RETURN_IF_ERROR(piece.read([&](const TokenRecord& record) {
       return out.write(record.ids, record.begins_document, record.masked);
     }));
   }
   if (made.documents == 0) return corpus.no_text();
   made.source_hash = hasher.digest().hex();
-  made.validation_split = Manifest::spread;
+  made.validation_split = Manifest::spread_bos;
+  made.row_texts = Manifest::exact;
   SS_RETURN_IF_ERROR(out.finish(made));
   now.fraction = 1;
   progress(now);
   return {};
 }
 
+/// True if the folder's documents end as tokenizer.append_eos says.
+bool eos_suits(const Manifest& manifest, Choice append_eos) {
+  return append_eos == Choice::automatic ||
+         (append_eos == Choice::yes) == (manifest.appended_eos >= 0);
+}
+
+/// bad_data: more bad lines were left out of a complete folder than may be now.
+Status check_bad_lines(const Manifest& manifest, const PrepareOptions& options) {
+  if (manifest.bad_lines <= options.corpus.skip_bad) return {};
+  const std::string left_out = std::to_string(manifest.bad_lines);
+  return Status(Code::bad_data, options.folder + " was prepared without " + left_out +
+                                    " bad lines of " + options.source + ", but data.skip_bad = " +
+                                    std::to_string(options.corpus.skip_bad) +
+                                    ": set data.skip_bad = " + left_out +
+                                    ", or repair the text and prepare it in another folder");
+}
+
 /// True if the tokens of the manifest `old` are what would be made again.
-bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made) {
-  return old.source_signature == made.source_signature &&
+bool keep_tokens(const PrepareOptions& options, Manifest& old, const Manifest& made) {
+  const std::string& folder = options.folder;
+  return eos_suits(old, options.append_eos) && old.source_signature == made.source_signature &&
          old.tokenizer_hash == made.tokenizer_hash && old.tokenizer.name == made.tokenizer.name &&
          old.validation_fraction == made.validation_fraction && revalidate(folder, old.train) &&
          (old.validation_tokens == 0 || revalidate(folder, old.validation)) &&
@@ -241,6 +249,7 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
          (manifest.tokenizer_path == options.tokenizer_path ||
           same_path(manifest.tokenizer_path, options.tokenizer_path)) &&
          manifest.tokenizer.name == file_of_tokenizer(options) &&
+         eos_suits(manifest, options.append_eos) &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
          manifest.validation_fraction == options.validation_fraction;
 }
@@ -255,7 +264,81 @@ std::string hash_of_file(const std::string& path) {
   return text.ok() ? hash128(text->data(), text->size()).hex() : "";
 }
 
+// -- Processes that prepare one folder ------------------------------------------------------------
+
+std::string lock_file(const std::string& folder) {
+  return folder + "/.lock";
+}
+
+/// True if another process makes the folder's tokens now.
+bool is_being_made(const std::string& folder) {
+  FileLock lock;
+  const auto free = lock.try_take(lock_file(folder));
+  const auto manifest = read_manifest(folder);
+  return free.ok() && !*free && manifest.ok() && !manifest->complete() &&
+         !manifest->tokenizer.hash.empty();
+}
+
+/// What changes while a process makes the folder.
+uint64_t signs_of_life(const std::string& folder) {
+  std::error_code none;
+  uint64_t signs = 0;
+  for (const char* part : {"/train.bin.part", "/validation.bin.part"})
+    if (const auto bytes = fs::file_size(folder + part, none); !none) signs += bytes;
+  for (auto entry = fs::directory_iterator(pieces_folder(folder), none);
+       !none && entry != fs::directory_iterator(); entry.increment(none))
+    ++signs;
+  return signs;
+}
+
+/// Encodes files for the process that makes the folder; returns how many.
+uint64_t help(const PrepareOptions& options, const Corpus& corpus) {
+  const auto manifest = read_manifest(options.folder);
+  if (!manifest.ok() || manifest->source_signature != corpus.signature()) return 0;
+  const auto tokenizer = Tokenizer::load(options.folder + "/" + manifest->tokenizer.name);
+  if (!tokenizer.ok()) return 0;
+  uint64_t files = 0;
+  const auto encoded =
+      encode_files(corpus, *tokenizer,
+                   {.folder = pieces_folder(options.folder),
+                    .tokenizer_hash = manifest->tokenizer_hash,
+                    .token_bytes = token_bytes_of(*tokenizer),
+                    .eos = manifest->appended_eos,
+                    .jobs = jobs_of(options),
+                    .wanted = [&] { return is_being_made(options.folder); }},
+                   [&](const EncodeProgress& progress) { files = progress.files; });
+  return files;
+}
+
+/// Takes the folder's lock, and helps its holder until then.
+Status take_folder(const PrepareOptions& options, const Corpus& corpus, FileLock& lock) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kHelpEvery = std::chrono::seconds(1);
+  uint64_t signs = 0;
+  for (Clock::time_point alive = Clock::now(), help_at = alive;;) {
+    SS_ASSIGN(const bool taken, lock.try_take(lock_file(options.folder)));
+    if (taken) return {};
+    if (Clock::now() >= help_at) {
+      if (is_being_made(options.folder)) help(options, corpus);
+      help_at = Clock::now() + kHelpEvery;
+      if (const uint64_t now = signs_of_life(options.folder); now != std::exchange(signs, now))
+        alive = Clock::now();
+    }
+    if (Clock::now() > alive + lock_patience)
+      return Status(Code::deadline, "another process has been preparing " + options.folder +
+                                        " for ten minutes without making anything: wait until it "
+                                        "has ended, or stop it");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // flock has no timeout
+  }
+}
+
 }  // namespace
+
+uint64_t help_prepare(const PrepareOptions& options) {
+  if (!is_being_made(options.folder)) return 0;
+  const auto corpus = Corpus::open(options.source, options.corpus);
+  return corpus.ok() ? help(options, *corpus) : 0;
+}
 
 std::string free_folder(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
@@ -272,12 +355,17 @@ std::string free_folder(const PrepareOptions& options) {
                    there->vocab == options.vocab && there->seed == options.seed
              : there->tokenizer_hash == tokenizer;
   if (same_tokenizer && there->tokenizer.name == file_of_tokenizer(options) &&
-      there->source_signature == text && there->validation_fraction == options.validation_fraction)
+      there->source_signature == text &&
+      there->validation_fraction == options.validation_fraction &&
+      eos_suits(*there, options.append_eos))
     return options.folder;
   const std::string made_from =
       fmt::format("{} {} {} {} {}", text, tokenizer, trains ? options.vocab : 0,
                   trains ? options.seed : 0, options.validation_fraction) +
-      (trains && options.byte_level ? " byte_bpe" : "");
+      (trains && options.byte_level ? " byte_bpe" : "") +
+      (options.append_eos == Choice::yes  ? " append_eos"
+       : options.append_eos == Choice::no ? " no_eos"
+                                          : "");
   return options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
 }
 
@@ -291,6 +379,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   if (!opened.ok()) {
     const auto ready = read_manifest(options.folder);
     if (!ready.ok() || !matches_options(*ready, options)) return opened.status();
+    SS_RETURN_IF_ERROR(check_bad_lines(*ready, options));
     log::warn("{}; using {}, which was prepared from it", opened.status().message(),
               options.folder);
     return *ready;
@@ -299,8 +388,8 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   std::error_code error;
   fs::create_directories(options.folder, error);
   if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
-  FolderLock lock;
-  SS_RETURN_IF_ERROR(lock.take(options.folder));
+  FileLock lock;
+  SS_RETURN_IF_ERROR(take_folder(options, corpus, lock));
 
   const auto read = read_manifest(options.folder);
   Manifest old =
@@ -312,14 +401,19 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   made.validation_fraction = options.validation_fraction;
   made.seed = options.seed;
   SS_RETURN_IF_ERROR(make_tokenizer(options, corpus, old, made, report));
-  if (keep_tokens(options.folder, old, made)) {
+  if (keep_tokens(options, old, made)) {
+    SS_RETURN_IF_ERROR(check_bad_lines(old, options));
     made.source_hash = old.source_hash;
     made.documents = old.documents;
     made.text_bytes = old.text_bytes;
     made.bad_lines = old.bad_lines;
     made.train_tokens = old.train_tokens;
     made.validation_tokens = old.validation_tokens;
-    made.validation_split = old.validation_split;  // its runs need the same tokens again
+    // Its runs need the same tokens again.
+    made.validation_split = old.validation_split;
+    made.row_texts = old.row_texts;
+    made.appended_eos = old.appended_eos;
+    made.sources = old.sources;
     made.masked_tokens = old.masked_tokens;
     made.train = old.train;
     made.validation = old.validation;
@@ -329,8 +423,11 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   } else {
     // A manifest without tokens: if this is interrupted, the folder is not complete() but the
     // tokenizer is kept.
+    SS_ASSIGN(const Tokenizer tokenizer,
+              Tokenizer::load(options.folder + "/" + made.tokenizer.name));
+    SS_ASSIGN(made.appended_eos, eos_of(options, tokenizer));
     SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
-    SS_RETURN_IF_ERROR(make_tokens(options, corpus, made, report));
+    SS_RETURN_IF_ERROR(make_tokens(options, corpus, tokenizer, made, report));
   }
   SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
   fs::remove_all(pieces_folder(options.folder), error);

@@ -8,6 +8,8 @@
 //   PREPARE-3  The same text and options give the same bytes, with any number of jobs.
 //   PREPARE-4  After an interruption, files of the text that were encoded as a whole are not read
 //              again: folder/pieces holds their tokens (token_piece.hpp) until all are done.
+//   PREPARE-5  Processes that prepare one folder, also on several hosts, share its files. If one
+//              dies, another one takes over what it was making.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,7 @@
 #include <string>
 
 #include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
 
@@ -23,8 +26,11 @@ namespace simplescale {
 struct PrepareOptions {
   std::string source;  // a source of corpus.hpp
   CorpusOptions corpus;
-  std::string folder;              // created if missing
-  std::string tokenizer_path;      // a file of tokenizer.hpp; "": train one
+  std::string folder;          // created if missing
+  std::string tokenizer_path;  // a file of tokenizer.hpp; "": train one
+  /// Documents end with EOS. automatic: if the tokenizer has one that is not BOS; and a folder that
+  /// was prepared without keeps its tokens. yes: bad_config if the tokenizer has none.
+  Choice append_eos = Choice::automatic;
   bool byte_level = false;         // train a tokenizer.json, else a tokenizer.model
   std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
@@ -43,12 +49,17 @@ struct PrepareProgress {
   uint64_t kept_files = 0;   // of the text, encoded before an interruption
 };
 
-/// Completes the folder and returns its manifest. Locks the folder: a second process waits for up
-/// to ten minutes. progress: called on this thread; may be empty. bad_data: text or tokenizer
-/// cannot be read or are unfit. bad_config: impossible options. io: disk full, not writable.
-/// deadline: another process has kept the lock.
+/// Completes the folder and returns its manifest. One process holds the folder's lock and makes its
+/// files; the others wait for it, and meanwhile help to encode. progress: called on this thread; may
+/// be empty. bad_data: text or tokenizer cannot be read or are unfit, or the folder was made with
+/// more bad lines than may be left out now. bad_config: impossible options. io: disk full, not
+/// writable. deadline: another process has held the lock for ten minutes without making anything.
 Result<Manifest> prepare(const PrepareOptions& options,
                          const std::function<void(const PrepareProgress&)>& progress = {});
+
+/// Encodes files of the text for the process that makes options.folder now, as far as no process is
+/// encoding them. Returns how many; 0 if no process makes the folder. Errors are left to that process.
+uint64_t help_prepare(const PrepareOptions& options);
 
 /// The folder for the options' tokens that takes none away from another run: options.folder, unless
 /// it holds those of another text, tokenizer or split; then options.folder, "-" and a hash of what

@@ -1,8 +1,12 @@
 #include "runtime/data/token_piece.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <random>
 #include <string_view>
 #include <type_traits>
 
@@ -30,9 +34,16 @@ Status bad(const std::string& path) {
 }  // namespace
 
 PieceWriter::PieceWriter(const std::string& path, int token_bytes)
-    : path_(path), narrow_(token_bytes) {
-  out_.open(path + ".part", std::ios::binary | std::ios::trunc);
+    : path_(path),
+      part_(fmt::format("{}.{:08x}.part", path, std::random_device()())),
+      narrow_(token_bytes) {
+  out_.open(part_, std::ios::binary | std::ios::trunc);
   out_ << bytes_of(PieceFacts{});
+}
+
+PieceWriter::~PieceWriter() {
+  std::error_code ignored;
+  std::filesystem::remove(part_, ignored);
 }
 
 Status PieceWriter::write(const TokenRecord& record) {
@@ -52,7 +63,7 @@ Status PieceWriter::write(const TokenRecord& record) {
   const std::string_view tokens = narrow_.of(record.ids);
   out_ << tokens;
   bytes_ += tokens.size();
-  return out_ ? Status() : system_error("cannot write", path_ + ".part", errno);
+  return out_ ? Status() : system_error("cannot write", part_, errno);
 }
 
 Status PieceWriter::finish(PieceFacts facts) {
@@ -61,8 +72,8 @@ Status PieceWriter::finish(PieceFacts facts) {
   out_.seekp(0);
   out_ << bytes_of(facts);
   out_.close();
-  if (!out_) return system_error("cannot write", path_ + ".part", errno);
-  return publish_file(path_ + ".part", path_);
+  if (!out_) return system_error("cannot write", part_, errno);
+  return publish_file(part_, path_);
 }
 
 Result<PieceReader> PieceReader::open(const std::string& path, int token_bytes) {

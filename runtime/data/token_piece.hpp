@@ -39,14 +39,19 @@ struct TokenRecord {
 
 class PieceWriter {
  public:
-  /// Writes path.part until finish().
+  /// Writes a file beside `path` until finish(): PATH.RANDOM.part, so that two processes do not
+  /// write the same one.
   PieceWriter(const std::string& path, int token_bytes);
+  PieceWriter(const PieceWriter&) = delete;
+  PieceWriter& operator=(const PieceWriter&) = delete;
+  /// Removes what is not finished.
+  ~PieceWriter();
   Status write(const TokenRecord& record);
   /// Gives the piece its final name. A piece under its final name is whole.
   Status finish(PieceFacts facts);
 
  private:
-  const std::string path_;
+  const std::string path_, part_;
   NarrowTokens narrow_;
   std::ofstream out_;
   uint64_t bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "runtime/base/files.hpp"
 #include "runtime/data/token_format.hpp"
@@ -81,22 +82,23 @@ Status TokenSplit::Output::finish(FileRecord& tokens_record, FileRecord& mask_re
   return publish(name + ".bin", tokens_record);
 }
 
-TokenSplit::TokenSplit(const std::string& folder, int token_bytes, double fraction,
-                       uint64_t text_bytes)
+TokenSplit::TokenSplit(const std::string& folder, const Options& options)
     : folder_(folder),
-      fraction_(fraction),
-      piece_max_(piece_max(fraction, text_bytes)),
-      train_(folder, "train", token_bytes) {
-  if (fraction > 0) validation_.emplace(folder, "validation", token_bytes);
+      options_(options),
+      piece_max_(piece_max(options.fraction, options.text_bytes)),
+      train_(folder, "train", options.token_bytes) {
+  if (options.fraction > 0) validation_.emplace(folder, "validation", options.token_bytes);
 }
 
 Status TokenSplit::write(std::span<const int32_t> ids, bool begins_document,
                          const IndexRanges& masked) {
   bool begins = begins_document;
   for (size_t at = 0; at < ids.size();) {
-    if (begins || piece_ == piece_max_) begin_piece();
+    if (begins || piece_ >= piece_max_) SS_RETURN_IF_ERROR(begin_piece(begins));
     begins = false;
-    const auto count = std::min<uint64_t>(ids.size() - at, piece_max_ - piece_);
+    auto count = std::min<uint64_t>(ids.size() - at, piece_max_ - piece_);
+    // EOS is no piece of its own.
+    if (at + count + 1 == ids.size() && ids.back() == options_.eos) ++count;
     Output& out = held_back_ ? *validation_ : train_;
     SS_RETURN_IF_ERROR(out.write(ids.subspan(at, count), masked.empty()
                                                              ? IndexRanges()
@@ -107,12 +109,15 @@ Status TokenSplit::write(std::span<const int32_t> ids, bool begins_document,
   return {};
 }
 
-void TokenSplit::begin_piece() {
+Status TokenSplit::begin_piece(bool begins_document) {
   piece_ = 0;
-  if (!validation_) return;
+  if (!validation_) return {};
   const uint64_t held_back = validation_->tokens.count();
   const auto all = static_cast<double>(train_.tokens.count() + held_back);
-  held_back_ = static_cast<double>(held_back) < fraction_ * all;
+  const bool before =
+      std::exchange(held_back_, static_cast<double>(held_back) < options_.fraction * all);
+  if (begins_document || held_back_ == before || options_.bos < 0) return {};
+  return (held_back_ ? *validation_ : train_).write({&options_.bos, 1}, {});
 }
 
 Status TokenSplit::finish(Manifest& made) {

@@ -47,10 +47,18 @@ class TokenWriter {
 /// have been held back than their share of the tokens so far, so the held-back pieces are spread
 /// evenly over the text. Tokens that do not count in the loss are in train.mask and validation.mask
 /// (loss_mask.hpp), which are written if there are such tokens.
+///
+/// A part of a document that does not follow its file's last part of that document begins with BOS,
+/// like a document: what is before it in the file is none of its text.
 class TokenSplit {
  public:
-  /// text_bytes: about the size of the text, which piece_max depends on.
-  TokenSplit(const std::string& folder, int token_bytes, double fraction, uint64_t text_bytes);
+  struct Options {
+    int token_bytes = 2;
+    double fraction = 0;         // of the tokens, for validation
+    uint64_t text_bytes = 0;     // about the size of the text, which piece_max depends on
+    int32_t bos = -1, eos = -1;  // of documents; -1: they have none
+  };
+  TokenSplit(const std::string& folder, const Options& options);
   /// masked: indices of `ids`.
   Status write(std::span<const int32_t> ids, bool begins_document, const IndexRanges& masked);
   /// Gives the files their final names and records them.
@@ -67,10 +75,10 @@ class TokenSplit {
     TokenWriter tokens;
     std::optional<LossMaskWriter> mask;  // none yet: no token is masked
   };
-  void begin_piece();
+  Status begin_piece(bool begins_document);
 
   const std::string folder_;
-  const double fraction_;
+  const Options options_;
   const uint64_t piece_max_;
   Output train_;
   std::optional<Output> validation_;

@@ -92,7 +92,7 @@ TEST_SUITE("corpus") {
                                           "<|endoftext|>\"}\n{\"text\":\"\"}\n{\"text\":\"last\"}");
     const Read all = read(file);
     CHECK(all.status.ok());
-    CHECK(all.documents == Documents{"one\ntwo", "café 😀 <|endoftext|>", "last"});
+    CHECK(all.documents == Documents{"one\ntwo", " café 😀 <|endoftext|>", "last"});
     CHECK(read(folder.write("b.jsonl", "{\"body\":\"x\",\"text\":\"y\"}"), {.text_key = "body"})
               .documents == Documents{"x"});
     CHECK(Corpus::open(file)->signature() != Corpus::open(file, {.text_key = "body"})->signature());
@@ -132,7 +132,7 @@ TEST_SUITE("corpus") {
                 })
                 .ok());
     CHECK(chunks > 4);
-    CHECK(masked == 900 * 6);
+    CHECK(masked == 1 + 900 * 6);
     CHECK(corpus->signature() != Corpus::open(file)->signature());
     CHECK(corpus->signature(0) != Corpus::open(file)->signature(0));
   }
@@ -307,7 +307,46 @@ TEST_SUITE("corpus") {
     CHECK(read(folder.write("a.jsonl", "{\"text\":\"" + line + "\"}")).status.ok());
   }
 
-  TEST_CASE("corpus: a document is cut at newlines, without the blanks at its ends") {
+  TEST_CASE("corpus: a line that is too long is a bad line, which data.skip_bad leaves out") {
+    const Folder folder;
+    const std::string text_line((16 << 20) + 1, 'x'), json_line((64 << 20) + 1, 'x');
+    const std::string text =
+        folder.write("a.txt", "first\n" + text_line + "\nlast\n" + text_line + "x");
+    CHECK(read(text, {.skip_bad = 2}).documents == Documents{"first\nlast"});
+    CHECK(read(text, {.skip_bad = 2}).bad_lines == 2);
+    const Status second = read(text, {.skip_bad = 1}).status;
+    CHECK_MESSAGE(has(second.message(), "byte " + std::to_string(6 + text_line.size() + 6) +
+                                            ": a line is longer than 16 MiB"),
+                  second.message());
+    CHECK(has(second.message(), "data.skip_bad = 1 bad lines were left out before"));
+    const std::string json = folder.write(
+        "a.jsonl", "{\"text\":\"1\"}\n" + json_line + "\n{\"text\":\"2\"}\n{\"text\":");
+    CHECK(read(json, {.skip_bad = 2}).documents == Documents{"1", "2"});
+    // Lines behind it have their own numbers.
+    CHECK(has(read(json, {.skip_bad = 1}).status.message(), "line 4: it is no JSON"));
+    // A damaged file behind such a line is no bad line.
+    const std::string cut = folder.compress("b.txt.gz", text_line + long_text(), 2000);
+    CHECK(read(cut, {.skip_bad = 100}).status.code() == Code::bad_data);
+  }
+
+  TEST_CASE(
+      "corpus: a row's text is that of the file, byte for byte; one without text is left out") {
+    const Folder folder;
+    const std::string body = std::string(20'000, 'a') + std::string(20'000, '\n');
+    const std::vector<std::string> texts = {"    def f():\n", "\n\n\tx\t\r\n ", " \n ", body,
+                                            "\n" + body};
+    std::string lines;
+    for (const std::string& text : texts) {
+      lines += "{\"text\":\"";
+      for (const char c : text)
+        lines += c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\r' ? "\\r" : std::string(1, c);
+      lines += "\"}\n{\"text\":\"\"}\n";
+    }
+    CHECK(read(folder.write("a.jsonl", lines)).documents == texts);
+    CHECK(read(folder.write("a.txt", "    def f():\n")).documents == Documents{"def f():"});
+  }
+
+  TEST_CASE("corpus: a text document is cut at newlines, without the blanks at its ends") {
     const Folder folder;
     // The definition: trim the document; a chunk ends at the first newline behind 16 KiB.
     const auto expected = [](std::string text) {

@@ -189,6 +189,7 @@ TEST_SUITE("prepare") {
       const auto ids = tokenizer.encode(text.substr(0, text.find_last_not_of(" \n") + 1));
       expected.push_back(1);
       expected.insert(expected.end(), ids.begin(), ids.end());
+      expected.push_back(2);
     }
     const auto data = open_dataset(options.folder, "auto", 420, 0);
     REQUIRE(data.ok());
@@ -196,16 +197,21 @@ TEST_SUITE("prepare") {
     const auto train = all_tokens(data->train), held_back = all_tokens(data->validation);
     CHECK(train.size() == made->train_tokens);
     CHECK(held_back.size() == made->validation_tokens);
-    CHECK(train.size() + held_back.size() == expected.size());
+    // A part of a document that follows something else begins with BOS, too.
+    const auto parts =
+        static_cast<size_t>(std::ranges::count(train, 1) + std::ranges::count(held_back, 1));
+    CHECK(parts > 20);
+    CHECK(train.size() + held_back.size() == expected.size() + parts - 2);
     CHECK(held_back.size() ==
           doctest::Approx(0.1 * static_cast<double>(expected.size())).epsilon(0.1));
     std::vector<int32_t> both = train;
     both.insert(both.end(), held_back.begin(), held_back.end());
+    expected.insert(expected.end(), parts - 2, 1);
     std::ranges::sort(both);
     std::ranges::sort(expected);
     CHECK(both == expected);
     CHECK(*hash_file(options.folder + "/validation.bin") == made->validation.hash);
-    CHECK(made->validation_split == Manifest::spread);
+    CHECK(made->validation_split == Manifest::spread_bos);
     CHECK(*hash_file(options.folder + "/train.bin") == made->train.hash);
   }
 
@@ -258,9 +264,11 @@ TEST_SUITE("prepare") {
     // As an earlier version wrote it.
     const std::string path = options.folder + "/manifest.json";
     std::string manifest = contents(path);
-    const size_t at = manifest.find("\"validation_split\"");
-    REQUIRE(at != std::string::npos);
-    manifest.erase(at, manifest.find('\n', at) + 1 - at);
+    for (const char* key : {"\"validation_split\"", "\"row_texts\"", "\"appended_eos\""}) {
+      const size_t at = manifest.find(key);
+      REQUIRE(at != std::string::npos);
+      manifest.erase(at, manifest.find('\n', at) + 1 - at);
+    }
     std::ofstream(path) << manifest;
     CHECK(read_manifest(options.folder)->validation_split == Manifest::end);
     int steps = 0;
@@ -269,6 +277,19 @@ TEST_SUITE("prepare") {
     CHECK(steps == 0);
     CHECK(again->train.hash == made->train.hash);
     CHECK(again->validation_split == Manifest::end);
+    CHECK(again->row_texts == Manifest::trimmed);
+    CHECK(again->appended_eos == -1);
+    // Unless its configuration asks for EOS.
+    PrepareOptions other = options;
+    other.append_eos = Choice::yes;
+    CHECK(free_folder(options) == options.folder);
+    CHECK(free_folder(other) != options.folder);
+    CHECK(prepare(other)->appended_eos == 2);
+    CHECK(prepare(options)->appended_eos == 2);  // auto: as it is
+    CHECK(free_folder(other) == options.folder);
+    other.append_eos = Choice::no;
+    CHECK(free_folder(other) != options.folder);
+    CHECK(prepare(other)->appended_eos == -1);
   }
 
   TEST_CASE(

@@ -1,0 +1,24 @@
+#include "runtime/data/file_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace simplescale {
+
+FileLock::~FileLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<bool> FileLock::try_take(const std::string& path) {
+  if (fd_ < 0) fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return true;
+  if (fd_ < 0) return system_error("cannot write", path, errno);
+  while (flock(fd_, LOCK_EX | LOCK_NB) != 0)
+    if (errno != EINTR) return errno != EWOULDBLOCK;
+  return true;
+}
+
+}  // namespace simplescale

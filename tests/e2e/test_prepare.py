@@ -1,0 +1,98 @@
+"""`prepare`: documents as Hugging Face's tokenizers encodes them, EOS, and several processes for one folder."""
+
+import array
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+from common import PROGRAM, TINY, Case
+
+HAS_TOKENIZERS = importlib.util.find_spec("tokenizers") is not None
+BLANKS = ["", " ", "  ", "    ", "\n", "\n\n", "\t", " \t\n", "\r\n"]
+HEADER = 1024  # bytes of a prepared token file
+
+
+class Prepare(Case):
+    def prepare(self, name, *options, code=0):
+        folder = self.folder / name
+        self.command("prepare", self.config, f'--data.folder="{folder}"', *options, code=code)
+        return folder
+
+    def ids(self, folder):
+        out = array.array("H")
+        out.frombytes((folder / "train.bin").read_bytes()[HEADER:])
+        return out.tolist()
+
+    @unittest.skipUnless(HAS_TOKENIZERS, "tokenizers is not installed")
+    def test_rows_are_bos_the_ids_of_tokenizers_and_eos_with_the_blanks_at_their_ends(self):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "runtime/tokenizer"))
+        import reference
+        words = reference.real_texts(100_000)
+        template = reference.processors.TemplateProcessing
+        llama3 = reference.byte_level(words, reference.by_regex(reference.LLAMA3), special=["<|begin_of_text|>", "<|end_of_text|>"])
+        llama3.post_processor = template(single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)])
+        bodies = ["def f():", "return  1\n\tpass", "word", "\u00e9t\u00e9 \U0001f600", "\n".join(words)[:50_000]]
+        texts = [front + body + back for body in bodies for front in BLANKS for back in BLANKS]
+        texts += [blanks for blanks in BLANKS if blanks]
+        source = self.folder / "rows.jsonl"
+        source.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, ""]))
+        for name, tokenizer, bos, eos in (("llama3", llama3, [0], [1]), ("llama2", reference.sentencepiece_like(words), [1], [2]),
+                                          ("mistral", reference.sentencepiece_like(words, ("first", False)), [1], [2]),
+                                          ("gpt2", reference.byte_level(words, [reference.pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+                                           [0], [])):
+            with self.subTest(name):
+                file = self.folder / f"{name}.json"
+                tokenizer.save(str(file))
+                options = [f'--data.source="{source}"', f'--tokenizer.path="{file}"', "--model.vocab=3000", "--data.validation_fraction=0"]
+                expected = [bos + tokenizer.encode(text, add_special_tokens=False).ids + eos for text in texts]
+                made = self.prepare(name, *options)
+                self.assertEqual(self.ids(made), sum(expected, []))
+                manifest = json.loads((made / "manifest.json").read_text())
+                self.assertEqual((manifest["documents"], manifest.get("appended_eos")), (len(texts), eos[0] if eos else None))
+                self.assertEqual([s["path"] for s in manifest["sources"]], [str(source)])
+                without = self.prepare(f"{name}-without", *options, "--tokenizer.append_eos=false")
+                self.assertEqual(self.ids(without), sum((ids[:-1] if eos else ids for ids in expected), []))
+                self.prepare(f"{name}-with", *options, "--tokenizer.append_eos=true", code=0 if eos else 78)
+
+    def test_generate_ends_by_itself_where_the_documents_end(self):
+        source = self.folder / "rows.jsonl"
+        source.write_text('{"text": "one two three"}\n' * 400)
+        words = self.folder / "words.txt"
+        word = lambda number: "".join("aeinrst"[number // 7 ** k % 7] for k in range(1 + number % 4))
+        words.write_text("".join(f"{word(i * i % 997)} one two three\n" for i in range(2000)))
+        self.write_config({**TINY, "model.vocab": 300, "data.source": f'"{source}"', "data.document_mask": True,
+                           "tokenizer.train_on": f'"{words}"', "train.micro_batch_size": 8, "train.max_steps": 150})
+        run = self.train("run")
+        text = self.command("generate", run, "--prompt", "one", "--max-tokens", "60", "--temperature", "0")
+        self.assertEqual(text.strip(), "one two three")
+
+    def test_processes_that_prepare_one_folder_share_it_and_survive_each_other(self):
+        texts = self.folder / "texts"
+        texts.mkdir()
+        for file in range(40):
+            (texts / f"{file}.txt").write_text("".join(f"some line {i * i * file % 991} of text\n" for i in range(3000)))
+        options = [f'--data.source="{texts}"', "--model.vocab=300"]
+        expected = self.prepare("alone", *options)
+        tokenizer = f'--tokenizer.path="{expected}/tokenizer.model"'
+        folder = self.folder / "shared"
+        start = lambda: subprocess.Popen([PROGRAM, "prepare", str(self.config), f'--data.folder="{folder}"', "--jobs=1", tokenizer, *options],
+                                         cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        first = start()
+        self.wait_for(lambda: list(folder.glob("pieces/*.tokens")), "the first piece")
+        others = [start() for _ in range(2)]
+        first.kill()
+        first.communicate()
+        for process in others:
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0, output)
+        for name in ("train.bin", "validation.bin"):
+            self.assertEqual((folder / name).read_bytes(), (expected / name).read_bytes(), name)
+        self.assertEqual(sorted(f.name for f in folder.iterdir()),
+                         [".lock", "manifest.json", "tokenizer.model", "train.bin", "validation.bin"])
+
+
+if __name__ == "__main__":
+    unittest.main()
