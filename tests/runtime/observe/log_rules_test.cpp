@@ -63,7 +63,9 @@ TEST_SUITE("log_rules") {
           "mce: Uncorrected hardware memory error in user-access at 3f2c1a80",
           "Memory failure: 0x3f2c1: Sending SIGBUS to simplescale-com:4411",
           "pcieport 0000:3a:02.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
-          "NVRM: Xid (GPU 3): 79, reported by NVML",
+          "EDAC MC0: 1 UE Multi-bit ECC on unknown memory (node:0 card:0 module:1)",
+          "NVRM: Xid (GPU 3): 79, reported by NVML", "NVRM: Xid (PCI:0000:0f:00.0): 48, pid=1",
+          "NVRM: Xid (PCI:00000008:0f:00): 94, pid='<unknown>', Contained",
           "NVRM: Xid (PCI:0000:0f:00): 79, pid=2412, GPU has fallen off the bus."}) {
       const LogRule* rule = rules->match(line, true);
       REQUIRE_MESSAGE(rule, line);
@@ -72,17 +74,23 @@ TEST_SUITE("log_rules") {
     // What a user chooses: the name of a process (15 characters), and of a file that it executes.
     for (const std::string name :
          {"EDAC MC0: 1 UE ", "EDAC M: 1 UE on", "EDAC a UE b", "Hardware Error]", "NVRM: Xid (): 7",
-          "Uncorrected err", "UE memory", "{1}[Hardware Er", "mce: Uncorrecte", "GPU is lost"})
+          "NVRM: Xid (PCI:", "NVRM: Xid (GPU ", "Memory failure:", "[Hardware Error",
+          "EDAC MC0: 1 UE", "a 0000:3a:02.0:", "a 0000:3a:02.0", "Uncorrected err", "UE memory",
+          "{1}[Hardware Er", "mce: Uncorrecte", "GPU is lost"})
       for (const std::string file :
            {"uncorrectable ECC error", "Memory failure: 0x1", "EDAC MC0: 1 UE x on ",
             "mce: [Hardware Error]: fatal", "NVRM: Xid (PCI:0): 79, ", "GPU is lost",
-            "[Hardware Error]: fatal", "NCCL WARN Cuda failure"})
+            "[Hardware Error]: fatal", "NCCL WARN Cuda failure", "x): 48, y", "0x1: x",
+            "): 79, x on y", "]: fatal", ": AER: Uncorrected x"})
         for (const std::string& line :
              {name + "[4411]: segfault at 10 ip 00007f2b4c1d2a30 sp 00007ffd1c2e5b70 error 4 in " +
                   file + "[7f2b4c000000+1000]",
               "traps: " + name + "[771] trap invalid opcode ip:5581e0a7 sp:7ffc33 in " + file,
               "Out of memory: Killed process 9712 (" + name + ") total-vm:31458132kB",
               "NVRM: Xid (PCI:0000:c1:00): 31, pid=8841, name=" + name + ", MMU Fault " + file,
+              name + ": page allocation failure: order:4, mode:0x0,nodemask=(null),cpuset=" + file,
+              name + " invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER), order=0 " + file,
+              name + " (4411): deprecated file " + file, name + "/4411: " + file,
               "systemd[1]: " + name + ": " + file}) {
           const LogRule* rule = rules->match(line, true);
           CHECK_MESSAGE((!rule || rule->action != "diagnose"), line);
