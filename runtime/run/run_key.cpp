@@ -27,6 +27,19 @@ Status check_own(const std::string& path, const struct stat& file) {
   return {};
 }
 
+/// A user who may replace what is in the folder could replace control/.
+Status check_folder(const std::string& path) {
+  struct stat folder {};
+  if (stat(path.c_str(), &folder) != 0) return system_error("cannot read", path, errno);
+  if (folder.st_uid != geteuid() && folder.st_uid != 0)
+    return Status(Code::bad_config, path + " belongs to another user (uid " +
+                                        std::to_string(folder.st_uid) +
+                                        "): choose another folder with --run=FOLDER");
+  if ((folder.st_mode & S_IWOTH) != 0 && (folder.st_mode & S_ISVTX) == 0)
+    return Status(Code::bad_config, path + " can be written by other users: chmod o-w " + path);
+  return {};
+}
+
 }  // namespace
 
 Status check_own(const std::string& path) {
@@ -38,11 +51,18 @@ Status check_own(const std::string& path) {
 
 Status make_control(const RunFolder& run) {
   const std::string path = run.control();
+  std::filesystem::path parent = std::filesystem::absolute(run.path).lexically_normal();
+  if (!parent.has_filename()) parent = parent.parent_path();  // RUN ends with "/"
+  parent = parent.parent_path();
   std::error_code error;
-  std::filesystem::create_directories(run.path, error);
+  std::filesystem::create_directories(parent, error);
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + run.path + ": " + error.message());
+  if (mkdir(run.path.c_str(), 0775) != 0 && errno != EEXIST)
+    return Status(path_error(errno, Code::bad_config),
+                  "cannot create " + run.path + ": " + std::strerror(errno));
+  SS_RETURN_IF_ERROR(check_folder(run.path));
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return Status(path_error(errno, Code::bad_config),
                   "cannot create " + path + ": " + std::strerror(errno));

@@ -12,9 +12,10 @@ namespace simplescale {
 
 constexpr size_t kRunKeyBytes = 32;
 
-/// Makes the run folder and its folder control/, which only this user can enter from the first
-/// moment, whatever the umask is. Makes a wider one of this user narrower. bad_config: it cannot be
-/// made, or belongs to another user.
+/// Makes the run folder, which other users cannot write, and its folder control/, which only this
+/// user can enter from the first moment, whatever the umask is. Makes a wider control/ of this user
+/// narrower. bad_config: one of them cannot be made or belongs to another user (a run folder may
+/// belong to root), or users outside its group may write the run folder and it has no sticky bit.
 Status make_control(const RunFolder& run);
 /// bad_data: another user owns the file or folder, or may write it, or it is a link; io.
 Status check_own(const std::string& path);

@@ -32,6 +32,11 @@ struct Folder {
   mode_t before = 0;
 };
 
+void make_folder(const std::string& path) {
+  fs::create_directories(path);
+  REQUIRE(chmod(path.c_str(), 0755) == 0);
+}
+
 mode_t mode_of(const std::string& path) {
   struct stat file {};
   return lstat(path.c_str(), &file) == 0 ? file.st_mode & 0777 : 0;
@@ -50,7 +55,7 @@ TEST_CASE("run key: control/ is private with any umask, also if an older version
 
 TEST_CASE("run key: a control/ that is a link or another user's is refused") {
   const Folder folder;
-  fs::create_directories(folder.run.path);
+  make_folder(folder.run.path);
   fs::create_directories(folder.root + "/elsewhere");
   REQUIRE(symlink((folder.root + "/elsewhere").c_str(), folder.run.control().c_str()) == 0);
   CHECK(make_control(folder.run).code() == Code::bad_config);
@@ -64,6 +69,32 @@ TEST_CASE("run key: a control/ that is a link or another user's is refused") {
   const Status refused = make_control(folder.run);
   CHECK(refused.code() == Code::bad_config);
   CHECK(refused.message().find("another user") != std::string::npos);
+}
+
+TEST_CASE("run key: a run folder that another user owns, or that others may write, is refused") {
+  const Folder folder;
+  REQUIRE(make_control(folder.run).ok());
+  CHECK((mode_of(folder.run.path) & 0002) == 0);
+  REQUIRE(chmod(folder.run.path.c_str(), 0777) == 0);
+  CHECK(make_control(folder.run).message().find("can be written by other users") !=
+        std::string::npos);
+  REQUIRE(chmod(folder.run.path.c_str(), 01777) == 0);
+  CHECK(make_control(folder.run).ok());
+  REQUIRE(chmod(folder.run.path.c_str(), 0775) == 0);
+  CHECK(make_control(folder.run).ok());
+  RunFolder with_slash{folder.root + "/b/run/"};
+  CHECK(make_control(with_slash).ok());
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a folder of another user");
+    return;
+  }
+  const RunFolder theirs{folder.root + "/theirs"};
+  make_folder(theirs.path);
+  REQUIRE(chown(theirs.path.c_str(), kNobody, kNobody) == 0);
+  const Status refused = make_control(theirs);
+  CHECK(refused.code() == Code::bad_config);
+  CHECK(refused.message().find("another user") != std::string::npos);
+  CHECK_FALSE(fs::exists(theirs.control()));
 }
 
 TEST_CASE("run key: a key that other users own, may write, or link to is not used") {
