@@ -21,6 +21,20 @@ int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
+bool is_url(const std::string& target) {
+  return target.starts_with("http://") || target.starts_with("https://");
+}
+
+/// A value of a configuration of curl.
+std::string curl_quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : std::string(1, c);
+  }
+  return out + "\"";
+}
+
 }  // namespace
 
 bool NoticeLimit::take(int64_t now_ms) {
@@ -31,15 +45,18 @@ bool NoticeLimit::take(int64_t now_ms) {
 }
 
 std::vector<std::string> notice_command(const std::string& target, int64_t timeout_ms) {
-  if (!target.starts_with("http://") && !target.starts_with("https://"))
-    return {"/bin/sh", "-c", target};
-  return {"curl",          "--silent",
-          "--show-error",  "--fail",
-          "--max-time",    std::to_string((timeout_ms + 999) / 1000),
-          "--output",      "/dev/null",
-          "--header",      "Content-Type: application/json",
-          "--data-binary", "@-",
-          target};
+  if (!is_url(target)) return {"/bin/sh", "-c", target};
+  return {"curl",         "--silent",
+          "--show-error", "--fail",
+          "--max-time",   std::to_string((timeout_ms + 999) / 1000),
+          "--output",     "/dev/null",
+          "--header",     "Content-Type: application/json",
+          "--config",     "-"};
+}
+
+std::string notice_input(const std::string& target, const std::string& notice) {
+  if (!is_url(target)) return notice;
+  return "url = " + curl_quoted(target) + "\ndata-binary = " + curl_quoted(notice) + "\n";
 }
 
 /// Outlives the notifier if a command does not end in time.
@@ -59,7 +76,7 @@ struct Notifier::Queue {
 
 void Notifier::Queue::tell(const nlohmann::json& notice) const {
   CommandOutput kept;
-  kept.input = json_text(notice) + "\n";
+  kept.input = notice_input(target, json_text(notice) + "\n");
   kept.own_group = true;
   const auto result = run_command(notice_command(target, timeout_ms), timeout_ms, kept);
   if (!result.ok()) return log::warn("supervision.notify: {}", result.status().message());
