@@ -1,6 +1,8 @@
 #include "runtime/tokenizer/json_steps.hpp"
 
+#include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "runtime/tokenizer/json_fields.hpp"
@@ -16,6 +18,9 @@ constexpr const char* gpt2_words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* default_mark = "\xE2\x96\x81";
 constexpr size_t steps_max = 64;
+constexpr double invalid_growth = 3;  // a byte that is no UTF-8 becomes U+FFFD
+constexpr double growth_max = 64;     // of a text, by all steps; NFKC and a Replace need 33
+constexpr size_t prepend_bytes_max = 1 << 10;
 
 std::string type_of(const json& step) {
   if (!step.is_object()) return "";
@@ -71,9 +76,34 @@ Result<ReplaceText> read_replace(const json& step, const std::string& what) {
   return out;
 }
 
+/// Refuses steps that together may make a text more than growth_max times as long: 64 times
+/// "a" -> "aa" would need 2^64 bytes.
+class Growth {
+ public:
+  explicit Growth(std::string part) : part_(std::move(part)) {}
+  Status by(double factor) {
+    if ((factor_ *= std::max(1.0, factor)) <= growth_max) return {};
+    return {Code::bad_data, part_ + " may make a text more than " +
+                                std::to_string(static_cast<int>(growth_max)) + " times as long"};
+  }
+  Status by(const ReplaceText& step) {
+    const size_t shortest = step.pattern.regex ? 1 : step.pattern.text.size();
+    return by(static_cast<double>(step.by.size()) / static_cast<double>(shortest));
+  }
+
+ private:
+  std::string part_;
+  double factor_ = 1;
+};
+
 // -- Normalizer -----------------------------------------------------------------------------------
 
-Status add_normalizer(const json& step, std::vector<NormalizerStep>& out) {
+/// How many times as many bytes a text may get (Unicode Standard Annex 15, table of UTF-8).
+double form_growth(NormalForm form) {
+  return form == NormalForm::nfc || form == NormalForm::nfd ? 3 : 11;
+}
+
+Status add_normalizer(const json& step, std::vector<NormalizerStep>& out, Growth& growth) {
   static const std::map<std::string, NormalForm> forms = {{"NFC", NormalForm::nfc},
                                                           {"NFD", NormalForm::nfd},
                                                           {"NFKC", NormalForm::nfkc},
@@ -83,14 +113,19 @@ Status add_normalizer(const json& step, std::vector<NormalizerStep>& out) {
   fields.ignore("type");
   if (const auto form = forms.find(type); form != forms.end()) {
     out.emplace_back(form->second);
+    SS_RETURN_IF_ERROR(growth.by(form_growth(form->second)));
     return fields.finish();
   }
   if (type == "Prepend") {
-    out.emplace_back(PrependText{fields.required_text("prepend")});
+    PrependText prepend{fields.required_text("prepend")};
+    if (prepend.text.size() > prepend_bytes_max)
+      fields.fail("has a \"prepend\" of more than 1 KiB");
+    out.emplace_back(std::move(prepend));
     return fields.finish();
   }
   if (type == "Replace") {
     SS_ASSIGN(ReplaceText replace, read_replace(step, "normalizer Replace"));
+    SS_RETURN_IF_ERROR(growth.by(replace));
     out.emplace_back(std::move(replace));
     return {};
   }
@@ -188,13 +223,14 @@ Status add_pre_tokenizer(const json& step, PreTokenizer& out) {
 
 // -- Decoder --------------------------------------------------------------------------------------
 
-Status add_decoder(const json& step, std::vector<DecoderStep>& out) {
+Status add_decoder(const json& step, std::vector<DecoderStep>& out, Growth& growth) {
   const std::string type = type_of(step);
   JsonFields fields(step, "decoder " + type);
   fields.ignore("type");
   if (type == "ByteLevel") {
     for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
     out.emplace_back(ByteLevelDecoder{});
+    SS_RETURN_IF_ERROR(growth.by(invalid_growth));
   } else if (type == "ByteFallback") {
     out.emplace_back(ByteFallbackDecoder{});
   } else if (type == "Fuse") {
@@ -211,6 +247,7 @@ Status add_decoder(const json& step, std::vector<DecoderStep>& out) {
     out.emplace_back(MetaspaceDecoder{mark, read_prepend(fields) != MetaspaceStep::never});
   } else if (type == "Replace") {
     SS_ASSIGN(ReplaceText replace, read_replace(step, "decoder Replace"));
+    SS_RETURN_IF_ERROR(growth.by(replace));
     out.emplace_back(std::move(replace));
     return {};
   } else {
@@ -223,8 +260,10 @@ Status add_decoder(const json& step, std::vector<DecoderStep>& out) {
 
 Result<std::vector<NormalizerStep>> read_normalizer(const json& value) {
   std::vector<NormalizerStep> out;
-  SS_RETURN_IF_ERROR(for_each_step(value, "normalizer", "normalizers",
-                                   [&](const json& step) { return add_normalizer(step, out); }));
+  Growth growth("normalizer");
+  SS_RETURN_IF_ERROR(for_each_step(value, "normalizer", "normalizers", [&](const json& step) {
+    return add_normalizer(step, out, growth);
+  }));
   return out;
 }
 
@@ -237,8 +276,10 @@ Result<PreTokenizer> read_pre_tokenizer(const json& value) {
 
 Result<std::vector<DecoderStep>> read_decoder(const json& value) {
   std::vector<DecoderStep> out;
-  SS_RETURN_IF_ERROR(for_each_step(value, "decoder", "decoders",
-                                   [&](const json& step) { return add_decoder(step, out); }));
+  Growth growth("decoder");
+  SS_RETURN_IF_ERROR(for_each_step(value, "decoder", "decoders", [&](const json& step) {
+    return add_decoder(step, out, growth);
+  }));
   return out;
 }
 

@@ -15,6 +15,8 @@ using nlohmann::json;
 namespace {
 
 constexpr size_t file_bytes_max = 256 << 20;
+constexpr size_t added_bytes_max = 64 << 10;       // of an added token
+constexpr size_t normalized_bytes_max = 64 << 20;  // of all
 
 /// The tokens that a template puts around a text.
 struct Around {
@@ -98,16 +100,22 @@ bool holds_spaces(const AddedToken& token) {
          (token.lstrip && letter(token.content.front()));
 }
 
-void set_added_tokens(std::vector<AddedToken> added, TokenizerJson& out) {
+Status set_added_tokens(std::vector<AddedToken> added, TokenizerJson& out) {
   out.special.assign(out.tokens.size(), false);
   std::vector<AddedToken> raw, normalized;
   std::vector<std::string> raw_texts, normalized_texts;
   PatternScratch scratch;
+  size_t normalized_bytes = 0;
   for (AddedToken& token : added) {
+    if (token.content.size() > added_bytes_max)
+      return {Code::bad_data, "an added token has more than 64 KiB"};
     if (token.special) out.special[static_cast<size_t>(token.id)] = true;
     if (holds_spaces(token)) out.token_has_spaces = true;
     if (token.normalized) {
       normalized_texts.push_back(normalize(out.normalizer, token.content, false, scratch));
+      normalized_bytes += normalized_texts.back().size();
+      if (normalized_bytes > normalized_bytes_max)
+        return {Code::bad_data, "its added tokens have more than 64 MiB after the normalizer"};
       normalized.push_back(std::move(token));
     } else {
       raw_texts.push_back(token.content);
@@ -116,6 +124,7 @@ void set_added_tokens(std::vector<AddedToken> added, TokenizerJson& out) {
   }
   out.raw_tokens = AddedTokenFinder(std::move(raw), raw_texts);
   out.normalized_tokens = AddedTokenFinder(std::move(normalized), normalized_texts);
+  return {};
 }
 
 }  // namespace
@@ -147,7 +156,7 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   out.model = std::move(read.model);
   out.tokens = std::move(read.tokens);
   set_bos_and_eos(around, read.added, out);
-  set_added_tokens(std::move(read.added), out);
+  SS_RETURN_IF_ERROR(set_added_tokens(std::move(read.added), out));
   return out;
 }
 

@@ -53,8 +53,15 @@ std::vector<std::string> fuzz_seeds() {
       R"("invert":false},{"type":"ByteLevel","add_prefix_space":true,"use_regex":false}]})";
   const std::string spaces =
       R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":true})";
-  return {small_model(bpe_model), small_model(unigram_model),
-          small_model(bpe_model, charsmap(256, 0, "x")), tokenizer_json(split, R"({"type":"NFC"})"),
+  std::string doubled;  // 2^6 times as long; one more step is refused
+  for (int i = 0; i < 6; ++i)
+    doubled +=
+        std::string(i ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  return {small_model(bpe_model),
+          small_model(unigram_model),
+          small_model(bpe_model, charsmap(256, 0, "x")),
+          tokenizer_json(split, R"({"type":"NFC"})"),
           tokenizer_json(spaces, R"({"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":)"
-                                 R"("Replace","pattern":{"String":"a"},"content":"b"}]})")};
+                                 R"("Replace","pattern":{"String":"a"},"content":"b"}]})"),
+          tokenizer_json(spaces, R"({"type":"Sequence","normalizers":[)" + doubled + "]}")};
 }

@@ -322,6 +322,44 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
   CHECK(Tokenizer::from_bytes("", "tokenizer.json").status().code() == Code::bad_data);
 }
 
+TEST_CASE("tokenizer.json: steps that would make a text longer without end are refused") {
+  const auto steps = [](size_t count, const json& pattern, const std::string& by) {
+    json list = json::array();
+    for (size_t i = 0; i < count; ++i)
+      list.push_back({{"type", "Replace"}, {"pattern", pattern}, {"content", by}});
+    return list;
+  };
+  const auto says = [](const std::string& part, const json& list) {
+    json document = small();
+    const bool normalizer = part == "normalizer";
+    document[part] = {{"type", "Sequence"}, {normalizer ? "normalizers" : "decoders", list}};
+    document["added_tokens"].push_back({{"id", 258}, {"content", "<aa>"}, {"normalized", true}});
+    const auto tokenizer = load(document);
+    if (!tokenizer.ok()) return tokenizer.status().message();
+    (void)tokenizer->decode(tokenizer->encode("aaaa"));
+    return std::string();
+  };
+  const json a = {{"String", "a"}}, any = {{"Regex", "[a-z]"}}, space = {{"String", " "}};
+  for (const char* part : {"normalizer", "decoder"}) {
+    const std::string refused = std::string(part) + " may make a text more than 64 times as long";
+    CHECK(says(part, steps(64, a, "aa")).find(refused) != std::string::npos);
+    CHECK(says(part, steps(64, any, "aa")).find(refused) != std::string::npos);
+    CHECK(says(part, steps(1, a, std::string(65, 'a'))).find(refused) != std::string::npos);
+    CHECK(says(part, steps(6, a, "aa")).empty());
+    CHECK(says(part, steps(64, {{"String", "aa"}}, "aa")).empty());
+  }
+  json used = steps(1, space, "\xE2\x96\x81");
+  used.push_back({{"type", "NFKC"}});
+  CHECK(says("normalizer", used).empty());
+  used.push_back({{"type", "NFKC"}});
+  CHECK_FALSE(says("normalizer", used).empty());
+  CHECK(says("normalizer", {{{"type", "Prepend"}, {"prepend", std::string(2'000, 'a')}}})
+            .find("1 KiB") != std::string::npos);
+  json document = small();
+  document["added_tokens"].push_back({{"id", 258}, {"content", std::string(100'000, 'a')}});
+  CHECK(load(document).status().message().find("64 KiB") != std::string::npos);
+}
+
 TEST_CASE("tokenizer.json: a pattern that needs too much time ends, and the text is kept") {
   json document = small();
   document["pre_tokenizer"] = {
