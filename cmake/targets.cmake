@@ -39,7 +39,8 @@ function(simplescale_room name)
   simplescale_layer(${name} FOLDERS runtime/${name} ${ARGN})
 endfunction()
 
-simplescale_room(base LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::xxhash rt)
+simplescale_room(base LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::xxhash rt
+  PRIVATE_LINK PkgConfig::tomlplusplus)
 simplescale_room(training LINK base)
 simplescale_room(run LINK base)
 simplescale_room(observe LINK base PkgConfig::tomlplusplus)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
 
@@ -25,9 +26,9 @@ std::vector<json> events_from(const RunFolder& run, int64_t from) {
   std::string line;
   if (from > 0) {
     file.seekg(from - 1);
-    std::getline(file, line);  // skips to the next beginning of a line
+    next_line(file, line);  // skips to the next beginning of a line
   }
-  while (std::getline(file, line)) {
+  while (next_line(file, line)) {
     json event = parse_json(line);
     if (event.is_object()) list.push_back(std::move(event));
   }

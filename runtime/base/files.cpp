@@ -9,11 +9,14 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/write_whole.hpp"
 
 namespace simplescale {
 
 namespace {
+
+constexpr size_t kTextBytesMax = size_t{256} << 20;
 
 Status sync_path(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -27,6 +30,10 @@ Status sync_path(const std::string& path) {
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
+  return read_text(path, kTextBytesMax);
+}
+
+Result<std::string> read_text(const std::string& path, size_t bytes_max) {
   // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
@@ -38,10 +45,16 @@ Result<std::string> read_text(const std::string& path) {
   std::string text;
   std::array<char, 16 << 10> chunk;
   ssize_t got = 0;
-  while ((got = ::read(fd, chunk.data(), chunk.size())) > 0 || (got < 0 && errno == EINTR))
+  bool large = info.st_size > 0 && static_cast<size_t>(info.st_size) > bytes_max;
+  while (!large &&
+         ((got = ::read(fd, chunk.data(), chunk.size())) > 0 || (got < 0 && errno == EINTR))) {
     if (got > 0) text.append(chunk.data(), static_cast<size_t>(got));
+    large = text.size() > bytes_max;
+  }
   const int error = got < 0 ? errno : 0;
   ::close(fd);
+  if (large)
+    return Status(Code::bad_data, path + " has more than " + std::to_string(bytes_max) + " bytes");
   if (error != 0) return system_error("cannot read", path, error);
   return text;
 }
@@ -50,6 +63,27 @@ std::ifstream open_lines(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored) ? std::ifstream(path, std::ios::binary)
                                                          : std::ifstream();
+}
+
+bool next_line(std::istream& file, std::string& line, size_t bytes_max) {
+  line.clear();
+  if (!file.good()) {
+    file.setstate(std::ios::failbit);
+    return false;
+  }
+  std::streambuf& from = *file.rdbuf();
+  for (int c = from.sbumpc(); c != '\n'; c = from.sbumpc()) {
+    if (c == std::streambuf::traits_type::eof()) {
+      file.setstate(line.empty() ? std::ios::eofbit | std::ios::failbit : std::ios::eofbit);
+      return !line.empty();
+    }
+    if (line.size() == bytes_max) {
+      file.setstate(std::ios::failbit);
+      return false;
+    }
+    line += static_cast<char>(c);
+  }
+  return true;
 }
 
 Status publish_file(const std::string& temporary, const std::string& path) {

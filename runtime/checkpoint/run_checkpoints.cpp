@@ -1,9 +1,10 @@
 #include "runtime/checkpoint/run_checkpoints.hpp"
 
-#include <toml++/toml.h>
 #include <filesystem>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/parse_toml.hpp"
 #include "runtime/base/process.hpp"
 
 namespace simplescale {
@@ -41,12 +42,10 @@ Result<Owner> read_owner(const std::string& path) {
 }  // namespace
 
 std::string checkpoints_of(const RunFolder& run) {
-  try {
-    const auto text = read_text(run.config());
-    const toml::table config = toml::parse(text.ok() ? *text : "");
-    const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
+  const auto text = read_text(run.config(), kTomlBytesMax);
+  if (const auto config = parse_toml(text.ok() ? *text : "", run.config()); config.ok()) {
+    const std::string folder = (*config)["checkpoint"]["folder"].value_or(std::string());
     if (fs::path(folder).is_absolute()) return folder;
-  } catch (const toml::parse_error&) {  // missing or damaged
   }
   return run.path + "/checkpoints";
 }
@@ -54,7 +53,7 @@ std::string checkpoints_of(const RunFolder& run) {
 Status check_never_saved(const RunFolder& run, const std::string& folder) {
   const std::string path = run.path + "/events.jsonl";
   std::ifstream events = open_lines(path);
-  for (std::string line; std::getline(events, line);)
+  for (std::string line; next_line(events, line);)
     if (line.find("\"checkpoint_saved\"") != std::string::npos)
       return Status(Code::io, folder + ": there is no checkpoint, but " + path +
                                   " names one that was saved: is its file system mounted? To begin "

@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/verify_run.hpp"
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,8 +9,10 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/parse_toml.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/metrics_lines.hpp"
@@ -63,7 +64,7 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
   if (!file.is_open()) return std::nullopt;
   std::string text;
   size_t line = 0;
-  while (std::getline(file, text)) {
+  while (next_line(file, text)) {
     ++line;
     const std::string at = "line " + std::to_string(line) + ": ";
     const json value = parse_json(text);
@@ -82,6 +83,7 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
     else
       visit(value, line);
   }
+  if (!file.eof()) section.problem("line " + std::to_string(line + 1) + ": it is too long");
   return line;
 }
 
@@ -324,16 +326,14 @@ Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& tr
   int64_t global_batch = 0;
   bool ledger = true;
   SkippedSamples skipped;
-  try {
-    const auto text = read_text(config_path);
-    const toml::table config = toml::parse(text.ok() ? *text : "");
-    global_batch = config["train"]["global_batch_size"].value_or(int64_t{0});
-    ledger = config["data"]["ledger"].value_or(true);
-    SS_ASSIGN(skipped, SkippedSamples::parse(config["data"]["skip_samples"].value_or("")));
-  } catch (const toml::parse_error& e) {
+  const auto text = read_text(config_path, kTomlBytesMax);
+  if (const auto config = parse_toml(text.ok() ? *text : "", "config.toml"); config.ok()) {
+    global_batch = (*config)["train"]["global_batch_size"].value_or(int64_t{0});
+    ledger = (*config)["data"]["ledger"].value_or(true);
+    SS_ASSIGN(skipped, SkippedSamples::parse((*config)["data"]["skip_samples"].value_or("")));
+  } else {
     report.ok = false;
-    report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
-                           std::string(e.description()));
+    report.lines.push_back(config.status().message());
   }
   const NewestCheckpoint newest = verify_checkpoints(checkpoints_of({run}), report);
   const Generations generations = verify_events(run, report);

@@ -1,7 +1,5 @@
 // Loads files, the files that they inherit, and overrides into a Config. The schema checks every
 // value.
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,6 +10,7 @@
 #include <sstream>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/parse_toml.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
@@ -23,7 +22,6 @@ namespace fs = std::filesystem;
 using schema::Key;
 using schema::Ref;
 
-constexpr uintmax_t file_bytes_max = 1 << 20;
 constexpr size_t inheritance_max = 16;  // files
 constexpr const char* kCommandLine = "command line";
 
@@ -328,7 +326,7 @@ Result<std::string> read_text(const std::string& path, const std::string& where)
   const auto size = fs::file_size(path, error);
   if (error) return bad(where, "cannot read " + path + ": " + error.message());
   if (!fs::is_regular_file(path, error)) return bad(where, path + " is not a file");
-  if (size > file_bytes_max)
+  if (size > kTomlBytesMax)
     return bad(where,
                path + " is too large for a config: it has " + std::to_string(size) + " bytes");
   std::ifstream in(path, std::ios::binary);
@@ -345,14 +343,12 @@ Status apply_base(const toml::node& node, const std::string& file, std::vector<f
 /// find cycles.
 void apply_text(const std::string& text, const std::string& file, std::vector<fs::path> open,
                 CheckedConfig& checked) {
-  toml::table root;
-  try {
-    root = toml::parse(text, file);
-  } catch (const toml::parse_error& error) {
-    checked.complete = passed(bad(at_line(file, error.source()), std::string(error.description())),
-                              checked.problems);
+  const auto parsed = parse_toml(text, file);
+  if (!parsed.ok()) {
+    checked.complete = passed(parsed.status(), checked.problems);
     return;
   }
+  const toml::table& root = *parsed;
   if (const toml::node* node = root.get("base"))
     if (!passed(apply_base(*node, file, std::move(open), checked), checked.problems))
       checked.complete = false;
@@ -408,10 +404,7 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
   if (bare) {
     table.insert("v", value);
   } else {
-    try {
-      table = toml::parse("v = " + value);
-    } catch (const toml::parse_error&) {
-    }
+    if (auto parsed = parse_toml("v = " + value, where); parsed.ok()) table = parsed.take();
     if (table.size() != 1 || !table.contains("v"))
       return bad(where, key->full_name() + " must be " + schema::expected(*key));
   }

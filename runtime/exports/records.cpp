@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
 
@@ -73,8 +74,9 @@ bool LineFollower::next(std::string& line) {
   if (!file_.is_open()) return false;
   file_.clear();
   std::string text;
-  if (!std::getline(file_, text)) return false;
+  if (!next_line(file_, text)) return false;
   partial_ += text;
+  if (partial_.size() > kTextLineMax) partial_.clear();
   if (file_.eof()) return false;  // the line is not complete yet
   line = std::move(partial_);
   partial_.clear();

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/exports/append_file.hpp"
 #include "runtime/exports/checksum.hpp"
@@ -165,7 +166,7 @@ Result<std::unique_ptr<MetricsSink>> open_tensorboard(const std::string& folder)
   std::ranges::sort(names);
   std::optional<Position> position;
   for (auto name = names.rbegin(); name != names.rend() && !position; ++name) {
-    SS_ASSIGN(const std::string text, read_text(folder + "/" + *name));
+    SS_ASSIGN(const std::string text, read_text(folder + "/" + *name, SIZE_MAX));
     position = tensorboard::last_position(text);
   }
   // Readers read the files in the order of their names and never return to an earlier one.

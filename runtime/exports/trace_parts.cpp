@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -158,7 +159,7 @@ Result<TracePart> read_trace_part(const std::string& path) {
   if (!file.is_open()) return Status(Code::not_found, "cannot read " + path);
   TracePart part;
   size_t number = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; next_line(file, line);) {
     const bool first = ++number == 1;
     if (Status status = read_line(line, first, part); !status.ok())
       return status.in(path + ":" + std::to_string(number));

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/process.hpp"
@@ -105,7 +106,7 @@ class Wandb : public MetricsSink {
   Status begin(std::optional<uint64_t> before) {
     std::string old;
     if (fs::exists(path_)) {
-      SS_ASSIGN(old, read_text(path_));
+      SS_ASSIGN(old, read_text(path_, SIZE_MAX));
     }
     std::vector<std::string> kept;
     position_ = std::nullopt;

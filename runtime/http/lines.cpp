@@ -1,9 +1,11 @@
 #include "runtime/http/lines.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <tuple>
 #include <utility>
+
+#include "runtime/base/bounded_read.hpp"
+#include "runtime/base/files.hpp"
 
 namespace simplescale {
 
@@ -12,13 +14,16 @@ namespace {
 constexpr size_t kBytesMax = 1 << 20;
 constexpr size_t kSpreadLinesMax = 2500;
 
+size_t size_of(std::ifstream& file) {
+  return static_cast<size_t>(std::max<std::streamoff>(0, file.seekg(0, std::ios::end).tellg()));
+}
+
 /// Offset of the first line that begins at `at` or later; `size` without one.
 size_t line_from(std::ifstream& file, size_t at, size_t size) {
   if (at == 0 || at >= size) return std::min(at, size);
   file.seekg(static_cast<std::streamoff>(at - 1));
   std::string rest;
-  std::getline(file, rest);
-  return file.eof() ? size : at + rest.size();
+  return next_line(file, rest) && !file.eof() ? at + rest.size() : size;
 }
 
 /// About `count` complete lines, spread evenly over the bytes of a file, and the offset behind the
@@ -30,8 +35,7 @@ std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, si
     const size_t at = line_from(file, std::max(next, i * size / count), size);
     if (at >= size) break;
     file.seekg(static_cast<std::streamoff>(at));
-    std::getline(file, line);
-    if (file.eof()) break;
+    if (!next_line(file, line) || file.eof()) break;
     next = at + line.size() + 1;
     text += line + "\n";
   }
@@ -42,8 +46,8 @@ std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, si
 }  // namespace
 
 FileLines read_lines(const std::string& path, LineRange range) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const auto size = file ? static_cast<size_t>(std::max<std::streamoff>(0, file.tellg())) : 0;
+  std::ifstream file = open_lines(path);
+  const size_t size = file.is_open() ? size_of(file) : 0;
   FileLines lines;
   size_t after = 0;
   if (range.spread > 0) {

@@ -1,10 +1,10 @@
 #include "runtime/observe/log_rules.hpp"
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <set>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/parse_toml.hpp"
 
 namespace simplescale {
 
@@ -57,26 +57,20 @@ bool LogRule::matches(const std::string& line) const {
 
 Result<LogRules> LogRules::parse(std::string_view text, const std::string& file) {
   LogRules rules;
-  try {
-    const toml::table page = toml::parse(text, file);
-    const toml::array* list = page["rule"].as_array();
-    if (!list || page.size() != 1)
+  SS_ASSIGN(const toml::table page, parse_toml(text, file));
+  const toml::array* list = page["rule"].as_array();
+  if (!list || page.size() != 1)
+    return Status(Code::bad_config, file + ": must hold [[rule]] tables and nothing else");
+  for (const auto& item : *list) {
+    const toml::table* table = item.as_table();
+    if (!table)
       return Status(Code::bad_config, file + ": must hold [[rule]] tables and nothing else");
-    for (const auto& item : *list) {
-      const toml::table* table = item.as_table();
-      if (!table)
-        return Status(Code::bad_config, file + ": must hold [[rule]] tables and nothing else");
-      auto rule = read_rule(*table);
-      if (!rule.ok())
-        return Status(Code::bad_config, file + ":" + std::to_string(table->source().begin.line) +
-                                            ": rule '" +
-                                            (*table)["name"].value_or(std::string("?")) +
-                                            "': " + rule.status().message());
-      rules.rules_.push_back(rule.take());
-    }
-  } catch (const toml::parse_error& error) {
-    return Status(Code::bad_config, file + ":" + std::to_string(error.source().begin.line) + ": " +
-                                        std::string(error.description()));
+    auto rule = read_rule(*table);
+    if (!rule.ok())
+      return Status(Code::bad_config, file + ":" + std::to_string(table->source().begin.line) +
+                                          ": rule '" + (*table)["name"].value_or(std::string("?")) +
+                                          "': " + rule.status().message());
+    rules.rules_.push_back(rule.take());
   }
   return rules;
 }

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -136,6 +137,11 @@ class GpuNetwork(Case):
         self.assertFalse((self.folder / "run/control").exists())
 
 
+def few_bytes():
+    """Called in a child process: what needs more memory than any command should ends there."""
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+
+
 class Terminal(Case):
     HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\x85\r\x08\x7f\x00end"
 
@@ -186,6 +192,41 @@ class Terminal(Case):
                           *(["console", run, "-c", what] for what in ("events", "why"))):
                 done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
                 self.assertIn(done.returncode, range(128), words)
+
+    def assert_ends(self, words):
+        """The command neither crashes nor hangs, nor needs much memory."""
+        done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60, preexec_fn=few_bytes)
+        self.assertIn(done.returncode, set(range(128)) - {70}, (words, done.stderr[-300:]))
+
+    def test_no_command_is_ended_by_a_deep_config_in_a_folder_of_somebody_else(self):
+        """Nested tables are freed recursively: 500,000 levels overflowed the stack."""
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        deep = "a." * 500_000 + "a"
+        for text in (f"{deep} = 1\n", f"[{deep}]\nb = 1\n", f"v = {{ {deep} = 1 }}\n"):
+            (run / "config.toml").write_text(text)
+            for words in (["status", run], ["runs", self.folder], ["verify", run], ["digest", run], ["plot", run, "-o", self.folder / "p.svg"],
+                          ["console", run, "-c", "why"], ["config", "validate", run / "config.toml"]):
+                self.assert_ends(words)
+
+    def test_no_command_reads_a_huge_file_into_memory_in_a_folder_of_somebody_else(self):
+        """A file with a hole of 1 TB takes no space on the disk."""
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        (run / "traces/t").mkdir(parents=True)
+        for file in ("events.jsonl", "metrics.jsonl", "ledger.jsonl", "health.jsonl", "config.toml", "control/status.json", "control/key",
+                     "control/http.json", "control/supervisor.json", "control/manifest.json", "control/end.json", "traces/t/n0.jsonl",
+                     "checkpoints/step-00000000/manifest.json"):
+            with (run / file).open("ab") as whole:
+                whole.truncate(1 << 40)
+        for words in (["status", run], ["runs", self.folder], ["verify", run], ["digest", run], ["plot", run, "-o", self.folder / "p.svg"], ["trace", run],
+                      ["report", run, "-o", self.folder / "r.html"], *(["console", run, "-c", what] for what in ("status", "events", "why"))):
+            self.assert_ends(words)
+
+    def test_plot_ends_for_values_that_are_wider_apart_than_marks(self):
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        rows = [json.loads(line) | {"loss": 1e16 + 2 * (i % 2)} for i, line in enumerate((run / "metrics.jsonl").read_text().splitlines())]
+        (run / "events.jsonl").unlink()  # its validation losses would widen the axis
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.assert_ends(["plot", run, "-o", run / "plot.svg"])
 
     def spoiled(self, value):
         """The document with hostile bytes in each text that is not a time or a state of the run."""

@@ -9,7 +9,9 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <sstream>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/write_whole.hpp"
 
@@ -33,6 +35,42 @@ TEST_CASE("files: written text is read back; a missing file is told from one tha
         pipe + " is not a file");  // opening it does not block
   CHECK(read_text("/dev/zero").status().code() == Code::bad_data);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("files: a file or a line that is larger than the bound is not read into memory") {
+  const auto folder = std::filesystem::temp_directory_path() / ("simplescale-files-" + unique_id());
+  std::filesystem::create_directories(folder);
+  const std::string file = folder / "text";
+  REQUIRE(write_file_atomic(file, "").ok());
+  REQUIRE(truncate(file.c_str(), off_t{1} << 40) == 0);  // a hole, without blocks on the disk
+  CHECK(read_text(file).status().code() == Code::bad_data);
+  std::string line;
+  std::ifstream hole = open_lines(file);
+  CHECK_FALSE(next_line(hole, line));
+  CHECK_FALSE(hole.eof());
+  CHECK_FALSE(next_line(hole, line));
+  REQUIRE(write_file_atomic(file, "12345").ok());
+  CHECK(*read_text(file, 5) == "12345");
+  CHECK(read_text(file, 4).status().code() == Code::bad_data);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("files: next_line() reads what std::getline() reads, up to a line that is too long") {
+  for (const std::string text : {"", "\n", "a", "a\n", "a\n\nb", "\n\n", "abcd\nab\n"}) {
+    std::istringstream ours(text), theirs(text);
+    std::string our_line, their_line;
+    for (int i = 0; i < 5; ++i) {
+      const bool more = static_cast<bool>(std::getline(theirs, their_line));
+      REQUIRE(next_line(ours, our_line, 4) == more);
+      CHECK(ours.eof() == theirs.eof());
+      if (more) CHECK(our_line == their_line);
+    }
+  }
+  std::istringstream too_long("ab\nabcde\nab\n");
+  std::string line;
+  CHECK(next_line(too_long, line, 4));
+  CHECK_FALSE(next_line(too_long, line, 4));
+  CHECK_FALSE(too_long.eof());
 }
 
 TEST_CASE("files: write_whole() counts what is written before an error, and goes on there") {

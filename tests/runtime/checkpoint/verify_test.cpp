@@ -214,7 +214,7 @@ TEST_CASE("verify: all damaged checkpoints and missing files are named") {
        {"ledger.jsonl is missing", "metrics.jsonl is missing", "events.jsonl is missing"})
     CHECK_HAS(verified->text, name);
   spew(empty / "config.toml", "[train\n");
-  CHECK_HAS(verify_command(empty.path())->text, "config.toml: line 1");
+  CHECK_HAS(verify_command(empty.path())->text, "config.toml:1: ");
 }
 
 TEST_CASE("verify: the ledger tells what was seen of each source, and the checkpoint agrees") {
