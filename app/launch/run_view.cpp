@@ -79,14 +79,18 @@ void RunView::update() {
   show_page();
 }
 
-/// Prints the address of the run's page, once the supervisor of this start serves it.
+/// Prints the address of the run's page on a terminal, once the supervisor of this start serves it.
 void RunView::show_page() {
   if (page_shown_ || last_step_ == 0) return;
   page_shown_ = true;
   const auto text = read_text(run_.http());
   const json where = text.ok() ? parse_json(*text) : json();
-  if (where.is_object() && where.contains("url") && where["url"].is_string())
-    line_.print_line("the run's page: " + where["url"].get<std::string>());
+  if (!where.is_object() || !where.contains("url") || !where["url"].is_string()) return;
+  // The address has the token, and other users may read a log (in Slurm RUN/logs/slurm-JOB.out).
+  line_.print_line("the run's page: " +
+                   (line_.terminal()
+                        ? where["url"].get<std::string>()
+                        : command_line({"status", shown_path(run_.path)}) + " shows its address"));
 }
 
 /// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.

@@ -41,8 +41,8 @@ int run_http_process(const HttpProcessOptions& o) {
   if (!server.ok()) return report_status(server.status());
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  const nlohmann::json where = {{"url", (*server)->url() + "?token=" + *token},
-                                {"token", *token},
+  const nlohmann::json where = {{"url", (*server)->url() + "?token=" + (*server)->token()},
+                                {"token", (*server)->token()},
                                 {"host", host},
                                 {"epoch", o.epoch}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())

@@ -66,9 +66,13 @@ Result<std::string> page_token(const RunFolder& run) {
     if (page.is_object() && page.contains("token") && page["token"].is_string())
       if (std::string token = page["token"]; is_token(token)) return token;
   }
+  return new_page_token();
+}
+
+Result<std::string> new_page_token() {
   unsigned char random[kTokenDigits / 2];
   if (getrandom(random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-    return system_error("cannot make a token for", run.http(), errno);
+    return system_error("cannot make", "a token for the page", errno);
   std::string token;
   for (const unsigned char byte : random) {
     token += "0123456789abcdef"[byte >> 4];

@@ -23,5 +23,7 @@ bool has_token(const std::string& authorization, const std::string& parameter,
 /// The token of a run's page, 32 hex digits: that of control/http.json if the file is trusted, so
 /// that addresses stay valid when the supervisor changes; otherwise a random one. io.
 Result<std::string> page_token(const RunFolder& run);
+/// A random token. io.
+Result<std::string> new_page_token();
 
 }  // namespace simplescale

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kConnectionsMax = 96;  // the process may open 128 files
 constexpr size_t kRequestBytesMax = 8 << 10;
+constexpr int kAcceptsMax = 8;  // in a round: the accepted ones come first
 constexpr size_t kWorkers = 4;  // the file system may be slow
 constexpr std::chrono::seconds kRequestTime{5}, kAnswerTime{10};
 constexpr int kLookMs = 200;  // how often deadlines are checked
@@ -155,11 +156,12 @@ void HttpConnections::run() {
 
 void HttpConnections::accept_all() {
   static uint64_t ids = 0;
-  while (make_room()) {
+  for (int i = 0; i < kAcceptsMax && make_room(); ++i) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
     connections_.push_back(std::make_unique<Connection>(fd));
     connections_.back()->id = ++ids;
+    if (!read(*connections_.back())) connections_.pop_back();  // a request is often there already
   }
 }
 

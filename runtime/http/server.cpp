@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
+#include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/http/access.hpp"
@@ -32,9 +35,10 @@ json status_of(const RunFolder& run) {
 
 /// The last complete line of a file as JSON; null without one.
 json last_line(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const auto size = static_cast<size_t>(std::max<std::streamoff>(0, file.tellg()));
+  std::ifstream file = open_lines(path);
+  if (!file.is_open()) return {};
+  const auto size =
+      static_cast<size_t>(std::max<std::streamoff>(0, file.seekg(0, std::ios::end).tellg()));
   std::string text(std::min<size_t>(size, 4096), '\0');
   file.seekg(static_cast<std::streamoff>(size - text.size()));
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -123,6 +127,7 @@ void add_errors(httplib::Server& server) {
   });
 }
 
+/// The options outlive the server.
 void add_routes(httplib::Server& server, const HttpOptions& options) {
   const RunFolder& run = options.run;
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
@@ -171,7 +176,7 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
        {"Referrer-Policy", "no-referrer"}});  // the page's address has the token
   char machine[256] = "";
   gethostname(machine, sizeof machine - 1);
-  server.set_pre_routing_handler([options, machine = std::string(machine)](
+  server.set_pre_routing_handler([&options, machine = std::string(machine)](
                                      const httplib::Request& request, httplib::Response& response) {
     return refuse(options, machine, request, response)
                ? httplib::Server::HandlerResponse::Handled
@@ -208,10 +213,20 @@ class TextStream : public httplib::Stream {
   size_t read_ = 0;
 };
 
+/// Removes the headers Range: with many ranges the answer has many times the bytes of the page.
+void drop_ranges(std::string& request) {
+  constexpr std::string_view name = "\nrange:";
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  for (auto found = std::ranges::search(request, name, same); !found.empty();
+       found = std::ranges::search(request, name, same))
+    request.erase(found.begin(), std::find(found.begin() + 1, request.end(), '\n'));
+}
+
 /// Parses requests and finds their answers, by httplib. HttpConnections reads and writes them.
 class Router : public httplib::Server {
  public:
-  std::string answer(const std::string& request) {
+  std::string answer(std::string request) {
+    drop_ranges(request);
     TextStream stream(request);
     bool closed = false;
     process_request(stream, true, closed, nullptr);
@@ -222,6 +237,7 @@ class Router : public httplib::Server {
 }  // namespace
 
 struct HttpServer::Parts {
+  HttpOptions options;
   Router router;
   std::unique_ptr<HttpConnections> connections;  // destroyed first: it calls the router
 };
@@ -229,14 +245,17 @@ struct HttpServer::Parts {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options) {
   std::unique_ptr<HttpServer> http(new HttpServer);
   http->parts_ = std::make_unique<Parts>();
+  http->parts_->options = options;
   Router& router = http->parts_->router;
   router.set_payload_max_length(0);
   add_errors(router);
-  add_routes(router, options);
+  add_routes(router, http->parts_->options);
   const auto answer = [&router](const std::string& request) { return router.answer(request); };
   auto connections = HttpConnections::listen(options.host, options.port, answer);
   if (!connections.ok() && options.port != 0) {
-    log::warn("http: port {} is taken; using another", options.port);
+    log::warn("http: port {} is taken; using another, with a new token", options.port);
+    // Whoever has the port gets the old token with the next request of a bookmark.
+    SS_ASSIGN(http->parts_->options.token, new_page_token());
     connections = HttpConnections::listen(options.host, 0, answer);
   }
   if (!connections.ok())
@@ -252,5 +271,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
 }
 
 HttpServer::~HttpServer() = default;
+
+const std::string& HttpServer::token() const {
+  return parts_->options.token;
+}
 
 }  // namespace simplescale

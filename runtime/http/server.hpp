@@ -17,7 +17,7 @@ namespace simplescale {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 0;  // if it is taken: another free port
+  int port = 0;  // if it is taken: another free port, and a new token
   RunFolder run;
   std::string checkpoints;  // the folder of the run's checkpoints
   std::string token;        // that every request but /healthz needs (access.hpp)
@@ -31,6 +31,8 @@ class HttpServer {
   ~HttpServer();
   /// The server's address, without the token.
   const std::string& url() const { return url_; }
+  /// That of the options, unless their port was taken.
+  const std::string& token() const;
 
  private:
   HttpServer() = default;

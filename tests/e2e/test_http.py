@@ -63,6 +63,29 @@ class Http(Case):
         self.assertIn("trains already", said)
         self.stop(process)
 
+    def test_the_token_is_in_no_file_that_others_read_and_in_no_output(self):
+        run, process = self.begin()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+        self.assertRegex(said, r"the run's page: \S*simplescale status run shows its address")
+        holders = [p for p in run.rglob("*") if p.is_file() and self.token.encode() in p.read_bytes()]
+        self.assertEqual(holders, [run / "control/http.json"])
+        self.assertNotIn(self.token, said)
+
+    def test_a_port_that_somebody_else_has_taken_learns_no_valid_token(self):
+        """A bookmark sends its token to whoever has the port now."""
+        folder = large_run(self.folder / "small", nodes=2, trainers=1, group_nodes=1, steps=50)
+        with self.serve(folder, self.port):
+            self.assertEqual(self.get("/status")[0], 200)
+        old = self.token
+        with self.serve(folder, self.port):  # the same port: the token stays
+            self.assertEqual(self.token, old)
+        with socket.create_server(("127.0.0.1", self.port)) as taken, self.serve(folder, self.port):
+            self.assertNotEqual(self.port, taken.getsockname()[1])
+            self.assertNotEqual(self.token, old)
+            self.assertEqual(self.get("/status")[0], 200)
+            self.assertEqual(self.get("/status", headers={"Authorization": f"Bearer {old}"})[0], 401)
+
     def test_gpus_are_shown_in_health_and_metrics(self):
         fake = BIN.parent / "fake_nvml"  # tests/runtime/observe/programs/fake_nvml.cpp
         if not fake.exists():
@@ -237,12 +260,22 @@ class Http(Case):
             self.assertLess(len(steps("?spread=99999999999999999999")[0]), 3000)
             self.assertEqual(self.get("/events.jsonl?spread=10")[:2], (200, ""))
 
-    @contextlib.contextmanager
-    def serve(self, folder):
-        """Serves a folder that no run writes to."""
-        process = subprocess.Popen([PROGRAM, "http", f"--run={folder}", "--host=127.0.0.1", "--port=0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def inode(self, folder):
+        """Changes with each server that has begun: it replaces the file."""
         try:
-            self.port = urllib.parse.urlsplit(self.wait_for(lambda: self.where(folder), "HTTP")["url"]).port
+            return (folder / "control/http.json").stat().st_ino
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def serve(self, folder, port=0):
+        """Serves a folder that no run writes to."""
+        before = self.inode(folder)
+        process = subprocess.Popen([PROGRAM, "http", f"--run={folder}", "--host=127.0.0.1", f"--port={port}"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        try:
+            self.wait_for(lambda: self.inode(folder) != before, "HTTP")
+            self.port = urllib.parse.urlsplit(self.where(folder)["url"]).port
             yield
         finally:
             process.kill()
