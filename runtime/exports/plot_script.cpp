@@ -171,7 +171,10 @@ Axis axis_of(const Panel& panel, const std::vector<Curve>& curves) {
   const bool rate = std::string_view(panel.name) == "tokens_per_second";
   const double low = all.front(), high = rate ? all[(all.size() - 1) * 99 / 100] : all.back();
   if (low > 0 && high / low > panel.log_above) return {low / 1.08, high * 1.08, true};
-  const double margin = high > low ? 0.06 * (high - low) : std::max(1e-12, std::abs(high) * 0.1);
+  // Values that differ by less than the numbers in the script and on the axis show are a point.
+  const double size = std::max(std::abs(low), std::abs(high));
+  const double margin =
+      high - low > 1e-6 * size ? 0.06 * (high - low) : std::max(1e-12, size * 0.1);
   return {panel.from_zero ? 0 : low - margin, high + margin * (rate ? 4 : 1), false};
 }
 
@@ -182,16 +185,20 @@ std::string short_number(double value, double high) {
   return high >= 1e6 ? fmt::format("{:g}M", value / 1e6) : fmt::format("{:g}k", value / 1e3);
 }
 
+constexpr int kMarksMax = 50;
+
 /// The values that an axis shows: about `parts` round ones. Of a log axis the powers of ten, or, if
 /// there are fewer than two, also others.
 std::vector<double> marks(const Axis& axis, int parts) {
   std::vector<double> marks;
   if (axis.log) {
     const bool narrow = axis.high / axis.low < 30;
-    for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
-         power *= 10)
+    const auto exponent_of = [](double value) {  // value: 0 to infinity
+      return static_cast<int>(std::clamp(std::floor(std::log10(value)), -324.0, 308.0));
+    };
+    for (int exponent = exponent_of(axis.low); exponent <= exponent_of(axis.high); ++exponent)
       for (const int digit : {1, 2, 3, 4, 5, 6, 8})
-        if (const double at = digit * power;
+        if (const double at = digit * std::pow(10, exponent);
             at >= axis.low && at <= axis.high && (narrow || digit == 1))
           marks.push_back(at);
     return marks;
@@ -199,7 +206,9 @@ std::vector<double> marks(const Axis& axis, int parts) {
   const double raw = (axis.high - axis.low) / parts,
                power = std::pow(10, std::floor(std::log10(raw))), digits = raw / power;
   const double step = power * (digits < 1.5 ? 1 : digits < 3.5 ? 2 : digits < 7.5 ? 5 : 10);
-  for (double n = std::ceil(axis.low / step); n * step <= axis.high; ++n) marks.push_back(n * step);
+  const double first = std::ceil(axis.low / step);
+  for (int n = 0; n < kMarksMax && (first + n) * step <= axis.high; ++n)
+    marks.push_back((first + n) * step);
   return marks;
 }
 

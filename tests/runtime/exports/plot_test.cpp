@@ -38,6 +38,12 @@ std::string block(const std::string& script, const std::string& name) {
 }  // namespace
 
 TEST_SUITE("plot") {
+  TEST_CASE("plot: values so large that doubles are wider apart than an axis's marks") {
+    for (const double low : {1e16, -1e16, 1e300, 5e-324})
+      CHECK(has(plot_script({run_of("a", low, low + 2, 50)}, "a.svg"), "set yrange"));  // it ends
+    CHECK(has(plot_script({run_of("a", 1e16, 1e16 + 2, 50)}, "a.svg"), "[9e+15:1.1e+16]"));
+  }
+
   TEST_CASE("plot: loss, gradient norm, learning rate and rate, validations and incidents") {
     PlotRun run = run_of("it's `mine`", 3, 2, 100);
     run.records.val_losses = {{0, 4}, {50, 2.5}, {100, 2.75}};
