@@ -186,11 +186,25 @@ void Messenger::accept_from(int listener) {
   }
 }
 
-/// Ends the oldest connection of an unproven process. False: there is none.
+/// The link to end among those for which counts() is true; null: there is none. The oldest one
+/// without a good hello, else the oldest: a flood of one host ends no connection of a process there
+/// that has the key and is about to prove it.
+LinkPtr Messenger::first_to_end(const std::function<bool(const LinkPtr&)>& counts) const {
+  LinkPtr oldest;
+  for (const LinkPtr& link : untrusted_) {
+    if (!counts(link)) continue;
+    const auto& secure = link->wires_.front()->secure;
+    if (secure && !secure->greeted()) return link;
+    if (!oldest) oldest = link;
+  }
+  return oldest;
+}
+
+/// Ends a connection of an unproven process. False: there is none.
 bool Messenger::make_room() {
-  if (untrusted_.empty()) return false;
-  end(LinkPtr(untrusted_.front()), End::stranger, "no descriptors are left");
-  return true;
+  const LinkPtr link = first_to_end([](const LinkPtr&) { return true; });
+  if (link) end(link, End::stranger, "no descriptors are left");
+  return link != nullptr;
 }
 
 void Messenger::add_accepted(int fd, bool network, const Endpoint& from) {
@@ -210,8 +224,8 @@ void Messenger::add_accepted(int fd, bool network, const Endpoint& from) {
   start_ticking();
 }
 
-/// STREAM-2: ends accepted connections before trust() until there is room for one more: the oldest
-/// one of the source that has most. strangers: counts only those without a proof of the key.
+/// STREAM-2: ends accepted connections before trust() until there is room for one more: one of the
+/// source that has most, see first_to_end(). strangers: counts only those without a proof of the key.
 void Messenger::limit_untrusted(bool strangers, size_t most) {
   const auto counts = [&](const LinkPtr& link) { return !strangers || !link->open_; };
   while (untrusted_.size() >= most) {
@@ -220,10 +234,10 @@ void Messenger::limit_untrusted(bool strangers, size_t most) {
     for (const LinkPtr& link : untrusted_)
       if (counts(link)) ++count, largest = std::max(largest, ++of_source[link->source_]);
     if (count < most) return;
-    const auto oldest = std::ranges::find_if(untrusted_, [&](const LinkPtr& link) {
-      return counts(link) && of_source[link->source_] == largest;
-    });
-    end(LinkPtr(*oldest), End::stranger, "too many connections without a proof of the run's key");
+    end(first_to_end([&](const LinkPtr& link) {
+          return counts(link) && of_source[link->source_] == largest;
+        }),
+        End::stranger, "too many connections without a proof of the run's key");
   }
 }
 

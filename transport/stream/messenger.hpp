@@ -143,6 +143,7 @@ class Messenger {
   bool watch(int fd, uint64_t serial, uint32_t events, int operation);
   // accepting (messenger.cpp)
   void accept_from(int listener);
+  LinkPtr first_to_end(const std::function<bool(const LinkPtr&)>& counts) const;
   bool make_room();
   void add_accepted(int fd, bool network, const Endpoint& from);
   void limit_untrusted(bool strangers, size_t most);

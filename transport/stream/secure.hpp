@@ -45,6 +45,9 @@ class Secure {
   [[nodiscard]] bool receive(std::span<const uint8_t> in, Buffer& plain, Buffer& out);
   /// Appends the client's first message, once, at the beginning.
   void begin(Buffer& out);
+  /// True once a hello has arrived that was made with the key, by the other side or by the process
+  /// from which it was recorded.
+  bool greeted() const { return stage_ != Stage::hello; }
   /// True once the other side has proven that it has the key; seal() may be called from then on.
   bool proven() const { return stage_ == Stage::proven; }
   /// Appends one record. plain: at most kRecordMax bytes.

@@ -278,6 +278,35 @@ TEST_CASE("stream: STREAM-2, a flood from one address ends no connection of anot
   close(slow);
 }
 
+TEST_CASE(
+    "stream: STREAM-2, a flood from its own address does not end a peer that proves its key") {
+  MessengerOptions options = Node::on_network();
+  options.strangers_max = 8;
+  Node victim(options);
+  Secure peer(Secure::Side::client, kKey, decode(victim.messenger->address())->id);
+  Buffer out, plain;
+  peer.begin(out);
+  const int fd = stranger(victim);
+  REQUIRE(write(fd, out.data(), out.size()) == std::ssize(out));
+  pollfd polled{fd, POLLIN, 0};
+  until({&victim}, [&] { return poll(&polled, 1, 0) == 1; });  // the victim has answered the hello
+  std::vector<int> flood;
+  for (int i = 0; i < 100; ++i) {
+    flood.push_back(stranger(victim));
+    victim.messenger->progress();
+  }
+  until({&victim}, [&] { return is_closed(flood[90]); });
+  uint8_t welcome[4096];
+  const ssize_t got = recv(fd, welcome, sizeof welcome, MSG_DONTWAIT);
+  REQUIRE(got > 0);
+  out.clear();
+  REQUIRE(peer.receive({welcome, static_cast<size_t>(got)}, plain, out));
+  CHECK(peer.proven());
+  CHECK_FALSE(is_closed(fd));
+  for (const int each : flood) close(each);
+  close(fd);
+}
+
 TEST_CASE("stream: a process of this host whose backlog is full is tried again") {
   Node victim({.key = kKey}), guest({.key = kKey});
   sockaddr_storage to;
