@@ -1,6 +1,7 @@
 #include "runtime/data/token_file.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -281,6 +282,20 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
 
 namespace {
 
+/// A word for validation, between characters that are no letters, is in the file's name.
+bool is_for_validation(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  const auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
+  for (size_t at = 0, end = 0; at < name.size(); at = end + 1) {
+    std::string word;
+    for (end = at; end < name.size() && letter(name[end]); ++end)
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(name[end])));
+    for (const char* held : {"val", "valid", "validation", "eval", "evaluation"})
+      if (word == held) return true;
+  }
+  return false;
+}
+
 constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files must not take long
 const std::string no_tokens = "; if it holds text, set data.format = \"text\"";
 
@@ -343,9 +358,8 @@ Result<Dataset> open_dataset(const std::string& source, const std::string& forma
   }
   std::vector<std::string> paths =
       folder ? files.token_files(path) : std::vector<std::string>{token_file_of(path, files)};
-  const auto held = std::ranges::stable_partition(paths, [&](const std::string& file) {
-    return !folder || fs::path(file).filename().string().find("val") == std::string::npos;
-  });
+  const auto held = std::ranges::stable_partition(
+      paths, [&](const std::string& file) { return !folder || !is_for_validation(file); });
   const std::vector<std::string> validation(held.begin(), held.end());
   paths.erase(held.begin(), held.end());
   if (paths.empty())

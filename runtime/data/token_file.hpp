@@ -4,7 +4,8 @@
 // A source is a file or several files in the order of their names (token_format.hpp), or a folder:
 //   with manifest.json            prepared (manifest.hpp): train.bin and validation.bin
 //   with train.bin                as nanoGPT writes it, with val.bin or validation.bin
-//   with other .bin files         all of them; those with "val" in their names are for validation
+//   with other .bin files         all of them; for validation those with a word val, valid,
+//                                 validation, eval or evaluation in their names: c4_val_000.bin
 #pragma once
 
 #include <cstdint>
@@ -106,7 +107,7 @@ class TokenSource {
 /// The tokens to train on and those held back for validation, which may be none.
 struct Dataset {
   TokenSource train, validation;
-  std::string tokenizer;  // path of tokenizer.model; empty for bare token files
+  std::string tokenizer;  // its path in a prepared folder; empty for bare token files
 };
 
 /// Opens a file, a Megatron prefix, or a folder. The last validation_fraction of the tokens is held

@@ -174,6 +174,20 @@ TEST_SUITE("token file") {
     CHECK(data->tokenizer.empty());
   }
 
+  TEST_CASE("token file: shards whose names have a word for validation are held back, no others") {
+    Folder folder;
+    int trained = 0, held = 0;
+    for (const char* name :
+         {"retrieval_00", "medieval", "interval_1", "validated", "oval-2", "a_0"})
+      folder.write(name + std::string(".bin"), counting<uint16_t>(10)), trained += 10;
+    for (const char* name : {"val", "c4_val_000", "web-validation-1", "valid2", "Val.7", "eval_1"})
+      folder.write(name + std::string(".bin"), counting<uint16_t>(3)), held += 3;
+    const auto data = open_dataset(folder.path, "auto", 100, 0);
+    REQUIRE(data.ok());
+    CHECK(data->train.tokens() == trained);
+    CHECK(data->validation.tokens() == held);
+  }
+
   TEST_CASE("token file: a folder with train.bin and val.bin, and a prepared one, are read") {
     Folder folder;
     folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));
