@@ -16,10 +16,12 @@ const char* tokenizer_file_name(const std::string& path) {
 
 std::string find_tokenizer(const std::string& folder) {
   std::error_code error;
-  for (const char* name : {kSentencePieceFile, kTokenizerJsonFile})
-    if (const std::string path = folder + "/" + name; std::filesystem::is_regular_file(path, error))
-      return path;
-  return "";
+  const std::string json = folder + "/" + kTokenizerJsonFile,
+                    model = folder + "/" + kSentencePieceFile;
+  const bool has_json = std::filesystem::is_regular_file(json, error);
+  if (!std::filesystem::is_regular_file(model, error)) return has_json ? json : "";
+  // tokenizer.model lacks the added tokens; beside Llama 3's tokenizer.json it is tiktoken's.
+  return has_json && Tokenizer::load(json).ok() ? json : model;
 }
 
 Tokenizer::Tokenizer() = default;

@@ -10,7 +10,9 @@
 #include "runtime/base/utf8.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/paths.hpp"
+#include "tests/runtime/tokenizer/hostile_model.hpp"
 #include "tests/runtime/tokenizer/reference.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;
@@ -250,6 +252,22 @@ TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once")
       for (int i = 0; i < 200; ++i)
         CHECK(tokenizer->decode(tokenizer->encode("hehe ho")) == "hehe ho");
     });
+}
+
+TEST_CASE("tokenizer.json: of a folder with both files it is taken, if it can be read") {
+  const TempFolder folder;
+  CHECK(find_tokenizer(folder.path).empty());
+  const std::string model = folder.write("tokenizer.model", "IQ== 0\n");  // as tiktoken's
+  CHECK(find_tokenizer(folder.path) == model);
+  const std::string json =
+      folder.write("tokenizer.json", train_byte_bpe({"some words"}, 260).take());
+  CHECK(find_tokenizer(folder.path) == json);
+  folder.write("tokenizer.model", small_model(bpe_model));
+  CHECK(find_tokenizer(folder.path) == json);
+  folder.write("tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  CHECK(find_tokenizer(folder.path) == model);
+  std::filesystem::remove(model);
+  CHECK(find_tokenizer(folder.path) == json);
 }
 
 TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
