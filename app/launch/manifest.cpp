@@ -173,16 +173,16 @@ Status same_data(const json& before, const json& now) {
   return {};
 }
 
-/// bad_data: train.tasks has changed since the previous start, so that scores before and after could
-/// not be compared. before: of the previous start; null without tasks.
-Status same_tasks(const json& before, const json& now) {
+/// bad_data: a file that the configuration names has changed since the previous start. before: of
+/// the previous start; null without the key.
+Status same_file(const json& before, const json& now, const std::string& key,
+                 const std::string& remedy) {
   if (!before.is_object() || before.value("name", json()) != now["name"]) return {};
-  for (const char* key : {"bytes", "xxh3_128"})
-    if (before.value(key, json()) != now[key])
-      return Status(Code::bad_data,
-                    now["name"].get<std::string>() +
-                        " (train.tasks) has changed since this run began; restore it, or name the "
-                        "new file with --train.tasks=OTHER_FILE");
+  for (const char* fact : {"bytes", "xxh3_128"})
+    if (before.value(fact, json()) != now[fact])
+      return Status(Code::bad_data, now["name"].get<std::string>() + " (" + key +
+                                        ") has changed since this run began; restore it, or " +
+                                        remedy);
   return {};
 }
 
@@ -222,12 +222,18 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
-  json facts = data(config, files), tasks;
+  json facts = data(config, files), tasks, tokenizer;
   if (!config.train.tasks.empty()) tasks = file_facts(config.train.tasks);
+  if (!config.tokenizer.path.empty()) tokenizer = file_facts(tokenizer_file(config));
   if (!starts.empty() && starts.back().is_object()) {
     const json& before = starts.back();
     if (before.contains("data")) SS_RETURN_IF_ERROR(same_data(before["data"], facts));
-    if (!tasks.is_null()) SS_RETURN_IF_ERROR(same_tasks(before.value("tasks", json()), tasks));
+    if (!tasks.is_null())  // scores before and after could not be compared
+      SS_RETURN_IF_ERROR(same_file(before.value("tasks", json()), tasks, "train.tasks",
+                                   "name the new file with --train.tasks=OTHER_FILE"));
+    if (!tokenizer.is_null())
+      SS_RETURN_IF_ERROR(same_file(before.value("tokenizer", json()), tokenizer, "tokenizer.path",
+                                   "start a new run with --run=FOLDER"));
   }
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
@@ -235,6 +241,7 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
                     {"host", host()},
                     {"data", std::move(facts)}});
   if (!tasks.is_null()) starts.back()["tasks"] = std::move(tasks);
+  if (!tokenizer.is_null()) starts.back()["tokenizer"] = std::move(tokenizer);
   if (!config.run.from.empty())
     starts.back()["from"] = {
         {"path", config.run.from}, {"with_optimizer", config.run.with_optimizer}, {"step", step}};

@@ -14,17 +14,8 @@
 namespace simplescale {
 
 namespace {
-/// The file that tokenizer.path names: itself, or the tokenizer in that folder.
-std::string tokenizer_file(const Config& config) {
-  std::error_code error;
-  const std::string& path = config.tokenizer.path;
-  const bool folder = !path.empty() && std::filesystem::is_directory(path, error);
-  const std::string inside = folder ? find_tokenizer(path) : "";
-  return inside.empty() ? path : inside;
-}
-
 /// tokenizer.path must exist, even if the tokens are prepared already.
-Status check_tokenizer(const Config& config) {
+Status check_tokenizer_exists(const Config& config) {
   namespace fs = std::filesystem;
   const fs::path path = tokenizer_file(config);
   std::error_code error;
@@ -125,6 +116,14 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   return {};
 }
 
+/// What needs no tokens, so that nothing is prepared in vain.
+Status check_before_preparation(const Config& config, const ModelShape& shape) {
+  for (const ConfiguredSource& source : sources_of(config))
+    if (!source_is_tokens(source.config))
+      SS_RETURN_IF_ERROR(check_tokenizer_kept(options_of(source.config, shape)));
+  return check_tokenizer(config, shape);
+}
+
 }  // namespace
 
 void help_prepare_data(const Config& config) {
@@ -135,13 +134,14 @@ void help_prepare_data(const Config& config) {
 }
 
 Status prepare_data(const Config& config, int jobs) {
-  SS_RETURN_IF_ERROR(check_tokenizer(config));
+  SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   if (config.data.source.empty() && config.data.blend.empty())
     return Status(
         Code::bad_config,
         "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
         "(.bin), or debian:bible-kjv");
+  SS_RETURN_IF_ERROR(check_before_preparation(config, shape));
   Config c = config;
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
@@ -149,6 +149,7 @@ Status prepare_data(const Config& config, int jobs) {
     SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
     PrepareOptions options = options_of(source.config, shape);
     options.jobs = jobs;
+    SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
     if (!source.name.empty()) c.data.blend[i].folder = options.folder;  // with its tokenizer
   }

@@ -19,8 +19,8 @@ Result<std::vector<TaskTokens>> task_tokens(const Config& config, const ModelSha
     return Status(
         Code::bad_config,
         "train.tasks = \"" + path +
-            "\" needs the tokenizer of the run's data, which is bare tokens: train on text, "
-            "or on a folder that `prepare` wrote, or leave out train.tasks");
+            "\" needs the tokenizer of the run's data, which is bare tokens: set tokenizer.path "
+            "to the tokenizer that made them, or leave out train.tasks");
   SS_ASSIGN(const Tokenizer loaded, Tokenizer::load(tokenizer));
   SS_ASSIGN(const std::vector<TaskRow> rows, read_tasks(path));
   auto tokens = encode_tasks(rows, loaded, shape.block_size, shape.vocab);

@@ -25,7 +25,9 @@
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/divide_batches.hpp"
+#include "runtime/data/manifest.hpp"
 #include "runtime/data/mixture_report.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
 
@@ -139,6 +141,36 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   return changes;
 }
 
+/// A run that begins with other weights takes their tokenizer for texts, and for token files that
+/// lie on a disk and have none. A run that exists keeps the one that it began with. Errors, for
+/// texts only: as tokenizer_of().
+Status take_tokenizer(Config& config, const ModelShape& shape) {
+  const std::string& from = config.run.from;
+  if (from.empty() || !config.tokenizer.path.empty()) return {};
+  if (const RunFolder run{run_folder(config)}; fs::exists(run.config())) {
+    SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
+    config.tokenizer.path = before.config.tokenizer.path;
+    return {};
+  }
+  bool texts = false, bare = false;
+  for (const auto& [name, of] : sources_of(config)) {
+    const bool tokens = source_is_tokens(of);
+    texts = texts || !tokens;
+    bare = bare || (tokens && !is_s3_url(of.data.source) && !read_manifest(of.data.source).ok());
+  }
+  if (!texts && !bare) return {};
+  auto found = tokenizer_of(from);
+  if (texts) SS_RETURN_IF_ERROR(found.status());
+  if (!found.ok() || found->empty()) return {};
+  config.tokenizer.path = *found;
+  // Training on token files needs no tokenizer.
+  const Status fits = texts ? Status() : check_tokenizer(config, shape);
+  if (fits.ok()) return {};
+  config.tokenizer.path.clear();
+  terminal::error("simplescale: warning: the run has no tokenizer: %s\n", fits.message().c_str());
+  return {};
+}
+
 }  // namespace
 
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
@@ -151,11 +183,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
   config.run.folder = run_folder(config);
-  const auto is_text = [](const ConfiguredSource& s) { return !source_is_tokens(s.config); };
-  if (!config.run.from.empty() && config.tokenizer.path.empty() &&
-      std::ranges::any_of(sources_of(config), is_text)) {
-    SS_ASSIGN(config.tokenizer.path, tokenizer_of(config.run.from));
-  }
+  SS_RETURN_IF_ERROR(take_tokenizer(config, plan.shape));
   set_token_folders(config);
   make_paths_absolute(config);
   // After data.folder: runs of one file share its tokens.

@@ -32,10 +32,22 @@ const char* format_name(DataFormat format) {
 }
 }  // namespace
 
+namespace {
+/// The tokenizer of the blend's first source that prepare() wrote to a disk; "": there is none.
+std::string prepared_tokenizer(const Config& config) {
+  if (config.data.format == DataFormat::text) return "";
+  for (const BlendSource& source : config.data.blend)
+    if (const auto made = read_manifest(source.source); made.ok() && made->complete())
+      return source.source + "/" + made->tokenizer.name;
+  return "";
+}
+}  // namespace
+
 std::vector<ConfiguredSource> sources_of(const Config& config) {
   if (config.data.blend.empty()) return {{"", config}};
   std::vector<ConfiguredSource> sources;
   std::string tokenizer = config.tokenizer.path;
+  if (tokenizer.empty()) tokenizer = prepared_tokenizer(config);
   for (const BlendSource& one : config.data.blend) {
     Config c = config;
     c.data.blend.clear();
@@ -51,6 +63,39 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
     sources.push_back({one.name, std::move(c)});
   }
   return sources;
+}
+
+std::string tokenizer_file(const Config& config) {
+  std::error_code error;
+  const std::string& path = config.tokenizer.path;
+  const bool folder = !path.empty() && std::filesystem::is_directory(path, error);
+  const std::string inside = folder ? find_tokenizer(path) : "";
+  return inside.empty() ? path : inside;
+}
+
+Status check_tokenizer(const Config& config, const ModelShape& shape) {
+  std::vector<ConfiguredSource> tokens = sources_of(config);
+  std::erase_if(tokens, [](const ConfiguredSource& s) { return !source_is_tokens(s.config); });
+  const std::string file = tokenizer_file(config);
+  if (file.empty() || tokens.empty()) return {};
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(file));
+  if (tokenizer.vocab() > shape.vocab)
+    return Status(Code::bad_data, file + " has " + std::to_string(tokenizer.vocab()) +
+                                      " tokens, more than the vocabulary of " +
+                                      std::to_string(shape.vocab) +
+                                      ": set model.vocab, or another tokenizer.path");
+  SS_ASSIGN(const std::string hash, hash_file(file));
+  SS_ASSIGN(const DataFiles files, DataFiles::of(config, DataFiles::Listing::anew));
+  for (const ConfiguredSource& source : tokens) {
+    SS_ASSIGN(const std::string path, files.find(source.config.data.source));
+    const auto made = read_manifest(path, files);
+    if (made.ok() && made->complete() && made->tokenizer.hash != hash)
+      return Status(Code::bad_config, "tokenizer.path = \"" + file + "\", but " + path +
+                                          " was prepared with another tokenizer, " + path + "/" +
+                                          made->tokenizer.name +
+                                          ": leave out tokenizer.path, or prepare the text again");
+  }
+  return {};
 }
 
 namespace {
@@ -210,6 +255,7 @@ TokenSources RunData::train() const {
 Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
                             DataFiles::Listing listing) {
   RunData data;
+  std::string configured;  // tokenizer, of sources without one
   SS_ASSIGN(data.files, DataFiles::of(config, listing));
   for (const auto& [name, of] : sources_of(config)) {
     const bool tokens = source_is_tokens(of);
@@ -217,6 +263,8 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
               open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
                            shape.vocab, of.data.validation_fraction, data.files));
     SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
+    if (dataset.tokenizer.empty() && configured.empty()) configured = tokenizer_file(config);
+    if (dataset.tokenizer.empty()) dataset.tokenizer = configured;
     SS_RETURN_IF_ERROR(use_documents(of, dataset));
     data.sources.push_back({name, std::move(dataset)});
   }

@@ -19,10 +19,18 @@ struct ConfiguredSource {
   Config config;
 };
 /// The sources of data.blend, in its order, or data.source. Texts of a blend share one tokenizer:
-/// tokenizer.path, or the one that the first text's folder gets.
+/// tokenizer.path, or else that of the first source that prepare() wrote, or else the one that the
+/// first text's folder gets. Sources in a bucket are not asked.
 std::vector<ConfiguredSource> sources_of(const Config& config);
 
-// The next two are about data.source: with data.blend, call them for each of sources_of().
+/// The file that tokenizer.path names: itself, or the tokenizer in that folder. "" without the key.
+std::string tokenizer_file(const Config& config);
+/// tokenizer.path is the tokenizer of all sources that hold tokens. bad_config: a folder was
+/// prepared with another one; bad_data: it has more tokens than the model, or it cannot be read.
+/// Lists the sources in buckets.
+Status check_tokenizer(const Config& config, const ModelShape& shape);
+
+// The next ones are about data.source: with data.blend, call them for each of sources_of().
 
 /// True if data.source holds tokens (a .bin file, a folder of them, or the index or prefix of
 /// Megatron tokens); false if it is text to prepare. Asks no server: a source in a bucket is text if
@@ -50,8 +58,9 @@ struct RunData {
     Dataset data;
   };
   std::vector<Source> sources;
-  std::string tokenizer;  // path of the sources' tokenizer; empty for bare token files
-  DataFiles files;        // from which the sources are read
+  /// Path of the sources' tokenizer: that of prepared folders, or tokenizer.path. "": there is none.
+  std::string tokenizer;
+  DataFiles files;  // from which the sources are read
   TokenSources train() const;
 };
 

@@ -369,6 +369,19 @@ std::string free_folder(const PrepareOptions& options) {
   return options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
 }
 
+Status check_tokenizer_kept(const PrepareOptions& options) {
+  const auto there = read_manifest(options.folder);
+  const std::string& path = options.tokenizer_path;
+  if (!there.ok() || !there->complete() || same_path(there->tokenizer_path, path)) return {};
+  if (const std::string hash = hash_of_file(path);
+      !path.empty() && (hash.empty() || hash == there->tokenizer_hash))
+    return {};
+  const auto text = [](const std::string& file) { return file.empty() ? "a trained one" : file; };
+  return Status(Code::bad_config, options.folder + " was prepared with another tokenizer, " +
+                                      text(there->tokenizer_path) + ", not with " + text(path) +
+                                      ": name another data.folder, or remove this one");
+}
+
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
   const Progress report = progress ? progress : [](const PrepareProgress&) {};
   // Check the text first: if it is missing, errors in the tokenizer's options do not matter.

@@ -66,4 +66,8 @@ uint64_t help_prepare(const PrepareOptions& options);
 /// the tokens are made from.
 std::string free_folder(const PrepareOptions& options);
 
+/// bad_config: the options' folder is complete, and was prepared with another tokenizer than the
+/// options', which prepare() would put in its place.
+Status check_tokenizer_kept(const PrepareOptions& options);
+
 }  // namespace simplescale

@@ -4,8 +4,7 @@
 // A source is a file or several files in the order of their names (token_format.hpp), or a folder:
 //   with manifest.json            prepared (manifest.hpp): train.bin and validation.bin
 //   with train.bin                as nanoGPT writes it, with val.bin or validation.bin
-//   with other .bin files         all of them; for validation those with a word val, valid,
-//                                 validation, eval or evaluation in their names: c4_val_000.bin
+//   with other .bin files         all of them; for validation those with the word val or the like
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ constexpr const char* trained_tokenizer_file(bool byte_level) {
 }
 /// Which of the two the file `path` is: tokenizer.json if its name ends with .json.
 const char* tokenizer_file_name(const std::string& path);
-/// The tokenizer's file in a folder; "" if there is none. Of both, tokenizer.json if it can be read.
+/// The tokenizer's file in a folder: tokenizer.json if it can be read, or else tokenizer.model; ""
+/// if there is none.
 std::string find_tokenizer(const std::string& folder);
 
 class Tokenizer {

@@ -39,6 +39,42 @@ class Sources(Case):
         self.command("train", self.config, f"--run={self.folder}/litgpt", "--train.max_steps=8", run, "--cluster.nodes=2", code=65)
         self.assertIn("train_9.bin was added since this run began", self.stderr)
 
+    def test_token_files_take_the_tokenizer_that_is_named_or_of_the_weights(self):
+        text = self.folder / "text.txt"
+        text.write_text("\n".join(" ".join(WORDS[(i * k) % 17] for k in range(3, 40)) for i in range(400)))
+        made = {kind: self.folder / kind for kind in ("a", "b")}
+        for kind, vocab in (("a", 300), ("b", 310)):
+            self.command("prepare", self.config, f'--data.source="{text}"', "--tokenizer.kind=byte_bpe", f"--model.vocab={vocab}",
+                         f'--data.folder="{made[kind]}"')
+        tokenizer = (made["a"] / "tokenizer.json").read_bytes()
+        flags = (*STEPS, "--model.vocab=320")
+        named = (*flags, f'--tokenizer.path="{made["a"]}"')
+        without = self.train("without", *flags)
+        self.command("generate", without, "--prompt=the river", code=65)
+        run = self.train("run", *named)
+        self.assertEqual(self.digest(run), self.digest(without))
+        self.command("generate", run, "--prompt=the river", "--max-tokens=3")
+        self.command("export", run, self.folder / "exported")
+        self.assertEqual((self.folder / "exported/tokenizer.json").read_bytes(), tokenizer)
+        (self.folder / "tasks.jsonl").write_text('{"task": "t", "text": "the river carries small boats"}\n')
+        self.train("scored", *named, "--train.tasks=tasks.jsonl")
+        # So does a run that begins with these weights, and it goes on with what it began with.
+        for name, parent in (("of-run", run), ("of-export", self.folder / "exported"), ("of-none", without)):
+            child = self.train(name, *flags, "--from", parent)
+            kept = child / "checkpoints/latest/tokenizer.json"
+            self.assertEqual(kept.read_bytes() if kept.exists() else None, None if parent == without else tokenizer)
+            self.command("resume", child, "--train.max_steps=7")
+        for code, overrides, says in (
+                (65, ["--model.vocab=299"], "has 300 tokens, more than the vocabulary of 299"),
+                (78, [f'--data.source="{made["b"]}"'], f"{made['b']} was prepared with another tokenizer"),
+                (78, [f'--data.source="{text}"', f'--data.folder="{made["b"]}"'], f"{made['b']} was prepared with another tokenizer")):
+            self.train("refused", *named, *overrides, code=code)
+            self.assertIn(says, self.stderr.splitlines()[-1])
+        self.assertIn('"vocab": 310', (made["b"] / "manifest.json").read_text())
+        (made["a"] / "tokenizer.json").write_bytes((made["b"] / "tokenizer.json").read_bytes())
+        self.train("run", *named, "--train.max_steps=7", code=65)
+        self.assertIn("(tokenizer.path) has changed since this run began", self.stderr)
+
     def test_compressed_json_lines_are_trained_on(self):
         folder = self.folder / "texts"
         folder.mkdir()

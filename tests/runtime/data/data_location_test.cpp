@@ -9,7 +9,34 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/prepare.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/temp_folder.hpp"
+
 using namespace simplescale;
+
+namespace {
+
+Config config_of(const std::string& source) {
+  Config config;
+  config.run.name = "r";
+  config.model.preset = "micro";
+  config.model.vocab = 4096;
+  config.train.max_steps = 10;
+  config.data.source = source;
+  return config;
+}
+
+const std::string bare(8000, '\0');  // 4000 u16 tokens
+
+/// A tokenizer.json of so many tokens.
+std::string tokenizer_json(int64_t vocab) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "some words of line " + std::to_string(i * i) + "\n";
+  return train_byte_bpe({text}, vocab).take();
+}
+
+}  // namespace
 
 TEST_SUITE("data location") {
   TEST_CASE("data location: samples are named by the file and the byte where they begin") {
@@ -38,5 +65,92 @@ TEST_SUITE("data location") {
     CHECK(places_text(*tokens, shuffled, 10, {7, 1}) ==
           "sample 7: " + tokens->place_of(shuffled.position(7), 10));
     std::filesystem::remove_all(folder);
+  }
+
+  TEST_CASE("data location: token files take the tokenizer that tokenizer.path names") {
+    const test::TempFolder folder;
+    Config config = config_of(folder.write("tokens.bin", bare));
+    const ModelShape shape = *model_shape(config);
+    CHECK(open_tokens(config, shape)->tokenizer.empty());
+    const std::string file = folder.write("t/tokenizer.json", tokenizer_json(280));
+    for (const std::string& path : {file, folder.path + "/t"}) {
+      config.tokenizer.path = path;
+      CHECK(open_tokens(config, shape)->tokenizer == file);
+    }
+    config.data.document_mask = true;  // its BOS is before every document
+    CHECK(open_tokens(config, shape).ok());
+    config.data.source.clear();
+    config.data.blend = {{"a", folder.path + "/tokens.bin", 1, ""},
+                         {"b", folder.write("b.bin", bare), 1, ""}};
+    const auto mixed = open_tokens(config, shape);
+    REQUIRE_MESSAGE(mixed.ok(), mixed.status().message());
+    CHECK(mixed->tokenizer == file);
+  }
+
+  TEST_CASE("data location: a tokenizer that is not that of the tokens is refused") {
+    const test::TempFolder folder;
+    const std::string a = folder.write("a.json", tokenizer_json(280)),
+                      b = folder.write("b.json", tokenizer_json(290));
+    const std::string made = folder.path + "/made";
+    PrepareOptions options{.source = folder.write("text.txt", "some words of some lines\n"),
+                           .folder = made,
+                           .tokenizer_path = a,
+                           .validation_fraction = 0};
+    const auto manifest = prepare(options);
+    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    Config config = config_of(made);
+    ModelShape shape = *model_shape(config);
+    CHECK(check_tokenizer(config, shape).ok());
+    config.tokenizer.path = a;
+    CHECK(check_tokenizer(config, shape).ok());
+    config.tokenizer.path = b;
+    const Status other = check_tokenizer(config, shape);
+    CHECK(other.code() == Code::bad_config);
+    CHECK(other.message() == "tokenizer.path = \"" + b + "\", but " + made +
+                                 " was prepared with another tokenizer, " + made +
+                                 "/tokenizer.json: leave out tokenizer.path, or prepare the text "
+                                 "again");
+    config = config_of(folder.write("tokens.bin", bare));
+    config.tokenizer.path = b;
+    CHECK(check_tokenizer(config, shape).ok());
+    shape.vocab = 289;
+    const Status large = check_tokenizer(config, shape);
+    CHECK(large.code() == Code::bad_data);
+    CHECK(large.message().starts_with(b + " has 290 tokens, more than the vocabulary of 289"));
+
+    // prepare() would replace the folder's tokenizer.
+    CHECK(check_tokenizer_kept(options).ok());
+    options.tokenizer_path = folder.write("copy.json", tokenizer_json(280));
+    CHECK(check_tokenizer_kept(options).ok());
+    for (const std::string& path : {b, std::string()}) {
+      options.tokenizer_path = path;
+      const Status kept = check_tokenizer_kept(options);
+      CHECK(kept.code() == Code::bad_config);
+      CHECK(kept.message().starts_with(made + " was prepared with another tokenizer, " + a));
+    }
+    options.folder = folder.path + "/new";
+    CHECK(check_tokenizer_kept(options).ok());
+  }
+
+  TEST_CASE("data location: a text is prepared with the tokenizer of a prepared folder beside it") {
+    const test::TempFolder folder;
+    const std::string text = folder.write("text.txt", "some words of some lines\n");
+    const std::string made = folder.path + "/made";
+    const auto manifest = prepare({.source = text,
+                                   .folder = made,
+                                   .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
+                                   .validation_fraction = 0});
+    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    Config config = config_of("");
+    config.data.folder = folder.path + "/prepared";
+    for (const bool first : {true, false}) {
+      config.data.blend = {{"t", text, 1, ""}};
+      config.data.blend.insert(first ? config.data.blend.begin() : config.data.blend.end(),
+                               {"made", made, 1, ""});
+      for (const ConfiguredSource& source : sources_of(config))
+        if (source.name == "t") CHECK(source.config.tokenizer.path == made + "/tokenizer.json");
+    }
+    config.tokenizer.path = "named.json";
+    CHECK(sources_of(config)[0].config.tokenizer.path == "named.json");
   }
 }
