@@ -9,6 +9,7 @@
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
@@ -118,9 +119,14 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
 
 /// What needs no tokens, so that nothing is prepared in vain.
 Status check_before_preparation(const Config& config, const ModelShape& shape) {
-  for (const ConfiguredSource& source : sources_of(config))
+  std::error_code error;
+  const bool run_exists = std::filesystem::exists(RunFolder{run_folder(config)}.config(), error);
+  for (const ConfiguredSource& source : sources_of(config)) {
+    // A run keeps its data.format, and goes on with what it took its source for.
+    if (!run_exists) SS_RETURN_IF_ERROR(check_source(source.config));
     if (!source_is_tokens(source.config))
       SS_RETURN_IF_ERROR(check_tokenizer_kept(options_of(source.config, shape)));
+  }
   return check_tokenizer(config, shape);
 }
 

@@ -69,6 +69,7 @@ class Corpus {
 
   // The files of the source, in their order; the Bible is one.
   size_t files() const { return files_.size(); }
+  const std::string& path(size_t file) const { return files_[file].path; }
   /// A hash of the name, size and modification time of a file, and of text_key and mask_key if they
   /// matter.
   const std::string& signature(size_t file) const { return files_[file].signature; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 
 #include "runtime/base/hash.hpp"
@@ -105,6 +106,34 @@ bool is_text_name(const std::string& name) {
       std::array{".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz", ".bz2"},
       [&](const char* ending) { return name.ends_with(ending); });
 }
+
+/// By its name, a text about the files beside it.
+bool describes_others(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::ranges::any_of(
+      std::array<std::string, 7>{"readme", "license", "licence", "copying", "notice", "changelog",
+                                 "citation"},
+      [&](const std::string& word) {
+        return name.starts_with(word) &&
+               (name.size() == word.size() ||
+                std::isalpha(static_cast<unsigned char>(name[word.size()])) == 0);
+      });
+}
+
+/// The first file of a folder that is text to train on; "" without one.
+std::string first_text(const std::string& folder) {
+  const auto corpus = Corpus::open(folder);
+  for (size_t i = 0; corpus.ok() && i < corpus->files(); ++i)
+    if (!describes_others(corpus->path(i))) return corpus->path(i);
+  return "";
+}
+
+bool is_dataset(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / "manifest.json", error) ||
+         std::filesystem::exists(folder / "train.bin", error);
+}
 }  // namespace
 
 bool source_is_tokens(const Config& config) {
@@ -116,10 +145,24 @@ bool source_is_tokens(const Config& config) {
   if (is_s3_url(source.native())) return !is_text_name(source.native());
   std::error_code error;
   if (fs::is_directory(source, error))
-    return fs::exists(source / "manifest.json", error) || fs::exists(source / "train.bin", error) ||
-           (!DataFiles().token_files(source.string()).empty() &&
-            !Corpus::open(source.string()).ok());
+    return is_dataset(source) ||
+           (!DataFiles().token_files(source.string()).empty() && first_text(source).empty());
   return fs::path(token_file_of(source.string())).extension() == ".bin";
+}
+
+Status check_source(const Config& config) {
+  const std::string& source = config.data.source;
+  std::error_code error;
+  if (config.data.format != DataFormat::automatic || is_s3_url(source) ||
+      !std::filesystem::is_directory(source, error) || is_dataset(source))
+    return {};
+  const std::vector<std::string> tokens = DataFiles().token_files(source);
+  const std::string text = tokens.empty() ? "" : first_text(source);
+  if (text.empty()) return {};
+  return Status(Code::bad_data, source + " holds tokens (" + tokens.front() + ") and text (" +
+                                    text +
+                                    "): set data.format = \"text\" or the format of the "
+                                    "tokens, or move one of them to another folder");
 }
 
 bool needs_preparation(const Config& config) {

@@ -33,9 +33,13 @@ Status check_tokenizer(const Config& config, const ModelShape& shape);
 // The next ones are about data.source: with data.blend, call them for each of sources_of().
 
 /// True if data.source holds tokens (a .bin file, a folder of them, or the index or prefix of
-/// Megatron tokens); false if it is text to prepare. Asks no server: a source in a bucket is text if
+/// Megatron tokens); false if it is text to prepare. README.txt, LICENSE.txt and the like are no
+/// text to train on if token files lie beside them. Asks no server: a source in a bucket is text if
 /// data.format or its name says so.
 bool source_is_tokens(const Config& config);
+/// bad_data: data.source is a folder of token files and of texts, and data.format does not say which
+/// of them are meant.
+Status check_source(const Config& config);
 
 /// data.source if it holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);

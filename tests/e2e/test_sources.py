@@ -75,6 +75,18 @@ class Sources(Case):
         self.train("run", *named, "--train.max_steps=7", code=65)
         self.assertIn("(tokenizer.path) has changed since this run began", self.stderr)
 
+    def test_tokens_are_told_from_text_beside_them(self):
+        folder = self.folder / "tokens"
+        folder.mkdir()
+        (folder / "shard_000.bin").write_bytes(self.data.read_bytes())
+        expected = self.trained("alone", f'--data.source="{folder}"')
+        (folder / "README.txt").write_text("tokens of a text\n")
+        self.assertEqual(self.trained("read-me", f'--data.source="{folder}"'), expected)
+        (folder / "corpus.jsonl").write_text('{"text": "a text"}\n')
+        self.train("both", *STEPS, f'--data.source="{folder}"', code=65)
+        self.assertIn("set data.format", self.stderr)
+        self.assertEqual(self.trained("named", f'--data.source="{folder}"', "--data.format=nanogpt"), expected)
+
     def test_compressed_json_lines_are_trained_on(self):
         folder = self.folder / "texts"
         folder.mkdir()

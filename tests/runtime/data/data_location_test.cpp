@@ -153,4 +153,40 @@ TEST_SUITE("data location") {
     config.tokenizer.path = "named.json";
     CHECK(sources_of(config)[0].config.tokenizer.path == "named.json");
   }
+
+  TEST_CASE("data location: a README or a licence beside token files is no text to train on") {
+    const test::TempFolder folder;
+    const Config config = config_of(folder.path + "/tokens");
+    folder.write("tokens/README.txt", "read me\n");
+    CHECK_FALSE(source_is_tokens(config));
+    folder.write("tokens/shard_000.bin", bare);
+    folder.write("tokens/LICENSE", "a licence\n");
+    folder.write("tokens/License-2.0.txt", "a licence\n");
+    folder.write("tokens/notes.md", "notes\n");
+    CHECK(source_is_tokens(config));
+    CHECK(check_source(config).ok());
+    folder.write("tokens/licences.txt", "texts of licences\n");
+    CHECK_FALSE(check_source(config).ok());
+  }
+
+  TEST_CASE("data location: a folder with tokens and their text is refused without data.format") {
+    const test::TempFolder folder;
+    Config config = config_of(folder.path + "/tokens");
+    const std::string text = folder.write("tokens/raw/corpus.jsonl", "{\"text\": \"words\"}\n");
+    CHECK(check_source(config).ok());
+    const std::string tokens = folder.write("tokens/corpus_text_document.bin", bare);
+    const Status both = check_source(config);
+    CHECK(both.code() == Code::bad_data);
+    CHECK(both.message().starts_with(config.data.source + " holds tokens (" + tokens +
+                                     ") and text (" + text + "): set data.format = \"text\""));
+    for (const DataFormat format : {DataFormat::text, DataFormat::megatron}) {
+      config.data.format = format;
+      CHECK(check_source(config).ok());
+      CHECK(source_is_tokens(config) == (format == DataFormat::megatron));
+    }
+    config.data.format = DataFormat::automatic;
+    folder.write("tokens/train.bin", bare);  // as nanoGPT has it beside input.txt
+    CHECK(check_source(config).ok());
+    CHECK(source_is_tokens(config));
+  }
 }
