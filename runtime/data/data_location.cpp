@@ -315,14 +315,38 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
   return data;
 }
 
+namespace {
+/// The files of a prepared folder in a bucket are those that its manifest records. As of a disk at
+/// each start of a process, larger files are not read.
+Status check_objects(const std::string& folder, const Manifest& manifest, const DataFiles& files) {
+  constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;
+  std::vector<char> piece(1 << 20);
+  for (const FileRecord* record : manifest.files()) {
+    if (record->hash.empty() || record->bytes > kHashBytesMax) continue;
+    SS_ASSIGN(const auto object, files.open(folder + "/" + record->name));
+    Hasher hasher;
+    for (uint64_t at = 0; at < object->bytes(); at += piece.size()) {
+      const size_t count = std::min<uint64_t>(piece.size(), object->bytes() - at);
+      SS_RETURN_IF_ERROR(object->read(at, piece.data(), count));
+      hasher.update(piece.data(), count);
+    }
+    if (hasher.digest().hex() != record->hash)
+      return Status(Code::bad_data, object->path() +
+                                        " is not the file that the folder's manifest.json records "
+                                        "(another xxh3-128); upload the folder again");
+  }
+  return {};
+}
+}  // namespace
+
 Status check_tokens(const Config& config, const RunData& data) {
   const std::vector<ConfiguredSource> configured = sources_of(config);
   for (size_t i = 0; i < data.sources.size(); ++i) {
-    const std::string path = token_path(configured[i].config);
-    if (is_s3_url(path)) continue;  // too long for large sources; each sample is checked when read
     const Dataset& dataset = data.sources[i].data;
-    if (const auto manifest = read_manifest(path); manifest.ok())
-      SS_RETURN_IF_ERROR(check_files(path, *manifest, data.files));
+    SS_ASSIGN(const std::string path, data.files.find(token_path(configured[i].config)));
+    if (const auto manifest = read_manifest(path, data.files); manifest.ok())
+      SS_RETURN_IF_ERROR(is_s3_url(path) ? check_objects(path, *manifest, data.files)
+                                         : check_files(path, *manifest, data.files));
     SS_RETURN_IF_ERROR(dataset.train.validate());
     if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(dataset.validation.validate());
   }

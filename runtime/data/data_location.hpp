@@ -88,8 +88,8 @@ MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& d
 std::string places_text(const TokenSources& tokens, const MixedOrder& order, int64_t block_size,
                         const std::vector<uint64_t>& runs, uint64_t most = 4);
 
-/// Reads all tokens, except of sources in a bucket. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
-/// the one that its manifest.json records.
+/// Reads what TokenSource::validate() reads. bad_data: its errors, or a file of a prepared folder is
+/// not the one that its manifest.json records; in a bucket, files of up to 256 MiB are compared.
 Status check_tokens(const Config& config, const RunData& data);
 
 }  // namespace simplescale

@@ -15,6 +15,7 @@
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/ring_filler.hpp"
 #include "tests/runtime/data/batch_layout.hpp"
+#include "tests/runtime/data/megatron_index.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -143,6 +144,47 @@ TEST_SUITE("data files") {
     put(*s3, "made/train.bin", train.substr(0, train.size() - 2));
     CHECK(open().status().code() == Code::bad_data);
     CHECK(says(open().status(), "its manifest.json says 1224"));
+  }
+
+  TEST_CASE("data files: a start reads the hashes, masks and indices of what lies in a bucket") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    const TempFolder folder;
+    const auto checked = [&](const std::string& source, bool documents) {
+      Config config = config_of(folder, source);
+      config.model.preset = "micro";
+      config.model.vocab = 1000;
+      config.model.block_size = 16;
+      config.data.validation_fraction = 0;
+      config.data.document_mask = documents;
+      const auto data = open_tokens(config, *model_shape(config), DataFiles::Listing::anew);
+      REQUIRE_MESSAGE(data.ok(), data.status().message());
+      return check_tokens(config, *data);
+    };
+    const std::string tokenizer = "a tokenizer", train = llmc::header(2, 100) + u16(0, 100);
+    Manifest manifest;
+    manifest.vocab = 100, manifest.train_tokens = 100;
+    manifest.tokenizer = {"tokenizer.model", tokenizer.size(), 0,
+                          hash128(tokenizer.data(), tokenizer.size()).hex()};
+    manifest.train = {"train.bin", train.size(), 0, hash128(train.data(), train.size()).hex()};
+    REQUIRE(write_manifest(folder.path, manifest).ok());
+    put(*s3, "hashed/manifest.json", *read_text(folder.path + "/manifest.json"));
+    put(*s3, "hashed/tokenizer.model", tokenizer);
+    put(*s3, "hashed/train.bin", train);
+    CHECK(checked("s3://bucket/hashed", false).ok());
+    put(*s3, "hashed/train.bin", llmc::header(2, 100) + u16(1, 100));  // of the same size
+    const Status other = checked("s3://bucket/hashed", false);
+    CHECK(other.code() == Code::bad_data);
+    CHECK(says(other, "s3://bucket/hashed/train.bin is not the file"));
+
+    put(*s3, "ordered/a.bin", u16(0, 60));
+    put(*s3, "ordered/a.idx", megatron_index({10, 30, 20}, {0, 1, 2, 3}));
+    CHECK(checked("s3://bucket/ordered/a", true).ok());
+    put(*s3, "ordered/a.idx", megatron_index({10, 30, 20}, {0, 2, 1, 3}));
+    CHECK(checked("s3://bucket/ordered/a", false).ok());
+    const Status order = checked("s3://bucket/ordered/a", true);
+    CHECK(order.code() == Code::bad_data);
+    CHECK(says(order, "document boundary 2 is sequence 1"));
   }
 
   TEST_CASE("data files: loss masks and Megatron documents mark the same tokens as on disk") {
