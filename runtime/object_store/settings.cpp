@@ -5,6 +5,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/base/parse_json.hpp"
+#include "runtime/base/run_command.hpp"
 
 namespace simplescale {
 
@@ -80,6 +85,57 @@ S3Credentials of_profile(const Profile& profile) {
   return {get("aws_access_key_id"), get("aws_secret_access_key"), get("aws_session_token")};
 }
 
+/// The words of a command line, as a shell splits it: blanks within quotes belong to a word.
+std::vector<std::string> words_of(const std::string& command) {
+  std::vector<std::string> words;
+  bool inside = false;  // a word
+  char quote = 0;
+  for (size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
+    if (quote == 0 && (c == ' ' || c == '\t')) {
+      inside = false;
+      continue;
+    }
+    if (!inside) words.emplace_back();
+    inside = true;
+    if (c == quote)
+      quote = 0;
+    else if (quote == 0 && (c == '"' || c == '\''))
+      quote = c;
+    else if (c == '\\' && quote != '\'' && i + 1 < command.size())
+      words.back() += command[++i];
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+/// What the program of credential_process prints. Its output is a secret: no message has a part of
+/// it.
+Result<S3Credentials> ask_program(const std::string& command, const std::string& where) {
+  constexpr int64_t kTimeoutMs = 30'000;
+  const std::string what = "credential_process in " + where;
+  const std::vector<std::string> words = words_of(command);
+  if (words.empty()) return wrong(what + " is empty");
+  const auto done = run_command(words, kTimeoutMs,
+                                {.with_stderr = false, .bytes_max = 64 << 10, .own_group = true});
+  if (!done.ok()) return wrong(what + ": " + done.status().message());
+  if (done->code != 0)
+    return wrong(what + ": " + words.front() + " ended with exit code " +
+                 std::to_string(done->code) + "; run it by hand to see why");
+  const nlohmann::json root = parse_json(done->output);
+  const auto text = [&](const char* key) {
+    return root.is_object() && root.contains(key) && root[key].is_string()
+               ? root[key].get<std::string>()
+               : std::string();
+  };
+  if (!root.is_object() || root.value("Version", nlohmann::json()) != 1 ||
+      text("AccessKeyId").empty() || text("SecretAccessKey").empty())
+    return wrong(what + ": " + words.front() +
+                 " did not print JSON with Version 1, AccessKeyId and SecretAccessKey");
+  return S3Credentials{text("AccessKeyId"), text("SecretAccessKey"), text("SessionToken")};
+}
+
 Result<S3Credentials> find_credentials(const Sources& from) {
   S3Credentials found{from.environment("AWS_ACCESS_KEY_ID"),
                       from.environment("AWS_SECRET_ACCESS_KEY"),
@@ -90,11 +146,16 @@ Result<S3Credentials> find_credentials(const Sources& from) {
     if (!found.access_key_id.empty() || !found.secret_access_key.empty()) break;
     found = of_profile(*profile);
     where = *file + ", profile " + from.profile;
+    const auto program = profile->find("credential_process");
+    if (found.access_key_id.empty() && found.secret_access_key.empty() &&
+        program != profile->end()) {
+      SS_ASSIGN(found, ask_program(program->second, where));
+    }
   }
   if (found.access_key_id.empty() && found.secret_access_key.empty())
     return wrong(
         "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-        "write them to profile " +
+        "write them, or a credential_process, to profile " +
         from.profile + " of " + from.credentials_file);
   if (found.access_key_id.empty() || found.secret_access_key.empty())
     return wrong(where + " has only one of the access key's id and its secret; give both");

@@ -1,5 +1,5 @@
 // How to reach an object store, taken from where the AWS tools take it. No secret is ever part of
-// an error message. Any thread; reads the environment and two small files.
+// an error message. Any thread; reads the environment and two small files, and may run a program.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,8 @@ Environment process_environment();
 /// In the order of the AWS tools:
 ///   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the profile
 ///                AWS_PROFILE (default: "default") of AWS_SHARED_CREDENTIALS_FILE
-///                (~/.aws/credentials), or of AWS_CONFIG_FILE (~/.aws/config)
+///                (~/.aws/credentials), or of AWS_CONFIG_FILE (~/.aws/config): its keys, or what
+///                its credential_process prints within 30 s
 ///   region       AWS_REGION, AWS_DEFAULT_REGION, or else that of the profile
 ///   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or else endpoint_url of the profile
 ///   certificates AWS_CA_BUNDLE, or else ca_bundle of the profile

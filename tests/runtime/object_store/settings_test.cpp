@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "tests/runtime/object_store/server_fixture.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -57,6 +59,46 @@ TEST_SUITE("object store settings") {
     REQUIRE(elsewhere.ok());
     CHECK(elsewhere->credentials.access_key_id == "A");
     CHECK(elsewhere->region == "us-east-1");
+  }
+
+  TEST_CASE("a profile's credential_process prints them") {
+    const TempFolder home;
+    const std::string program = home.write("a program", "#!/bin/sh\n. \"${0%/*}/answer\"\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const auto configure = [&](const std::string& file, const std::string& more = "") {
+      home.write(file, "[default]\n" + more + "credential_process = \"" + program +
+                           "\" --name 'of the user'\nregion = eu-west-1\n");
+    };
+    const auto settings = [&] { return s3_settings(environment_of({{"HOME", home.path}})); };
+    for (const char* file : {".aws/config", ".aws/credentials"}) {
+      configure(file);
+      home.write("answer",
+                 "[ \"$2\" = 'of the user' ] || exit 1\n"
+                 "echo '{\"Version\": 1, \"AccessKeyId\": \"ID\", \"SecretAccessKey\": \"hidden\","
+                 " \"SessionToken\": \"T\", \"Expiration\": \"2026-11-25T00:00:00Z\"}'\n");
+      const auto found = settings();
+      REQUIRE_MESSAGE(found.ok(), found.status().message());
+      CHECK(found->credentials.access_key_id == "ID");
+      CHECK(found->credentials.secret_access_key == "hidden");
+      CHECK(found->credentials.session_token == "T");
+      for (const auto& [answer, why] :
+           {std::pair{"exit 3\n", "exit code 3"}, std::pair{"echo hidden\n", "did not print JSON"},
+            std::pair{"echo '{\"Version\": 2, \"AccessKeyId\": \"ID\", "
+                      "\"SecretAccessKey\": \"hidden\"}'\n",
+                      "did not print JSON"}}) {
+        home.write("answer", answer);
+        const auto wrong = settings();
+        REQUIRE_FALSE(wrong.ok());
+        CHECK(wrong.status().code() == Code::bad_config);
+        const std::string& message = wrong.status().message();
+        CHECK_MESSAGE(message.find(why) != std::string::npos, message);
+        CHECK_MESSAGE(message.find(home.path + "/" + file) != std::string::npos, message);
+        CHECK_MESSAGE(message.find("hidden") == std::string::npos, message);
+      }
+      std::filesystem::remove(home.path + "/" + file);
+    }
+    configure(".aws/config", "aws_access_key_id = A\naws_secret_access_key = B\n");
+    CHECK(settings()->credentials.access_key_id == "A");
   }
 
   TEST_CASE("errors say where, and never a secret") {
