@@ -37,8 +37,8 @@ Status check_tokenizer(const Config& config, const ModelShape& shape);
 /// text to train on if token files lie beside them. Asks no server: a source in a bucket is text if
 /// data.format or its name says so.
 bool source_is_tokens(const Config& config);
-/// bad_data: data.source is a folder of token files and of texts, and data.format does not say which
-/// of them are meant.
+/// bad_data: data.source is a folder of token files and of texts, and data.format does not say
+/// which of them are meant.
 Status check_source(const Config& config);
 
 /// data.source if it holds tokens, else the prepared folder (data_folder()).
@@ -62,7 +62,7 @@ struct RunData {
     Dataset data;
   };
   std::vector<Source> sources;
-  /// Path of the sources' tokenizer: that of prepared folders, or tokenizer.path. "": there is none.
+  /// Path of the sources' tokenizer: that of prepared folders, or tokenizer.path. "": none.
   std::string tokenizer;
   DataFiles files;  // from which the sources are read
   TokenSources train() const;
@@ -88,8 +88,8 @@ MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& d
 std::string places_text(const TokenSources& tokens, const MixedOrder& order, int64_t block_size,
                         const std::vector<uint64_t>& runs, uint64_t most = 4);
 
-/// Reads what TokenSource::validate() reads. bad_data: its errors, or a file of a prepared folder is
-/// not the one that its manifest.json records; in a bucket, files of up to 256 MiB are compared.
+/// Reads what TokenSource::validate() reads. bad_data: its errors, or a file of a prepared folder
+/// is not the one that its manifest.json records; in a bucket, files of up to 256 MiB are compared.
 Status check_tokens(const Config& config, const RunData& data);
 
 }  // namespace simplescale
