@@ -1,6 +1,6 @@
 // What one step asks of a GPU: kernels, products, copies, waits and messages, with their sizes and in
-// their order, against step.txt. A stall that comes back is a line more. SIMPLESCALE_WRITE_STEP=1
-// rewrites that file; read the difference before you keep it.
+// their order, against step.txt (2 x 2 trainers) and step_1x1.txt. A stall that comes back is a line
+// more. SIMPLESCALE_WRITE_STEP=1 rewrites these files; read the difference before you keep it.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -20,10 +20,13 @@ using nccl::NcclCommunicator;
 
 namespace {
 
-constexpr int kGroups = 2, kShards = 2, kMicroBatches = 2;  // of each trainer
+struct Layout {
+  int groups, shards, micro_batches;  // micro-batches of each trainer
+};
 constexpr int kNotedTrainer = 0;
+const std::string kMicroBatch = "-- micro-batch ";
 
-EngineOptions options() {
+EngineOptions options(const Layout& layout) {
   EngineOptions options;
   options.shape = {.dim = 32,
                    .hidden = 64,
@@ -33,7 +36,7 @@ EngineOptions options() {
                    .vocab = 96,
                    .block_size = 8};
   options.precision = DType::bf16;
-  options.rows = kGroups * kMicroBatches;
+  options.rows = layout.groups * layout.micro_batches;
   return options;
 }
 
@@ -61,15 +64,15 @@ std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collecti
 
 /// Runs two steps of one trainer and returns what the second one asks for, and the copies that it
 /// leaves to the third.
-std::vector<std::string> calls_of_a_step(int trainer, Collective& shard_host,
+std::vector<std::string> calls_of_a_step(const Layout& layout, int trainer, Collective& shard_host,
                                          Collective& replicate_host) {
-  const EngineOptions o = options();
+  const EngineOptions o = options(layout);
   auto shard = communicator("shard", shard_host),
        replicate = communicator("replicate", replicate_host);
   const std::string name =
       "ss-test-step-" + std::to_string(getpid()) + "-" + std::to_string(trainer);
-  Result<TrainState> state =
-      TrainState::create(name, 1, shard_layout(units_of(o.shape), kShards).total);
+  Result<TrainState> state = TrainState::create(
+      name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(layout.shards)).total);
   REQUIRE(state.ok());
   auto backend = cuda::make_backend(
       {.shape = o.shape, .micro_batch_size = o.micro_batch_size, .precision = o.precision});
@@ -84,7 +87,7 @@ std::vector<std::string> calls_of_a_step(int trainer, Collective& shard_host,
   for (uint64_t step : {1, 2}) {
     if (step == 2) fake_gpu::record(&calls);
     const auto result = (*engine)->step(step, 1e-3f, {}, [&](int leaf) -> Result<const int32_t*> {
-      fake_gpu::note("-- micro-batch " + std::to_string(leaf));
+      fake_gpu::note(kMicroBatch + std::to_string(leaf));
       return tokens.data();
     });
     INFO(result.status().message());
@@ -96,42 +99,71 @@ std::vector<std::string> calls_of_a_step(int trainer, Collective& shard_host,
   return calls;
 }
 
-/// One line for each run of equal calls.
+/// One line for each run of equal calls, and for a micro-batch whose calls are those of the one
+/// before.
 std::string text_of(const std::vector<std::string>& calls) {
-  std::string text;
+  std::string text, head, part, before;
+  const auto end_part = [&] {
+    text += head + (!head.empty() && part == before ? ": as the one before\n"
+                                                    : (head.empty() ? "" : "\n") + part);
+    before = part;
+    part.clear();
+  };
   for (size_t i = 0, n; i < calls.size(); i += n) {
     for (n = 1; i + n < calls.size() && calls[i + n] == calls[i];) ++n;
-    text += calls[i] + (n > 1 ? " (" + std::to_string(n) + " times)" : "") + "\n";
+    if (calls[i].starts_with(kMicroBatch)) {
+      end_part();
+      head = calls[i];
+    } else {
+      part += calls[i] + (n > 1 ? " (" + std::to_string(n) + " times)" : "") + "\n";
+    }
   }
+  end_part();
   return text;
+}
+
+/// text_of() what the trainer kNotedTrainer asks for.
+std::string step_of(const Layout& layout) {
+  const auto [groups, shards, _] = layout;
+  std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
+  for (int i = 0; i < groups; ++i)
+    shard_wise.push_back(std::make_unique<ThreadCommunicator>(shards, 60'000));
+  for (int i = 0; i < shards; ++i)
+    replicate_wise.push_back(std::make_unique<ThreadCommunicator>(groups, 60'000));
+  std::string noted;
+  std::vector<std::thread> trainers;
+  for (int t = 0; t < groups * shards; ++t)
+    trainers.emplace_back([&, t, shards = shards] {
+      const int group = t / shards, shard = t % shards;
+      const auto calls =
+          calls_of_a_step(layout, t, shard_wise[static_cast<size_t>(group)]->rank(shard),
+                          replicate_wise[static_cast<size_t>(shard)]->rank(group));
+      if (t == kNotedTrainer) noted = text_of(calls);
+    });
+  for (std::thread& trainer : trainers) trainer.join();
+  return noted;
+}
+
+void check_golden(const std::string& file, const std::string& now) {
+  const std::string path = source_dir() + "/tests/gpu/" + file;
+  if (std::getenv("SIMPLESCALE_WRITE_STEP")) std::ofstream(path) << now;
+  std::stringstream golden;
+  golden << std::ifstream(path).rdbuf();
+  CHECK_MESSAGE(golden.str() == now, "SIMPLESCALE_WRITE_STEP=1 rewrites ", file);
 }
 
 }  // namespace
 
 TEST_SUITE("gpu") {
   TEST_CASE("gpu: a step asks for the calls of step.txt, in their order") {
+    check_golden("step.txt", step_of({.groups = 2, .shards = 2, .micro_batches = 2}));
+  }
+
+  TEST_CASE("gpu: a step of one trainer asks for the calls of step_1x1.txt, in their order") {
     std::string now;
-    {
-      std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
-      for (int i = 0; i < kGroups; ++i)
-        shard_wise.push_back(std::make_unique<ThreadCommunicator>(kShards, 60'000));
-      for (int i = 0; i < kShards; ++i)
-        replicate_wise.push_back(std::make_unique<ThreadCommunicator>(kGroups, 60'000));
-      std::vector<std::thread> trainers;
-      for (int t = 0; t < kGroups * kShards; ++t)
-        trainers.emplace_back([&, t] {
-          const int group = t / kShards, shard = t % kShards;
-          const auto calls =
-              calls_of_a_step(t, shard_wise[static_cast<size_t>(group)]->rank(shard),
-                              replicate_wise[static_cast<size_t>(shard)]->rank(group));
-          if (t == kNotedTrainer) now = text_of(calls);
-        });
-      for (std::thread& trainer : trainers) trainer.join();
-    }
-    const std::string path = source_dir() + "/tests/gpu/step.txt";
-    if (std::getenv("SIMPLESCALE_WRITE_STEP")) std::ofstream(path) << now;
-    std::stringstream golden;
-    golden << std::ifstream(path).rdbuf();
-    CHECK_MESSAGE(golden.str() == now, "SIMPLESCALE_WRITE_STEP=1 rewrites step.txt");
+    for (const int micro_batches : {1, 8})
+      now += "== micro-batches: " + std::to_string(micro_batches) + "\n" +
+             step_of({.groups = 1, .shards = 1, .micro_batches = micro_batches});
+    check_golden("step_1x1.txt", now);
   }
 }
