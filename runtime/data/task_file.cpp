@@ -5,7 +5,9 @@
 #include <string_view>
 
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/data/line_reader.hpp"
+#include "runtime/tokenizer/unicode.hpp"
 
 namespace simplescale {
 namespace {
@@ -70,15 +72,35 @@ Result<std::vector<TaskRow>> read_tasks(const std::string& path) {
   return rows;
 }
 
-uint64_t count_words(const std::string& text) {
+namespace {
+
+/// What Python's str.isspace() is true for: Unicode's white space and four separators of ASCII.
+bool is_python_space(char32_t c) {
+  return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
+}
+
+}  // namespace
+
+uint64_t count_words(std::string_view text) {
   uint64_t words = 1;
   bool space = false;
-  for (const char c : text) {
-    const bool now = c == ' ' || (c >= '\t' && c <= '\r');
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    const bool now = is_python_space(c.value);
     words += now && !space;
     space = now;
+    at += c.bytes;
   }
   return words;
+}
+
+std::string_view without_spaces_at_end(std::string_view text) {
+  while (!text.empty()) {
+    const size_t last = code_point_before(text, text.size());
+    if (!is_python_space(code_point_at(text, last).value)) break;
+    text = text.substr(0, last);
+  }
+  return text;
 }
 
 }  // namespace simplescale

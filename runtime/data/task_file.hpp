@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.hpp"
@@ -24,7 +25,9 @@ struct TaskRow {
 /// {"text"}, and "task" in both. bad_data names file and line.
 Result<std::vector<TaskRow>> read_tasks(const std::string& path);
 
-/// Words of a text, as Python's re.split(r"\s+", text) counts them.
-uint64_t count_words(const std::string& text);
+/// Words of a text, as Python's re.split(r"\s+", text) counts them. Requires valid UTF-8.
+uint64_t count_words(std::string_view text);
+/// As Python's text.rstrip(). Requires valid UTF-8.
+std::string_view without_spaces_at_end(std::string_view text);
 
 }  // namespace simplescale

@@ -35,7 +35,7 @@ class Encoder {
   }
 
  private:
-  Ids ids(const std::string& text) const {
+  Ids ids(std::string_view text) const {
     Ids ids = tokenizer_.encode(text);
     ids.insert(ids.begin(), tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos());
     return ids;
@@ -43,8 +43,7 @@ class Encoder {
 
   std::vector<TaskSequence> choices(const TaskRow& row) const {
     // Spaces at the end of a prompt belong to the first token of the choice.
-    const size_t end = row.prompt.find_last_not_of(" \t\r\n") + 1;
-    const Ids prompt = ids(row.prompt.substr(0, end));
+    const Ids prompt = ids(without_spaces_at_end(row.prompt));
     std::vector<TaskSequence> sequences;
     for (const std::string& choice : row.choices) {
       // The tokens of both that follow as many as the prompt alone has.

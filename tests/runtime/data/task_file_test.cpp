@@ -45,4 +45,21 @@ TEST_SUITE("data") {
         read_tasks(folder.write("empty.jsonl", "\n")).status().message().ends_with("has no rows"));
     CHECK(read_tasks("/none.jsonl").status().code() == Code::bad_data);
   }
+
+  TEST_CASE("tasks: white space is what Python takes for it") {
+    // "".join(c for c in map(chr, range(0x110000)) if c.isspace())
+    for (const char* space :
+         {"\t",     "\n",     "\v",     "\f",     "\r",     "\x1C",   "\x1D",
+          "\x1E",   "\x1F",   " ",      "\u0085", "\u00A0", "\u1680", "\u2000",
+          "\u2005", "\u200A", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"}) {
+      const std::string some = std::string(space) + space;
+      CHECK_MESSAGE(count_words("a" + some + "b") == 2, space);
+      CHECK_MESSAGE(without_spaces_at_end(some + "\u00E9" + some) == some + "\u00E9", space);
+      CHECK_MESSAGE(without_spaces_at_end(some).empty(), space);
+    }
+    for (const char* other : {"\x1B", "\u0084", "\u180E", "\u200B", "\u2060", "\uFEFF", "\u4E00"}) {
+      CHECK_MESSAGE(count_words(std::string("a") + other + "b") == 1, other);
+      CHECK_MESSAGE(without_spaces_at_end(other) == other, other);
+    }
+  }
 }
