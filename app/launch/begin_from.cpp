@@ -138,7 +138,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   // Without an average, the run begins one with its weights (read_shard()).
   info.state.ema = config.run.with_optimizer && plan.state.ema && parent->info().state.ema;
   info.tokenizer = tokenizer;
-  auto facts = nlohmann::json::parse(generation_config_fact(parent->info()));
+  auto facts = nlohmann::json::parse(imported_facts(parent->info()));
   facts.update({{"from", from},
                 {"from_step", parent->info().step},
                 {"with_optimizer", config.run.with_optimizer}});

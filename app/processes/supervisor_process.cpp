@@ -82,7 +82,7 @@ std::string parent_of(const CheckpointInfo& info) {
 /// The facts of the newest checkpoint that all later ones keep.
 std::string kept_facts(const std::string& folder) {
   const auto newest = find_newest_valid(folder, Verify::sizes);
-  return newest.ok() ? generation_config_fact(newest->checkpoint.info()) : "{}";
+  return newest.ok() ? imported_facts(newest->checkpoint.info()) : "{}";
 }
 
 /// The supervisor actor's options, with the checkpoint to start from. from: the predecessor's

@@ -95,11 +95,15 @@ class WeightsWriter {
   std::vector<uint16_t> narrow_;
 };
 
-/// The generation_config.json of the folder that was imported; {} if there was none.
-ordered_json generation_config_of(const CheckpointInfo& info) {
+ordered_json facts_of(const CheckpointInfo& info) {
   const auto facts = ordered_json::parse(info.resume, nullptr, false);
-  const bool known = facts.is_object() && facts.contains(kGenerationConfigFact) &&
-                     facts[kGenerationConfigFact].is_object();
+  return facts.is_object() ? facts : ordered_json::object();
+}
+
+/// The generation_config.json of the folder that was imported; {} if there was none.
+ordered_json generation_config_of(const ordered_json& facts) {
+  const bool known =
+      facts.contains(kGenerationConfigFact) && facts[kGenerationConfigFact].is_object();
   return known ? facts[kGenerationConfigFact] : ordered_json::object();
 }
 
@@ -108,8 +112,10 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
   SS_RETURN_IF_ERROR(make_folders(ops, folder));
   SpecialTokens special;
   const CheckpointInfo& info = checkpoint.info();
+  const ordered_json facts = facts_of(info);
   if (!info.tokenizer.empty()) {
-    SS_ASSIGN(special, write_hf_tokenizer(info.tokenizer, folder, info.shape.block_size, ops));
+    SS_ASSIGN(special,
+              write_hf_tokenizer(info.tokenizer, folder, info.shape.block_size, facts, ops));
   }
   WeightsWriter weights(checkpoint.units(), folder, dtype, bytes_max, ops);
   auto sink = [&](const Parameter& parameter, size_t offset, std::span<const float> values) {
@@ -119,7 +125,7 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
     SS_RETURN_IF_ERROR(stream_parameters(checkpoint, kind, unit, sink));
   SS_RETURN_IF_ERROR(weights.finish());
   ordered_json config = hf_config(info.shape, dtype);
-  ordered_json generation = generation_config_of(info);
+  ordered_json generation = generation_config_of(facts);
   const bool imported = !generation.empty();
   const std::pair<const char*, int> tokens[] = {{"bos_token_id", special.bos},
                                                 {"eos_token_id", special.eos}};
@@ -135,9 +141,12 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
 
 }  // namespace
 
-std::string generation_config_fact(const CheckpointInfo& info) {
-  const ordered_json generation = generation_config_of(info);
-  return generation.empty() ? "{}" : ordered_json{{kGenerationConfigFact, generation}}.dump();
+std::string imported_facts(const CheckpointInfo& info) {
+  const ordered_json facts = facts_of(info);
+  ordered_json kept = ordered_json::object();
+  for (const char* name : {kGenerationConfigFact, kTokenizerConfigFact, kTokenizerConfigOfFact})
+    if (facts.contains(name)) kept[name] = facts[name];
+  return kept.dump();
 }
 
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype, StateKind kind,

@@ -8,6 +8,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/hf_tokenizer.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -133,8 +134,8 @@ Status check_hf_links(const std::string& folder) {
                              : real;
   for (const std::string& name : list_folder(folder)) {
     const fs::path path = real / name;
-    const bool read =
-        name.ends_with(".json") || name.ends_with(".safetensors") || name == kSentencePieceFile;
+    const bool read = name.ends_with(".json") || name.ends_with(".jinja") ||
+                      name.ends_with(".safetensors") || name == kSentencePieceFile;
     if (!read || !fs::is_symlink(path, error)) continue;
     const fs::path target = fs::canonical(path, error);
     if (!error && (target.parent_path() == real || target.parent_path() == blobs)) continue;
@@ -146,16 +147,18 @@ Status check_hf_links(const std::string& folder) {
 
 namespace {
 
-/// The folder's name and its generation_config.json, which export_hf() writes again.
-Result<std::string> facts_of(const std::string& folder) {
+/// The folder's name, and what export_hf() writes again: its generation_config.json and what
+/// hf_tokenizer_facts() says.
+Result<std::string> facts_of(const std::string& folder, const std::string& tokenizer) {
   const std::string path = folder + "/generation_config.json";
-  json facts = {{"imported_from", folder}};
+  SS_ASSIGN(json facts, hf_tokenizer_facts(folder, tokenizer));
+  facts["imported_from"] = folder;
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     SS_ASSIGN(const std::string text, read_text_file(path, 1 << 20));
-    json generation = parse_json(text);
+    const json generation = parse_json(text);
     if (!generation.is_object()) return bad(path + ": not a JSON object, or nested too deeply");
-    facts[kGenerationConfigFact] = std::move(generation);
+    facts[kGenerationConfigFact] = generation;
   }
   return json_text(facts);
 }
@@ -181,8 +184,8 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
 
   CheckpointInfo info;
   info.shape = *shape;
-  SS_ASSIGN(info.resume, facts_of(folder));
   info.tokenizer = find_tokenizer(folder);
+  SS_ASSIGN(info.resume, facts_of(folder, info.tokenizer));
   std::vector<float> buffer;
   auto record = write_shard_from(partial, units, 1, 0, info.state,
                                  source_of(weights, units, buffer), {}, ops);

@@ -3,10 +3,14 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/hash.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -74,20 +78,21 @@ ordered_json post_processor(const Processor& p) {
               {"tokens", ordered_json::array({bos})}}}}}};
 }
 
-ordered_json tokenizer_json(const Processor& p) {
+/// Of a model that merges do not go beyond.
+ordered_json tokenizer_json(const Processor& p, const SentencePieceSettings& settings) {
   ordered_json vocab = ordered_json::object(), added = ordered_json::array();
   for (int id = 0; id < p.GetPieceSize(); ++id) {
     vocab[p.IdToPiece(id)] = id;
     if (p.IsControl(id) || p.IsUnknown(id)) added.push_back(added_token(p, id));
   }
-  const ordered_json normalizers = ordered_json::array(
-      {{{"type", "Prepend"}, {"prepend", kSpace}},
-       {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}}});
-  const ordered_json decoders = ordered_json::array(
-      {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
-       {{"type", "ByteFallback"}},
-       {{"type", "Fuse"}},
-       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}});
+  ordered_json normalizers = ordered_json::array(), decoders = ordered_json::array();
+  if (settings.dummy_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  if (settings.byte_fallback) decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  if (settings.dummy_prefix)
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
@@ -103,13 +108,14 @@ ordered_json tokenizer_json(const Processor& p) {
             {"continuing_subword_prefix", nullptr},
             {"end_of_word_suffix", nullptr},
             {"fuse_unk", true},
-            {"byte_fallback", true},
+            {"byte_fallback", settings.byte_fallback},
             {"ignore_merges", false},
             {"vocab", vocab},
             {"merges", merges_of(p)}}}};
 }
 
-/// The texts of the special tokens, by their names in transformers; and tokenizer.json.
+/// The texts of the special tokens, by their names in transformers; and tokenizer.json, which is
+/// empty if it cannot express the tokenizer.
 struct HfTokenizer {
   ordered_json special = ordered_json::object();
   std::string json;
@@ -126,8 +132,15 @@ Result<HfTokenizer> from_sentencepiece(const std::string& path, const std::strin
   out.special["unk_token"] = p.IdToPiece(p.unk_id());
   if (p.bos_id() >= 0) out.special["bos_token"] = p.IdToPiece(p.bos_id());
   if (p.eos_id() >= 0) out.special["eos_token"] = p.IdToPiece(p.eos_id());
-  out.json = tokenizer_json(p).dump(1) + "\n";
   out.ids = {p.bos_id(), p.eos_id()};
+  const SentencePieceSettings settings = sentencepiece_settings(bytes);
+  if (settings.beyond_merges.empty())
+    out.json = tokenizer_json(p, settings).dump(1) + "\n";
+  else
+    log::warn(
+        "{}: {}, which the tokenizer.json that export writes cannot express; the folder has "
+        "tokenizer.model only, to be read with SentencePiece",
+        path, settings.beyond_merges);
   return out;
 }
 
@@ -146,15 +159,54 @@ Result<HfTokenizer> from_json(const std::string& path, const std::string& bytes)
   return out;
 }
 
+constexpr const char* kConfigFile = "/tokenizer_config.json";
+constexpr const char* kTemplateFile = "/chat_template.jinja";
+constexpr size_t kConfigBytesMax = 1 << 20;
+// The keys of special_tokens_map.json.
+constexpr const char* kSpecialTokens[] = {
+    "unk_token", "bos_token", "eos_token",  "pad_token",
+    "sep_token", "cls_token", "mask_token", "additional_special_tokens"};
+
+/// The imported tokenizer_config.json, if it belongs to the tokenizer with these bytes; else {}.
+ordered_json imported_config(const ordered_json& facts, const std::string& bytes) {
+  const bool same = facts.contains(kTokenizerConfigFact) &&
+                    facts[kTokenizerConfigFact].is_object() &&
+                    facts.contains(kTokenizerConfigOfFact) &&
+                    facts[kTokenizerConfigOfFact] == hash128(bytes.data(), bytes.size()).hex();
+  return same ? facts[kTokenizerConfigFact] : ordered_json::object();
+}
+
 }  // namespace
 
+Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::string& path) {
+  nlohmann::json facts = nlohmann::json::object();
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(folder + kConfigFile, error)) return facts;
+  SS_ASSIGN(const std::string text, read_text_file(folder + kConfigFile, kConfigBytesMax));
+  const nlohmann::json config = parse_json(text);
+  if (!config.is_object())
+    return Status(Code::bad_data,
+                  folder + kConfigFile + ": not a JSON object, or nested too deeply");
+  facts[kTokenizerConfigFact] = config;
+  facts[kTokenizerConfigFact].erase("auto_map");  // names Python files, which are not kept
+  if (std::filesystem::exists(folder + kTemplateFile, error)) {
+    SS_ASSIGN(facts[kTokenizerConfigFact]["chat_template"],
+              read_text_file(folder + kTemplateFile, kConfigBytesMax));
+  }
+  SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
+  facts[kTokenizerConfigOfFact] = hash128(bytes.data(), bytes.size()).hex();
+  return facts;
+}
+
 Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::string& folder,
-                                         int64_t block_size, FileOps& ops) {
+                                         int64_t block_size, const ordered_json& facts,
+                                         FileOps& ops) {
   SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
   const bool model = tokenizer_file_name(path) == kSentencePieceFile;
   SS_ASSIGN(const HfTokenizer made,
             model ? from_sentencepiece(path, bytes) : from_json(path, bytes));
   if (model) SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kSentencePieceFile, bytes));
+  const ordered_json imported = imported_config(facts, bytes);
   ordered_json config = made.special;
   // Not LlamaTokenizer: in transformers 5 that class ignores the normalizer of tokenizer.json and
   // drops the leading space of a text.
@@ -166,12 +218,17 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::str
     config["add_eos_token"] = false;
   }
   config["clean_up_tokenization_spaces"] = false;
+  for (const auto& [key, value] : imported.items())
+    if (key != "tokenizer_class") config[key] = value;
   config["model_max_length"] = block_size;
-  SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kTokenizerJsonFile, made.json));
+  ordered_json special = ordered_json::object();
+  for (const char* name : kSpecialTokens)
+    if (config.contains(name) && !config[name].is_null()) special[name] = config[name];
+  if (!made.json.empty())
+    SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kTokenizerJsonFile, made.json));
+  SS_RETURN_IF_ERROR(write_text_file(ops, folder + kConfigFile, config.dump(2) + "\n"));
   SS_RETURN_IF_ERROR(
-      write_text_file(ops, folder + "/tokenizer_config.json", config.dump(2) + "\n"));
-  SS_RETURN_IF_ERROR(
-      write_text_file(ops, folder + "/special_tokens_map.json", made.special.dump(2) + "\n"));
+      write_text_file(ops, folder + "/special_tokens_map.json", special.dump(2) + "\n"));
   return made.ids;
 }
 

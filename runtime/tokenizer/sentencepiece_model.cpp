@@ -19,8 +19,8 @@ namespace {
 enum ModelField { pieces = 1, trainer = 2, normalizer = 3, self_test = 4, denormalizer = 5 };
 enum PieceField { piece_text = 1, piece_score = 2, piece_type = 3 };
 enum PieceType { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
-enum TrainerField { model_type = 3, byte_fallback = 35 };
-enum NormalizerField { charsmap = 2 };
+enum TrainerField { model_type = 3, space_as_suffix = 24, byte_fallback = 35 };
+enum NormalizerField { charsmap = 2, dummy_prefix = 3, extra_spaces = 4, escape_spaces = 5 };
 enum ModelType { unigram = 1, bpe = 2 };
 
 constexpr size_t model_bytes_max = 64 << 20;
@@ -212,6 +212,51 @@ Status check_sentencepiece_model(std::string_view model) {
   for (ProtobufReader::Field field; reader.next(field);)
     if (field.number == pieces) SS_RETURN_IF_ERROR(all.add(field.data));
   return all.finish();
+}
+
+namespace {
+
+/// The value of field `number` of a checked message; `otherwise` if it has none.
+uint64_t value_of(std::string_view message, uint32_t number, uint64_t otherwise) {
+  ProtobufReader reader(message);
+  for (ProtobufReader::Field field; reader.next(field);)
+    if (field.number == number && field.wire == ProtobufReader::varint) otherwise = field.value;
+  return otherwise;
+}
+
+bool has_charsmap(std::string_view message) {
+  ProtobufReader reader(message);
+  for (ProtobufReader::Field field; reader.next(field);)
+    if (field.number == charsmap) return !field.data.empty();
+  return false;
+}
+
+}  // namespace
+
+SentencePieceSettings sentencepiece_settings(std::string_view model) {
+  std::string_view trainer_spec, normalizer_spec;
+  bool user_pieces = false;
+  ProtobufReader reader(model);
+  for (ProtobufReader::Field field; reader.next(field);) {
+    if (field.number == trainer) trainer_spec = field.data;
+    if (field.number == normalizer) normalizer_spec = field.data;
+    if (field.number != pieces) continue;
+    const uint64_t type = value_of(field.data, piece_type, normal);
+    user_pieces |= type == user_defined || type == unused;
+  }
+  SentencePieceSettings out;
+  out.byte_fallback = value_of(trainer_spec, byte_fallback, 0) != 0;
+  out.dummy_prefix = value_of(normalizer_spec, dummy_prefix, 1) != 0;
+  const auto is = [&](const char* what, bool so) {
+    if (so && out.beyond_merges.empty()) out.beyond_merges = what;
+  };
+  is("it is a unigram model", value_of(trainer_spec, model_type, unigram) != bpe);
+  is("its normalizer changes characters", has_charsmap(normalizer_spec));
+  is("it removes extra spaces", value_of(normalizer_spec, extra_spaces, 1) != 0);
+  is("it does not escape spaces", value_of(normalizer_spec, escape_spaces, 1) == 0);
+  is("it puts spaces behind words", value_of(trainer_spec, space_as_suffix, 0) != 0);
+  is("it has user-defined or unused pieces", user_pieces);
+  return out;
 }
 
 }  // namespace simplescale

@@ -4,6 +4,7 @@
 // here is what SentencePiece's trainer writes. Pure; any thread.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "runtime/base/status.hpp"
@@ -12,5 +13,15 @@ namespace simplescale {
 
 /// bad_data says what is wrong with the model; the caller adds the name of the file.
 Status check_sentencepiece_model(std::string_view model);
+
+/// What the model does besides merging pieces.
+struct SentencePieceSettings {
+  bool byte_fallback = false;  // characters without a piece become bytes; otherwise <unk>
+  bool dummy_prefix = true;    // a space is put before each text
+  /// Why byte-pair merges of the text with these two do not give the model's ids; "" if they do.
+  std::string beyond_merges;
+};
+/// Requires a model that passes check_sentencepiece_model().
+SentencePieceSettings sentencepiece_settings(std::string_view model);
 
 }  // namespace simplescale

@@ -453,31 +453,6 @@ TEST_CASE("checkpoint: a manifest names no file outside of its folder") {
   CHECK(Checkpoint::open(folder / "latest").ok());
 }
 
-TEST_CASE("huggingface: a tokenizer.json is exported as it is, and imported again") {
-  TempFolder folder;
-  const ModelShape shape = tiny_shape();
-  CheckpointInfo info = info_of(shape, 1);
-  const std::string tokenizer =
-      R"({"version":"1.0","added_tokens":[{"id":1,"content":"<|endoftext|>","special":true,)"
-      R"("normalized":false}],"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},)"
-      R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})";
-  spew(folder / "my.json", tokenizer);
-  info.tokenizer = folder / "my.json";
-  REQUIRE(save(folder.path(), random_state(shape, 2, true), info, 1).ok());
-  auto checkpoint = Checkpoint::open(folder / "latest");
-  REQUIRE(checkpoint.ok());
-  const Status exported = export_hf(*checkpoint, folder / "hf", DType::f32);
-  REQUIRE_MESSAGE(exported.ok(), exported.message());
-  CHECK(slurp(folder / "hf/tokenizer.json") == tokenizer);
-  CHECK_FALSE(fs::exists(folder / "hf/tokenizer.model"));
-  CHECK(json::parse(slurp(folder / "hf/tokenizer_config.json"))["eos_token"] == "<|endoftext|>");
-  CHECK(json::parse(slurp(folder / "hf/config.json"))["eos_token_id"] == 1);
-  REQUIRE(import_hf(folder / "hf", folder / "back").ok());
-  CHECK(slurp(Checkpoint::open(folder / "back")->info().tokenizer) == tokenizer);
-  spew(folder / "latest/tokenizer.json", "{}");  // no longer a tokenizer
-  CHECK(export_hf(*checkpoint, folder / "bad", DType::f32).code() == Code::bad_data);
-}
-
 TEST_CASE(
     "huggingface: transformers loads the export with the same weights, text and logits, and we "
     "import its folder") {
