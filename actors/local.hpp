@@ -104,6 +104,7 @@ struct EpochSeen {
   bool deposed;                      // a newer epoch has been claimed
   uint64_t newest;                   // epoch
   std::set<std::string> votes = {};  // nodes that vote against the supervisor's epoch
+  bool answered = true;              // false: the files could not be read, and say nothing
 };
 
 /// supervisor -> itself: the decision `sequence` has waited long enough for its answers.

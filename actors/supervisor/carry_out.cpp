@@ -289,7 +289,7 @@ struct Perform {
     if (await.check_epoch)
       o.watch->poll([me = caf::actor_cast<caf::actor>(self), decision = await.decision,
                      epoch = o.epoch](const EpochView& view) {
-        caf::anon_send(me, local::EpochSeen{decision, view.deposed(epoch), view.newest.number});
+        caf::anon_send(me, epoch_seen(decision, epoch, view));
       });
     self->delayed_send(self, Leadership::kAnswerTimeout, local::WaitedLongEnough{await.decision});
   }

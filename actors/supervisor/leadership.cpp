@@ -33,6 +33,10 @@ bool node_away(const job::State& job) {
 
 }  // namespace
 
+local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view) {
+  return {question, view.deposed(epoch), view.newest.number, view.votes, view.answered};
+}
+
 Leadership::Leadership(Options options, int64_t now_ms)
     : options_(std::move(options)), joined_ms_(now_ms), connected_ms_(now_ms) {}
 
@@ -70,6 +74,7 @@ Leadership::Actions Leadership::submit(std::vector<job::Action> actions) {
     }
   stored_ = !standby_;
   checked_ = std::ranges::none_of(actions, changes_membership);
+  unanswered_ = false;
   waiting_ = std::move(actions);
   Actions result = replicate();
   decision_ = sequence_;
@@ -120,7 +125,7 @@ Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const j
     deposed_ = true;
     return result;
   }
-  if (seen.question == decision_) checked_ = true;
+  if (seen.question == decision_) (seen.answered ? checked_ : unanswered_) = true;
   release(result);
   return result;
 }
@@ -144,7 +149,7 @@ Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& j
   const bool alone = !checked_ && !replicated && node_away(job);
   if (alone && std::ranges::any_of(waiting_, uses_generation)) {
     log::debug("the run folder does not answer, and not all nodes report; a decision waits for it");
-    result.emplace_back(Await{decision, false});
+    result.emplace_back(Await{decision, std::exchange(unanswered_, false)});
     return result;
   }
   if (!checked_)

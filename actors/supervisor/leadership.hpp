@@ -7,9 +7,9 @@
 //
 //   LEAD-1  At most one supervisor acts: before a change of membership, and twice a second, the
 //           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
-//           any more. A file system that hangs is waited for no longer than kAnswerTimeout if the
-//           standby has stored the decision, or if all nodes report to this supervisor. Otherwise a
-//           decision that uses a generation number (GEN-2) waits for it.
+//           any more. A file system that hangs or fails is waited for no longer than kAnswerTimeout
+//           if the standby has stored the decision, or if all nodes report to this supervisor.
+//           Otherwise a decision that uses a generation number (GEN-2) waits for it.
 //
 // Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
 // against it than report to it, and no trainer trains, it resigns, so that those nodes go on
@@ -33,6 +33,7 @@
 #include "actors/supervisor/agents.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/state_codec.hpp"
+#include "runtime/run/epoch.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -41,6 +42,9 @@ namespace simplescale {
 inline bool over(const job::State& job) {
   return job::over(job.phase);
 }
+
+/// For EpochWatch: what the epoch files say to the supervisor of `epoch`.
+local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view);
 
 class Leadership {
  public:
@@ -167,6 +171,7 @@ class Leadership {
   uint64_t decision_ = 0;                // replica of the newest decision
   std::vector<job::Action> waiting_;     // of that decision, until they may be carried out
   bool stored_ = true, checked_ = true;  // by the standby; against the epoch files
+  bool unanswered_ = false;              // the epoch files could not be read for that decision
   std::deque<job::Event> later_;
   // Standby.
   std::optional<StandbyHello> standby_;

@@ -312,8 +312,7 @@ std::shared_ptr<EpochWatch> lead_epoch(const Process& p, uint64_t epoch,
       p.files, [supervisor = std::move(supervisor), epoch](const EpochView& view) {
         // Before the actor exists, the heartbeat alone shows that this process leads.
         if (supervisor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-        caf::anon_send(supervisor.get(),
-                       local::EpochSeen{0, view.deposed(epoch), view.newest.number, view.votes});
+        caf::anon_send(supervisor.get(), epoch_seen(0, epoch, view));
       });
   watch->lead(epoch);
   watch->poll_every(kEpochPollMs);

@@ -128,6 +128,28 @@ TEST_SUITE("leadership") {
     CHECK(text(f.lead.timed_out(3, f.job)) == "carry_out");
   }
 
+  TEST_CASE("LEAD-1, GEN-2: an error of the run folder is no answer, and it is asked again") {
+    // A host lost its link to n1 and got EIO from the run folder. n1's standby led meanwhile.
+    Fixture f;
+    f.appoint();
+    f.job.nodes["n1"].state = job::NodeState::lost;
+    f.lead.submit({fence});
+    f.lead.standby_lost(f.job, f.agents, f.now);
+    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");  // the question is not answered yet
+    EpochView view;
+    CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "");
+    CHECK(text(f.lead.timed_out(2, f.job)) == "check");
+    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
+    view.answered = true;
+    view.newest.number = 4;
+    CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "deposed");
+    Fixture all;  // all nodes obey this supervisor
+    all.lead.submit({fence});
+    view.answered = false;
+    CHECK(text(all.lead.epoch_seen(epoch_seen(1, 3, view), all.job, all.agents, all.now)) == "");
+    CHECK(text(all.lead.timed_out(1, all.job)) == "carry_out");
+  }
+
   TEST_CASE("leadership: after a standby is lost, another node starts the next one") {
     Fixture f;
     f.appoint();
