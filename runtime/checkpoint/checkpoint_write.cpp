@@ -102,26 +102,29 @@ Status take_shards(const std::string& tmp_folder, const std::string& own, FileOp
 
 /// CHECKPOINT-1: an existing folder of the same step is renamed to step-N.replaced, where it stays
 /// readable until the new one is in place. It gets its name back if the new one cannot take it.
+/// moved: set if it was renamed.
 Status move_into_place(const std::string& checkpoints, const std::string& own,
-                       const std::string& name, FileOps& ops) {
+                       const std::string& name, FileOps& ops, bool& moved) {
   const std::string folder = checkpoints + "/" + name, replaced = folder + kReplaced;
   std::error_code error;
   const bool replaces = std::filesystem::exists(folder, error);
   if (replaces) {
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name + kReplaced, ops));
     SS_RETURN_IF_ERROR(ops.rename(folder, replaced));
+    moved = true;
   }
   Status status = ops.rename(own, folder);
   if (replaces && !status.ok()) (void)ops.rename_back(replaced, folder);
   return status;
 }
 
-/// Points `latest` to the checkpoint and removes step-N.replaced.
+/// Points `latest` to the checkpoint and removes step-N.replaced, if `moved`. CHECKPOINT-4: if this
+/// publisher has not made that folder, a deposed one may have just given the new step-N this name.
 Status update_latest(const std::string& checkpoints, const std::string& name,
-                     const std::string& publisher, FileOps& ops) {
+                     const std::string& publisher, FileOps& ops, bool moved) {
   SS_RETURN_IF_ERROR(replace_link(ops, name, checkpoints + "/" + kTmpPrefix + "latest." + publisher,
                                   checkpoints + "/latest"));
-  return remove_checkpoint(checkpoints, name + kReplaced, ops);
+  return moved ? remove_checkpoint(checkpoints, name + kReplaced, ops) : Status();
 }
 
 /// True if another coordinator has renamed the folder and died before it could report.
@@ -133,14 +136,14 @@ bool is_published(const std::string& folder, const std::vector<ShardRecord>& rec
 /// Renames the complete folder of the shards to step-N. Can be tried again after an I/O error.
 Status rename_to_step(const std::string& checkpoints, const std::string& tmp_folder,
                       const std::string& own, const CheckpointInfo& info,
-                      const std::vector<ShardRecord>& records, FileOps& ops) {
+                      const std::vector<ShardRecord>& records, FileOps& ops, bool& moved) {
   const std::string name = step_folder_name(info.step);
   if (Status taken = take_shards(tmp_folder, own, ops); !taken.ok()) {
     const bool done = taken.code() == Code::not_found;
     if (!done || !is_published(checkpoints + "/" + name, records)) return taken;
   } else {
     SS_RETURN_IF_ERROR(write_manifest(own, info, records, ops));
-    SS_RETURN_IF_ERROR(move_into_place(checkpoints, own, name, ops));
+    SS_RETURN_IF_ERROR(move_into_place(checkpoints, own, name, ops, moved));
   }
   return ops.fsync_folder(checkpoints);  // before a link or a report names the folder
 }
@@ -194,12 +197,14 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::vector<ShardRecord>& records, FileOps& ops,
                                        const Retries& retries) {
   const std::string name = step_folder_name(info.step), own = tmp_folder + "." + publisher;
-  const Status status = with_retries(
-      retries, [&] { return rename_to_step(checkpoints, tmp_folder, own, info, records, ops); });
+  bool moved = false;
+  const Status status = with_retries(retries, [&] {
+    return rename_to_step(checkpoints, tmp_folder, own, info, records, ops, moved);
+  });
   if (!status.ok() && status.code() != Code::aborted) (void)remove_folder(ops, own);
   if (!status.ok()) return status.in("checkpoint of step " + std::to_string(info.step));
-  const Status linked =
-      with_retries(retries, [&] { return update_latest(checkpoints, name, publisher, ops); });
+  const Status linked = with_retries(
+      retries, [&] { return update_latest(checkpoints, name, publisher, ops, moved); });
   if (!linked.ok()) log::warn("{} is saved, but not linked: {}", name, linked.message());
   return checkpoints + "/" + name;
 }

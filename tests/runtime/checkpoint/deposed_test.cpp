@@ -19,7 +19,7 @@ class StoppedFiles : public FileOps {
  public:
   uint64_t stop_at = 0, operations = 0;
   std::function<void()> meanwhile;
-  bool stopped = false;
+  bool stopped = false, deposed = true;  // deposed: `meanwhile`
 
   Result<int> create(const std::string& path) override {
     count();
@@ -40,7 +40,7 @@ class StoppedFiles : public FileOps {
     return {Code::io, "cannot open " + path};
   }
   Status rename(const std::string& from, const std::string& to) override {
-    const bool leads = !stopped;
+    const bool leads = !stopped || !deposed;
     count();
     return leads ? FileOps::rename(from, to) : Status(Code::aborted, "deposed");
   }
@@ -179,6 +179,49 @@ TEST_CASE("checkpoint: CHECKPOINT-4, a stopped publisher brings no older checkpo
           scene.holds(30, scene.newer);
           CHECK_FALSE(fs::exists(scene.checkpoints + "/step-00000020"));
         });
+  }
+}
+
+TEST_CASE("checkpoint: CHECKPOINT-4, a late rename to step-N.replaced costs no checkpoint") {
+  // Publisher 1 is frozen in the rename of step-N to step-N.replaced. Its successor publishes its
+  // own step-N, and may have set the old one aside. The rename takes effect at any of the
+  // successor's operations.
+  for (const bool undone : {true, false}) {
+    uint64_t tried = 0;
+    for (bool stopped = true; stopped; ++tried) {
+      CAPTURE(undone);
+      CAPTURE(tried);
+      Scene scene;
+      REQUIRE(save(scene.checkpoints, scene.old, scene.info, 1, system_files(), "0").ok());
+      const auto written = write_shards(scene.checkpoints, scene.state, scene.info, 1);
+      REQUIRE(written.ok());
+      scene.records = *written;
+      const std::string step = scene.checkpoints + "/step-00000020", replaced = step + ".replaced";
+      StoppedFiles files;
+      files.deposed = false;
+      files.stop_at = tried;
+      std::error_code error;
+      bool renamed = false;
+      files.meanwhile = [&] {
+        fs::rename(step, replaced, error);
+        renamed = !error;
+      };
+      if (undone)
+        REQUIRE(
+            set_aside_undone(scene.checkpoints, 10, [](uint64_t, uint64_t) { return true; }).ok());
+      const Status published =
+          publish_checkpoint(scene.checkpoints, scene.tmp, "2", scene.info, scene.records, files)
+              .status();
+      if (renamed) fs::rename(replaced, step, error);  // publisher 1 undoes it, if it can
+      stopped = files.stopped;
+      if (!published.ok()) continue;  // it is reported, and saved again
+      auto read = open_step(scene.checkpoints, 20);
+      REQUIRE_MESSAGE(read.ok(), read.status().message());
+      State got = empty_state(scene.shape, 1);
+      REQUIRE(read_shard(*read, 1, 0, got.side()).ok());
+      CHECK(same_bits(got, scene.state));
+    }
+    CHECK(tried > 10);
   }
 }
 
