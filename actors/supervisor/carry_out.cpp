@@ -10,6 +10,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale::supervisor {
 
@@ -65,6 +66,12 @@ void publish_status(Self* self, bool last) {
   s.status_ms = now;
   s.stall = s.stalls.stall(now, s.job);
   s.options.journal->replace("control/status.json", status_text(s, true) + "\n", false);
+}
+
+void record_end(Self* self, int exit_code, const std::string& reason) {
+  const LeadershipOptions& o = self->state.options.leadership;
+  self->state.options.journal->replace("control/end.json",
+                                       end_text({exit_code, reason, o.instance, o.epoch}));
 }
 
 // --- Injected faults ---
@@ -200,10 +207,7 @@ struct CarryOut {
   }
   void operator()(const job::Shutdown& end) const {
     publish_status(self, true);
-    const json document = {{"instance", s.options.leadership.instance},
-                           {"exit", exit_code(end.exit)},
-                           {"reason", end.reason}};
-    s.options.journal->replace("control/end.json", json_text(document, 1) + "\n");
+    record_end(self, exit_code(end.exit), end.reason);
     if (end.exit != Code::ok) log::error("{}", end.reason);
     write_traces(self, s.traces.end(wall_ns()));
     to_nodes(self, Shutdown{exit_code(end.exit), end.reason});

@@ -53,6 +53,9 @@ void write_traces(Self* self, const std::vector<TraceWindow>& windows);
 /// Writes the status document, less often the more trainers it has. last: in any case.
 void publish_status(Self* self, bool last = false);
 
+/// Writes control/end.json: how this start of the run ended.
+void record_end(Self* self, int exit_code, const std::string& reason);
+
 /// Injects a fault now. False: its target is not connected. "kill_supervisor" is only recorded; the
 /// caller ends the process.
 bool inject(Self* self, const InjectFault& fault);

@@ -27,17 +27,19 @@
 #include <thread>
 #include <vector>
 
+#include "actors/supervisor/records_end.hpp"
+
 namespace simplescale {
 
 class Journal {
  public:
   /// may_write is called on the journal's thread before every write; once it returns false, nothing
-  /// is written any more (LEAD-1: a deposed supervisor). written is called on that thread after new
-  /// lines are in the files. patience_ms: how long the destructor and flush() wait for the disk.
-  /// appends: the kernel appends, so that no line of another host is overwritten; unset: as the
-  /// folder's file system can.
-  explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
-                   int64_t patience_ms = 10'000, std::function<void()> written = nullptr,
+  /// is written any more (LEAD-1: a deposed supervisor). Its error is a write that failed. written
+  /// is called on that thread after new lines are in the files. patience_ms: how long the
+  /// destructor and flush() wait for the disk. appends: the kernel appends, so that no line of another host is
+  /// overwritten; unset: as the folder's file system can.
+  explicit Journal(std::string folder, MayWrite may_write = nullptr, int64_t patience_ms = 10'000,
+                   std::function<void()> written = nullptr,
                    std::optional<bool> appends = std::nullopt);
   ~Journal();  // writes the queue; gives up after patience_ms if the disk hangs or refuses it
   Journal(const Journal&) = delete;
@@ -85,8 +87,7 @@ class Journal {
   };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
-    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written,
-           bool appends);
+    Writer(std::string folder, MayWrite may_write, std::function<void()> written, bool appends);
     ~Writer();
     void run();
     void push(Job job);
@@ -110,7 +111,7 @@ class Journal {
     bool failed(const std::string& file, const std::string& why);
 
     const std::string folder_, temporary_;
-    const std::function<bool()> may_write_;
+    const MayWrite may_write_;
     const std::function<void()> written_;
     const bool appends_;
     std::mutex mutex_;

@@ -80,8 +80,14 @@ Result<Tail> read_tail(const std::string& path, uint64_t window) {
   return tail;
 }
 
-/// Writes `text` at `begin`.
-Status overwrite(const std::string& path, const std::string& text, uint64_t begin) {
+/// Writes `text` at `begin`. LEAD-1: asked after the file's end was read: what was read before a
+/// successor's claim is dead.
+Status overwrite(const std::string& path, const std::string& text, uint64_t begin,
+                 const MayWrite& may_write) {
+  if (may_write) {
+    SS_ASSIGN(const bool may, may_write());
+    if (!may) return Status(Code::aborted, "another supervisor leads");
+  }
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return system_error("cannot write", path, errno);
   const ssize_t put = pwrite(fd, text.data(), text.size(), static_cast<off_t>(begin));
@@ -93,15 +99,13 @@ Status overwrite(const std::string& path, const std::string& text, uint64_t begi
 
 /// Overwrites half a line at the end of the file with spaces. Whatever a process that did the same
 /// has appended since stays as it is.
-Status blank_half_line(const std::string& path, const std::function<bool()>& may_write) {
+Status blank_half_line(const std::string& path, const MayWrite& may_write) {
   SS_ASSIGN(const auto end, read_end(path, kWindowMax));
   const auto& [text, begin] = end;
   const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: no whole line
   const std::string blank(text.size() - whole, ' ');
   if (text.compare(whole, std::string::npos, blank) == 0) return {};
-  // LEAD-1: what was read before a successor's claim is dead; after it, this process must not act.
-  if (may_write && !may_write()) return Status(Code::aborted, "another supervisor leads");
-  return overwrite(path, blank, begin + whole);
+  return overwrite(path, blank, begin + whole, may_write);
 }
 
 using Position = RecordedSteps::Position;
@@ -217,18 +221,18 @@ bool hosts_can_append(const std::string& folder) {
   return statfs(folder.c_str(), &about) != 0 || about.f_type != NFS_SUPER_MAGIC;
 }
 
-Status leave_gap(const std::string& folder) {
+Status leave_gap(const std::string& folder, const MayWrite& may_write) {
   for (const char* file : kRecords) {
     const std::string path = folder + "/" + file;
     SS_ASSIGN(const auto end, read_end(path, 1));
     if (!end.first.empty())
-      SS_RETURN_IF_ERROR(overwrite(path, std::string(kGap, ' '), end.second + 1));
+      SS_RETURN_IF_ERROR(overwrite(path, std::string(kGap, ' '), end.second + 1, may_write));
   }
   return {};
 }
 
 Result<size_t> bytes_appended(const std::string& path, std::string_view text, size_t written,
-                              const std::function<bool()>& may_write) {
+                              const MayWrite& may_write) {
   const size_t line = written == 0 ? 0 : text.rfind('\n', written - 1) + 1;  // npos + 1 = 0
   SS_ASSIGN(const auto end, read_end(path, text.size() - line));
   const std::string_view tail = end.first;
@@ -239,8 +243,7 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
 }
 
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
-                                  const BatchSchedule& batch,
-                                  const std::function<bool()>& may_write) {
+                                  const BatchSchedule& batch, const MayWrite& may_write) {
   for (const char* file : kRecords)
     SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
   RecordsEnd found;

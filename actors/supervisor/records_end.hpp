@@ -59,6 +59,10 @@ struct RecordedSteps {
 /// false if there is none. Knows nothing of events.jsonl. Any thread.
 RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch);
 
+/// LEAD-1: true while this process leads. An error: that cannot be read now. Null: always true.
+/// Blocks.
+using MayWrite = std::function<Result<bool>()>;
+
 /// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
 /// exception.
 inline constexpr size_t kRecordsWriteMax = 64 << 10;
@@ -68,9 +72,9 @@ inline constexpr size_t kRecordsWriteMax = 64 << 10;
 bool hosts_can_append(const std::string& folder);
 /// LEAD-1, where hosts_can_append() is false: puts spaces at the end of each record file that has
 /// lines, before a new leader appends. What a deposed leader writes late lies in these spaces:
-/// bytes in its page cache, or the write before which it was suspended. io: a file cannot be
-/// written. Blocks.
-Status leave_gap(const std::string& folder);
+/// bytes in its page cache, or the write before which it was suspended. may_write: as in
+/// end_of_records(). io: a file cannot be written; aborted: may_write returned false. Blocks.
+Status leave_gap(const std::string& folder, const MayWrite& may_write = nullptr);
 
 /// An append to a file failed, and may have written a part of its bytes all the same. text: whole
 /// lines, of which the first `written` bytes were in the file before. Returns how many are there
@@ -78,14 +82,13 @@ Status leave_gap(const std::string& folder);
 /// that `written` lies in is to be written again from its beginning. may_write: as below. io;
 /// aborted: may_write returned false. Blocks.
 Result<size_t> bytes_appended(const std::string& path, std::string_view text, size_t written,
-                              const std::function<bool()>& may_write = nullptr);
+                              const MayWrite& may_write = nullptr);
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
-/// ledger.jsonl. may_write is asked after a file has been read and before half a line is overwritten
-/// (LEAD-1); null: always. A file that a user has removed does not count. io: a file cannot be read
-/// or written. Blocks.
+/// ledger.jsonl. may_write is asked after a file has been read and before half a line is
+/// overwritten (LEAD-1). A file that a user has removed does not count. io: a file cannot be read or written;
+/// aborted: may_write returned false. Blocks.
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
-                                  const BatchSchedule& batch,
-                                  const std::function<bool()>& may_write = nullptr);
+                                  const BatchSchedule& batch, const MayWrite& may_write = nullptr);
 
 }  // namespace simplescale

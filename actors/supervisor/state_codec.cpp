@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/files.hpp"
+
 namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
@@ -134,6 +136,21 @@ Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
   } catch (const nlohmann::json::exception&) {  // a field is missing or of another type
   }
   return Status(Code::bad_data, "not a supervisor's state");
+}
+
+Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
+                                                       const std::string& instance,
+                                                       uint64_t epoch) {
+  for (; epoch > 0; --epoch) {
+    const std::string path = run + "/" + state_page(instance, epoch);
+    const auto text = read_text(path);
+    if (text.status().code() == Code::not_found) continue;  // it died before it decided anything
+    if (!text.ok()) return text.status();
+    auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
+    if (!state.ok()) return state.status().in(path);
+    return std::optional(state.take());
+  }
+  return std::optional<SupervisorState>();
 }
 
 void rebase(SupervisorState& state, int64_t now_ms) {

@@ -1,9 +1,10 @@
 // The supervisor's state as bytes (MessagePack). The standby stores it, and the run folder has it
 // in control/state-<instance>-<epoch>, for a supervisor that starts after both have died. Plain
-// data and pure functions; any thread.
+// data and functions; any thread.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -43,6 +44,11 @@ std::vector<uint8_t> encode(const SupervisorState& state);
 /// bad_data: the bytes are no such state, or one that decide() cannot work with, such as a layout
 /// with unknown nodes.
 Result<SupervisorState> decode(std::span<const uint8_t> bytes);
+/// The newest state that the supervisors up to `epoch` of this start have written to the run's
+/// folder; nothing if none has written one. JOB-3: an older epoch's state never replaces one that
+/// cannot be read. io; bad_data: the newest page is damaged. Blocks.
+Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
+                                                       const std::string& instance, uint64_t epoch);
 /// Converts all times to another clock, by which the snapshot was taken at now_ms.
 void rebase(SupervisorState& state, int64_t now_ms);
 

@@ -27,7 +27,8 @@ void catch_up(Self* self, std::optional<uint64_t> recorded) {
 void adopt_checkpoints(Self* self) {
   const JobOptions& options = self->state.options;
   job::State& job = self->state.job;
-  if (!options.checkpoint_step) return;  // none, or the folder cannot be read now
+  job.had_checkpoint = job.had_checkpoint || options.had_checkpoint;
+  if (!options.checkpoint_step) return;  // there is none
   std::vector<uint64_t> on_disk = options.older_checkpoints;
   on_disk.push_back(*options.checkpoint_step);
   if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step) {
@@ -95,6 +96,8 @@ void take_over(Self* self, SupervisorState from) {
                            std::to_string(s.job.generation) + ")"}});
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
+  // LEAD-1: readers ignore the page of a supervisor that was replaced.
+  if (over(s.job)) record_end(self, from.end_exit, from.end_reason);
 }
 
 }  // namespace simplescale::supervisor

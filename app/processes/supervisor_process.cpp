@@ -38,6 +38,7 @@
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -79,10 +80,34 @@ std::string parent_of(const CheckpointInfo& info) {
   return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
 }
 
-/// The facts of the newest checkpoint that all later ones keep.
-std::string kept_facts(const std::string& folder) {
-  const auto newest = find_newest_valid(folder, Verify::sizes);
+/// The facts of the newest checkpoint that all later ones keep. io.
+Result<std::string> kept_facts(const std::string& folder) {
+  const auto newest =
+      with_retries(kReadRetries, [&] { return find_newest_valid(folder, Verify::sizes); });
+  if (newest.status().code() == Code::io) return newest.status();
   return newest.ok() ? imported_facts(newest->checkpoint.info()) : "{}";
+}
+
+/// JOB-1: what the predecessor has left on the disk, which may be newer than `from`, its state. io:
+/// the disk cannot be read, so nothing is known of it.
+Status find_left(const Process& p, const std::string& folder, const job::State& from,
+                 FileOps& files, JobOptions& job) {
+  const auto left = with_retries(
+      kReadRetries, [&] { return supervisor::find_left_checkpoints(folder, from, files); });
+  if (left.ok()) {
+    job.checkpoint_step = left->newest;
+    job.older_checkpoints = left->older;
+  } else if (left.status().code() == Code::io) {
+    return left.status();
+  } else {  // all are damaged: the trainers hold the state
+    log::warn("{}", left.status().message());
+  }
+  if (job.checkpoint_step || from.had_checkpoint) return {};
+  return with_retries(kReadRetries, [&]() -> Status {
+    const auto saved = was_saved(p.run());
+    if (saved.ok()) job.had_checkpoint = *saved;
+    return saved.status();
+  });
 }
 
 /// The supervisor actor's options, with the checkpoint to start from. from: the predecessor's
@@ -102,30 +127,25 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
     return places_text(tokens, order, block, runs);
   };
   job.leads = [files = p.files, epoch] {
-    const auto newest = files.newest();
-    return newest.ok() && newest->number == epoch && files.touched_ns(epoch) != 0 &&
-           files.current();
+    const auto leads = files.leads(epoch);
+    return leads.ok() && *leads && files.touched_ns(epoch) != 0;
   };
   const std::string folder = checkpoint_folder(p.config);
   LeaderFiles files(job.leads);
-  if (Status revoked = revoke_publishers(folder, files); !revoked.ok())
+  if (Status revoked = with_retries(kReadRetries, [&] { return revoke_publishers(folder, files); });
+      !revoked.ok())
     log::warn("{}", revoked.message());
-  // LOCK-1: no agent of an earlier start writes any more.
+  // LOCK-1: no agent of an earlier start writes any more. Those of this start may.
   const auto all = [](uint64_t, uint64_t) { return true; };
-  if (Status removed = from ? Status() : remove_unpublished(folder, all, files); !removed.ok())
+  if (Status removed = epoch > 1 ? Status() : remove_unpublished(folder, all, files); !removed.ok())
     log::warn("{}", removed.message());
-  job.facts = kept_facts(folder);
+  SS_ASSIGN(job.facts, kept_facts(folder));
   if (from) {
-    const auto left = supervisor::find_left_checkpoints(folder, from->job, files);
-    if (left.ok()) {
-      job.checkpoint_step = left->newest;
-      job.older_checkpoints = left->older;
-    } else {  // the trainers hold the state
-      log::warn("{}", left.status().message());
-    }
+    SS_RETURN_IF_ERROR(find_left(p, folder, from->job, files, job));
     return job;
   }
-  if (const auto text = read_text(p.run().learning_rates()); text.ok()) {
+  const auto text = with_retries(kReadRetries, [&] { return read_text(p.run().learning_rates()); });
+  if (text.ok()) {
     auto rates = rates_of(*text, p.config.train.learning_rate);
     if (!rates.ok())
       return Status(Code::bad_data, p.run().learning_rates() + ": " + rates.status().message());
@@ -177,23 +197,6 @@ bool was_voted_out(const Process& p, const Epoch& epoch) {
   return now.ok() && *now != *before;
 }
 
-/// The newest state that supervisors up to this epoch wrote to the run's folder; nothing if there
-/// is none.
-std::optional<SupervisorState> read_left_state(const Process& p, uint64_t epoch) {
-  for (; epoch > 0; --epoch) {
-    const std::string path = p.options.run + "/" + state_page(p.options.instance, epoch);
-    auto text = read_text(path);
-    if (!text.ok()) {
-      if (text.status().code() != Code::not_found) log::warn("{}", text.status().message());
-      continue;
-    }
-    auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
-    if (state.ok()) return state.take();
-    log::warn("{}: {}", path, state.status().message());
-  }
-  return std::nullopt;
-}
-
 /// What this process knows of the supervisor before it.
 struct Predecessor {
   uint64_t epoch = 0;                    // 0: this is the run's first supervisor
@@ -223,27 +226,28 @@ void notify(Notifier& notifier, const std::string& run, nlohmann::json event) {
   notifier.send(std::move(event));
 }
 
-/// LEAD-1: true while no newer supervisor leads, or if that cannot be read.
-std::function<bool()> leads(const Process& p, uint64_t epoch) {
-  return [files = p.files, epoch] {
-    const auto newest = files.newest();
-    return !newest.ok() || (newest->number == epoch && files.current());
-  };
+/// LEAD-1: true while no newer supervisor leads. io: that cannot be read now.
+std::function<Result<bool>()> leads(const Process& p, uint64_t epoch) {
+  return [files = p.files, epoch] { return files.leads(epoch); };
+}
+
+/// The line in events.jsonl of a supervisor that ends before it has begun.
+nlohmann::json event_of(const std::string& kind, const std::string& subject, uint64_t generation,
+                        const Status& why) {
+  return {{"time", wall_time_s()}, {"generation", generation}, {"step", 0},
+          {"incident", nullptr},   {"phase", nullptr},         {"kind", kind},
+          {"subject", subject},    {"reason", why.message()},  {"ms", nullptr}};
 }
 
 /// Records that the run cannot go on, and refuses agents for kRefusalMs: they end with the reason,
 /// even if it cannot be recorded. Returns `why`.
 Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, const Status& why) {
-  const nlohmann::json document = {
-      {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
-  const nlohmann::json event = {
-      {"time", wall_time_s()}, {"generation", generation}, {"step", 0},
-      {"incident", nullptr},   {"phase", nullptr},         {"kind", "failed"},
-      {"subject", ""},         {"reason", why.message()},  {"ms", nullptr}};
+  const RunEnd end{exit_code(why.code()), why.message(), p.options.instance, epoch};
+  const nlohmann::json event = event_of("failed", "", generation, why);
   {
     Journal journal(p.options.run, leads(p, epoch), kFlushTimeoutMs);
     journal.append("events.jsonl", event);
-    journal.replace("control/end.json", json_text(document, 1) + "\n");
+    journal.replace("control/end.json", end_text(end));
   }
   const auto notifier = make_notifier(p);
   if (notifier) notify(*notifier, p.options.run, event);
@@ -274,6 +278,16 @@ void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journa
   if (Status resigned = p.files.resign(epoch); !resigned.ok()) log::warn("{}", resigned.message());
 }
 
+/// JOB-1: lets another process lead, since this one cannot read what a leader needs: the trainers
+/// keep what their memory holds. Returns `why`.
+Status leave_unprepared(const Process& p, uint64_t epoch, uint64_t generation, EpochWatch& watch,
+                        const Status& why) {
+  Journal journal(p.options.run, leads(p, epoch), kFlushTimeoutMs);
+  journal.append("events.jsonl", event_of("resigned", p.options.node, generation, why));
+  resign(p, epoch, watch, journal);
+  return why;
+}
+
 /// The highest generation that a supervisor of this run has given out. LEAD-1: an error if that
 /// cannot be read, since no number may be given out twice.
 Result<uint64_t> highest_generation(const Process& p, const Predecessor& before) {
@@ -293,16 +307,19 @@ Result<uint64_t> highest_generation(const Process& p, const Predecessor& before)
 }
 
 /// LEAD-1: a supervisor that lost its standby, or was lost by it, may have gone on deciding. If the
-/// state that it left in the run's folder is newer, that state replaces the standby's.
-void use_left_state_if_newer(const Process& p, Predecessor& before, uint64_t& generation) {
-  if (before.epoch == 0) return;
-  auto left = read_left_state(p, before.epoch);
-  if (!left) return;
+/// state that it left in the run's folder is newer, that state replaces the standby's. Raises
+/// `generation` to that state's. Errors as read_left_state().
+Status use_left_state_if_newer(const Process& p, Predecessor& before, uint64_t& generation) {
+  SS_ASSIGN(auto left, with_retries(kReadRetries, [&] {
+              return read_left_state(p.options.run, p.options.instance, before.epoch);
+            }));
+  if (!left) return {};
   if (before.state && std::pair(left->epoch, left->sequence) <=
                           std::pair(before.state->epoch, before.state->sequence))
-    return;
+    return {};
   generation = std::max(generation, left->job.generation);
   before.state = std::move(left);
+  return {};
 }
 
 /// Touches the epoch's file, and tells the supervisor actor what the epoch files show.
@@ -356,7 +373,7 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
                                                        p.plan.batch, leads(p, epoch)));
               // LOCK-1: the first leader of a start has no predecessor that may still write.
               if (epoch > 1 && !hosts_can_append(p.options.run))
-                SS_RETURN_IF_ERROR(leave_gap(p.options.run));
+                SS_RETURN_IF_ERROR(leave_gap(p.options.run, leads(p, epoch)));
               return end;
             }));
   // GEN-2: a disk that lagged behind may have the lines of a generation, and not its number.
@@ -375,14 +392,19 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
 }
 
 /// Claims the next epoch and supervises until the end. Returns 0 at once if another process claimed
-/// the epoch first. After the claim, every failure ends the run: an epoch that ends without a word
-/// would be followed by the next one, for ever.
+/// the epoch first. JOB-1: if a file cannot be read, another process is to lead, unless this is the
+/// first epoch, in which no memory holds a step. Any other failure after the claim ends the run: an
+/// epoch that ends without a word would be followed by the next one, for ever.
 Result<int> supervise(const Process& p, Predecessor before) {
   const uint64_t epoch = before.epoch + 1;
-  auto known = highest_generation(p, before);
-  if (known.status().code() == Code::io) return known.status();
-  uint64_t generation = known.ok() ? *known : 0;
-  use_left_state_if_newer(p, before, generation);
+  uint64_t generation = 0;
+  Status known;
+  if (auto highest = highest_generation(p, before); highest.ok())
+    generation = *highest;
+  else
+    known = highest.status();
+  if (known.ok()) known = use_left_state_if_newer(p, before, generation);
+  if (known.code() == Code::io) return known;
   SS_ASSIGN(const Epoch newest, p.files.newest());
   const uint64_t above =
       epoch == 1 ? generation : std::max(generation, newest.generation) + job::unknown_generations;
@@ -392,27 +414,34 @@ Result<int> supervise(const Process& p, Predecessor before) {
     log::info("another process leads epoch {}", epoch);
     return 0;
   }
-  if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
-  use_left_state_if_newer(p, before, generation);  // the predecessor may have gone on until now
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
+  // The predecessor may have gone on until now.
+  if (known.ok()) known = use_left_state_if_newer(p, before, generation);
   auto prepared = known.ok()
                       ? prepare(p, epoch, generation, before.state ? &*before.state : nullptr)
-                      : Result<JobOptions>(known.status());
+                      : Result<JobOptions>(known);
   const auto still_leads = leads(p, epoch);
-  if (!still_leads()) {  // LEAD-1: this process may have been stopped while it prepared
+  const auto led = with_retries(kReadRetries, still_leads);
+  if (led.ok() && !*led) {  // LEAD-1: this process may have been stopped while it prepared
     log::warn("another supervisor leads since this one prepared");
     return 0;
   }
-  if (!prepared.ok()) return refuse_agents(p, epoch, generation, prepared.status());
+  const Status& failed = led.ok() ? prepared.status() : led.status();
+  if (failed.code() == Code::io && epoch > 1)
+    return leave_unprepared(p, epoch, generation, *watch, failed);
+  if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();
   // The records may name numbers of the predecessor that its epoch file does not.
   job.generations_above = job::numbers_above(epoch, above, job.last_generation);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
-  const auto exporter = Exporter::make(p.run(), p.config, still_leads);
+  const auto exporter = Exporter::make(p.run(), p.config, [still_leads] {
+    const auto leads = still_leads();
+    return !leads.ok() || *leads;
+  });
   job.journal = std::make_shared<Journal>(p.options.run, still_leads, kFlushTimeoutMs, [exporter] {
     if (exporter) exporter->wake();
   });

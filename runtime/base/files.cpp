@@ -10,13 +10,14 @@
 #include <filesystem>
 
 #include "runtime/base/bounded_read.hpp"
+#include "runtime/base/sync_path.hpp"
 #include "runtime/base/write_whole.hpp"
 
 namespace simplescale {
 
 namespace {
-
 constexpr size_t kTextBytesMax = size_t{256} << 20;
+}  // namespace
 
 Status sync_path(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -26,8 +27,6 @@ Status sync_path(const std::string& path) {
   // EINVAL: this kind of file cannot be synced.
   return error == 0 || error == EINVAL ? Status() : system_error("cannot sync", path, error);
 }
-
-}  // namespace
 
 Result<std::string> read_text(const std::string& path) {
   return read_text(path, kTextBytesMax);
@@ -72,16 +71,21 @@ bool next_line(std::istream& file, std::string& line, size_t bytes_max) {
     return false;
   }
   std::streambuf& from = *file.rdbuf();
-  for (int c = from.sbumpc(); c != '\n'; c = from.sbumpc()) {
-    if (c == std::streambuf::traits_type::eof()) {
-      file.setstate(line.empty() ? std::ios::eofbit | std::ios::failbit : std::ios::eofbit);
-      return !line.empty();
+  try {
+    for (int c = from.sbumpc(); c != '\n'; c = from.sbumpc()) {
+      if (c == std::streambuf::traits_type::eof()) {
+        file.setstate(line.empty() ? std::ios::eofbit | std::ios::failbit : std::ios::eofbit);
+        return !line.empty();
+      }
+      if (line.size() == bytes_max) {
+        file.setstate(std::ios::failbit);
+        return false;
+      }
+      line += static_cast<char>(c);
     }
-    if (line.size() == bytes_max) {
-      file.setstate(std::ios::failbit);
-      return false;
-    }
-    line += static_cast<char>(c);
+  } catch (const std::exception&) {  // the file cannot be read
+    file.setstate(std::ios::badbit);
+    return false;
   }
   return true;
 }

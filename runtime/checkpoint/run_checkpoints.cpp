@@ -50,15 +50,26 @@ std::string checkpoints_of(const RunFolder& run) {
   return run.path + "/checkpoints";
 }
 
+Result<bool> was_saved(const RunFolder& run) {
+  std::error_code error;
+  const fs::file_status events_status = fs::status(run.events(), error);
+  if (events_status.type() == fs::file_type::not_found) return false;
+  std::ifstream events = open_lines(run.events());
+  bool found = false;
+  for (std::string line; !found && next_line(events, line);)
+    found = line.find("\"checkpoint_saved\"") != std::string::npos;
+  if (found) return true;
+  if (!events.is_open() || !events.eof())
+    return Status(Code::io, "cannot read " + run.events() + ": it may name a checkpoint");
+  return false;
+}
+
 Status check_never_saved(const RunFolder& run, const std::string& folder) {
-  const std::string path = run.path + "/events.jsonl";
-  std::ifstream events = open_lines(path);
-  for (std::string line; next_line(events, line);)
-    if (line.find("\"checkpoint_saved\"") != std::string::npos)
-      return Status(Code::io, folder + ": there is no checkpoint, but " + path +
-                                  " names one that was saved: is its file system mounted? To begin "
-                                  "at step 0, start a new run with --run=FOLDER");
-  return {};
+  SS_ASSIGN(const bool saved, was_saved(run));
+  if (!saved) return {};
+  return Status(Code::io, folder + ": there is no checkpoint, but " + run.events() +
+                              " names one that was saved: is its file system mounted? To begin "
+                              "at step 0, start a new run with --run=FOLDER");
 }
 
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) {

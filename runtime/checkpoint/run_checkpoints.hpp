@@ -13,8 +13,10 @@ namespace simplescale {
 /// The checkpoints folder of a run: checkpoint.folder of its config.toml, or else RUN/checkpoints.
 std::string checkpoints_of(const RunFolder& run);
 
-/// io: the run's events name a checkpoint that was saved. For a run whose folder has no checkpoint:
-/// such a run never begins at step 0 by itself.
+/// True if the run's events name a checkpoint that was saved. io: they cannot be read.
+Result<bool> was_saved(const RunFolder& run);
+/// io: the run's events name a checkpoint that was saved, or cannot be read. For a run whose folder
+/// has no checkpoint: such a run never begins at step 0 by itself.
 Status check_never_saved(const RunFolder& run, const std::string& folder);
 
 /// The run's id, which it keeps when it is moved; a new run gets one. io: it cannot be read or

@@ -79,9 +79,17 @@ Status EpochFiles::begin() const {
   return {};
 }
 
-bool EpochFiles::current() const {
+Result<bool> EpochFiles::current() const {
   const auto text = read_text(run_.instance());
-  return !text.ok() || *text == instance_ + "\n";
+  // It exists as long as the run: a folder without it is not there now.
+  if (!text.ok()) return Status(Code::io, text.status().message());
+  return *text == instance_ + "\n";
+}
+
+Result<bool> EpochFiles::leads(uint64_t number) const {
+  SS_ASSIGN(const Epoch epoch, newest());
+  if (epoch.number != number) return false;
+  return current();
 }
 
 Result<Epoch> EpochFiles::newest() const {
@@ -205,11 +213,12 @@ struct EpochWatch::Shared {
 
   EpochView read() {
     EpochView view;
-    auto newest = files.newest();
-    view.answered = newest.ok();
-    if (!newest.ok()) return view;
+    const auto newest = files.newest();
+    const auto current = files.current();
+    view.answered = newest.ok() && current.ok();
+    if (!view.answered) return view;
     view.newest = *newest;
-    view.current = files.current();
+    view.current = *current;
     const int64_t beat = files.touched_ns(view.newest.number);
     const auto now = Clock::now();
     if (beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;

@@ -48,8 +48,11 @@ class EpochFiles {
   /// Called by the launcher before it starts any agent: makes this instance the current one, with a
   /// new run key, and removes files of older ones. unavailable: an agent of an older one lives.
   Status begin() const;
-  /// False if another start of the run has begun. True if control/instance cannot be read.
-  bool current() const;
+  /// False if another start of the run has begun. io: control/instance cannot be read.
+  Result<bool> current() const;
+  /// LEAD-1: true while supervisor `number` is the highest epoch of the current instance. io: that
+  /// cannot be read now.
+  Result<bool> leads(uint64_t number) const;
   /// The highest epoch of this instance; number 0 if there is none. A damaged file counts: only its
   /// number is known then.
   Result<Epoch> newest() const;
@@ -81,7 +84,7 @@ inline constexpr int64_t kHeartbeatTimeoutMs = 1'500;
 
 /// Result of one poll of the folder.
 struct EpochView {
-  bool answered = false;  // false: the folder could not be read
+  bool answered = false;  // false: the folder could not be read; `current` and `newest` say nothing
   bool current = true;    // this instance is the current start of the run
   Epoch newest;
   int64_t heartbeat_age_ms = 0;  // time since its heartbeat last changed, by the local clock

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/run/epoch.hpp"
 
 namespace simplescale {
 
@@ -22,7 +24,19 @@ std::optional<RunEnd> end_of(const RunFolder& run) {
     const auto found = document.find(key);
     return found != document.end() && found->is_string() ? found->get<std::string>() : "";
   };
-  return RunEnd{document["exit"].get<int>(), word("reason"), word("instance")};
+  RunEnd end{document["exit"].get<int>(), word("reason"), word("instance")};
+  if (const auto epoch = document.find("epoch");
+      epoch != document.end() && epoch->is_number_unsigned())
+    end.epoch = epoch->get<uint64_t>();
+  const auto newest = EpochFiles(run, end.instance).newest();
+  if (end.epoch > 0 && newest.ok() && newest->number > end.epoch) return std::nullopt;
+  return end;
+}
+
+std::string end_text(const RunEnd& end) {
+  const nlohmann::json document = {
+      {"instance", end.instance}, {"epoch", end.epoch}, {"exit", end.code}, {"reason", end.reason}};
+  return json_text(document, 1) + "\n";
 }
 
 std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance) {

@@ -23,8 +23,12 @@ struct RunEnd {
   int code;  // the exit code of the run
   std::string reason;
   std::string instance;  // the start that wrote it
+  uint64_t epoch = 0;    // the supervisor that wrote it; 0: not known
 };
-/// control/end.json. Nothing: there is none, or it is damaged.
+/// The text of control/end.json.
+std::string end_text(const RunEnd& end);
+/// control/end.json. Nothing: there is none, it is damaged, or (LEAD-1) a supervisor wrote it that
+/// a newer one has replaced: a write that was delayed until then ends no run.
 std::optional<RunEnd> end_of(const RunFolder& run);
 /// The same, if the start `instance` wrote it.
 std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance);

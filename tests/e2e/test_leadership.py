@@ -136,16 +136,28 @@ class Leadership(Case):
         self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
         self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
 
-    def test_a_supervisor_that_cannot_prepare_ends_the_run_and_says_why(self):
-        """Each supervisor failed after its claim and ended without a word, and the next one claimed the next epoch."""
+    def test_a_supervisor_that_cannot_prepare_leaves_the_agents_their_memory(self):
+        """JOB-1: it ended all agents, and with them the only copies of the newest steps."""
         run, process = self.begin(100000)
-        self.unreadable_ledger(run)
+        trainers = trainer_pids(run)
+        restore = self.unreadable_ledger(run)
         for victim in (leader(run)[1], self.standby(run)["pid"]):
             os.kill(victim, signal.SIGKILL)
-        self.assertEqual(process.wait(120), 74, process.stdout.read())
-        self.assertTrue(events(run, "failed"))
-        self.assertIn("ledger.jsonl: Too many levels of symbolic links", events(run, "failed")[-1]["reason"])
-        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+        self.wait_for(lambda: events(run, "resigned"), "a supervisor that resigns", 120)
+        self.assertIn("ledger.jsonl: Too many levels of symbolic links", events(run, "resigned")[-1]["reason"])
+        self.assertIsNone(process.poll())
+        restore()
+        epoch = leader(run)[0]
+        self.succeeded(run, epoch - 1)
+        at = last_step(run)
+        self.wait_for(lambda: last_step(run) >= at + 5, "steps under the next supervisor")
+        self.assertEqual(trainer_pids(run), trainers)
+        self.command("console", run, "-c", "stop")
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        metrics = lines(run / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
 
     def test_the_supervisor_dies_between_the_last_step_and_its_checkpoint(self):
         steps = STEPS

@@ -1,12 +1,38 @@
 // Marks of the journal that are given while it writes.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <filesystem>
+#include <functional>
 #include <future>
 
 #include "actors/supervisor/journal.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
 
 using namespace simplescale;
+
+namespace {
+/// Called in each sync of a file, by this program, once the file is on the disk.
+std::function<void()> in_sync_of_file;
+
+int synced(int fd, long call) {
+  struct stat about {};
+  const int result = static_cast<int>(syscall(call, fd));
+  if (in_sync_of_file && fstat(fd, &about) == 0 && S_ISREG(about.st_mode)) in_sync_of_file();
+  return result;
+}
+}  // namespace
+
+// In place of the C library's.
+extern "C" int fsync(int fd) {
+  return synced(fd, SYS_fsync);
+}
+extern "C" int fdatasync(int fd) {
+  return synced(fd, SYS_fdatasync);
+}
 
 TEST_SUITE("job records") {
   TEST_CASE("journal: JOB-2, steps that are undone while their lines are written are not marked") {
@@ -75,5 +101,48 @@ TEST_SUITE("job records") {
     CHECK(!journal.flush());
     CHECK(folder.text("ledger.jsonl") == expected);
     CHECK(journal.marked() == 0);
+  }
+
+  TEST_CASE(
+      "journal: LEAD-1, a page whose sync ends after a successor has begun is not published") {
+    // A supervisor asked whether it led, hung in a second sync, and renamed its end.json over that
+    // of a run that its successor led.
+    for (int last = 1; last <= 3; ++last) {
+      const test::RecordsFolder folder;
+      std::atomic<bool> leads = true;
+      int syncs = 0;
+      in_sync_of_file = [&] {
+        if (++syncs == last) leads = false;
+      };
+      {
+        Journal journal(folder.path, [&] { return leads.load(); });
+        journal.replace("page", "late");
+        CHECK(journal.flush() == leads);
+      }
+      in_sync_of_file = nullptr;
+      CHECK(std::filesystem::exists(folder.path + "/page") == leads);
+    }
+  }
+
+  TEST_CASE("journal: LEAD-1, nothing is written while it is not known who leads") {
+    // An error of the folder was taken for "this supervisor leads".
+    const test::RecordsFolder folder;
+    std::atomic<bool> readable = false;
+    Journal journal(folder.path, [&]() -> Result<bool> {
+      if (!readable) return Status(Code::io, "cannot read control");
+      return true;
+    });
+    journal.append("metrics.jsonl", {{"step", 1}});
+    journal.replace("page", "text");
+    journal.mark(1);
+    CHECK(!journal.flush());
+    CHECK(folder.text("metrics.jsonl").empty());
+    CHECK(!std::filesystem::exists(folder.path + "/page"));
+    CHECK(journal.marked() == 0);
+    readable = true;
+    CHECK(journal.flush());
+    CHECK(folder.text("metrics.jsonl") == "{\"step\":1}\n");
+    CHECK(folder.text("page") == "text");
+    CHECK(journal.marked() == 1);
   }
 }

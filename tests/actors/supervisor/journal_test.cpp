@@ -228,6 +228,9 @@ TEST_SUITE("job records") {
     CHECK(
         end_of_records(folder.path, true, BatchSchedule(8), [] { return false; }).status().code() ==
         Code::aborted);
+    CHECK(leave_gap(folder.path, [] { return false; }).code() == Code::aborted);
+    CHECK(leave_gap(folder.path, [] { return Result<bool>(Status(Code::io, "EIO")); }).code() ==
+          Code::io);
     CHECK(folder.text("events.jsonl") == "{");
   }
 

@@ -107,6 +107,33 @@ TEST_SUITE("job records") {
     }
   }
 
+  TEST_CASE("state codec: JOB-3, no older state replaces one that cannot be read") {
+    // A read that failed once made a supervisor go on from the state of the epoch before.
+    const Folder folder;
+    const std::string run = folder.path, newest = run + "/" + state_page("x", 3);
+    std::filesystem::create_directories(run + "/control");
+    CHECK(!*read_left_state(run, "x", 3));
+    const auto write = [&](uint64_t epoch) {
+      SupervisorState state;
+      state.job = job::make_state({1, 1, 1, 1, 1}, {"n0"});
+      state.epoch = epoch;
+      const std::vector<uint8_t> bytes = encode(state);
+      REQUIRE(write_file_atomic(run + "/" + state_page("x", epoch),
+                                std::string(bytes.begin(), bytes.end()))
+                  .ok());
+    };
+    write(1);
+    CHECK(read_left_state(run, "x", 3)->value().epoch == 1);  // 2 and 3 decided nothing
+    std::filesystem::create_symlink(newest, newest);
+    CHECK(read_left_state(run, "x", 3).status().code() == Code::io);
+    std::filesystem::remove(newest);
+    REQUIRE(write_file_atomic(newest, "damaged").ok());
+    CHECK(read_left_state(run, "x", 3).status().code() == Code::bad_data);
+    write(3);
+    CHECK(read_left_state(run, "x", 3)->value().epoch == 3);
+    CHECK(read_left_state(run, "x", 1)->value().epoch == 1);
+  }
+
   TEST_CASE("state codec: rebase() converts times to another clock") {
     SupervisorState s = some_state();
     rebase(s, 5'001'100);

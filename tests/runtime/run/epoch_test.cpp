@@ -25,6 +25,7 @@ struct Folder {
     char name[] = "/tmp/simplescale-epoch-XXXXXX";
     run.path = mkdtemp(name);
     std::filesystem::create_directories(run.control());
+    REQUIRE(write_file_atomic(run.instance(), "a\n").ok());
   }
   ~Folder() { std::filesystem::remove_all(run.path); }
   RunFolder run;
@@ -77,18 +78,39 @@ TEST_SUITE("epoch") {
       "epoch: LEAD-1, a new start of the run removes the files of older ones and deposes them") {
     Folder folder;
     const EpochFiles before(folder.run, "a"), after(folder.run, "b");
-    CHECK(before.current());  // there is no control/instance
     REQUIRE(before.begin().ok());
-    CHECK(before.current());
+    CHECK(*before.current());
     REQUIRE(*before.claim({1, "n0", 1, "x", 0}));
     CHECK(before.touched_ns(1) > 0);
     REQUIRE(after.begin().ok());
-    CHECK(!before.current());
-    CHECK(after.current());
+    CHECK(!*before.current());
+    CHECK(*after.current());
     CHECK(before.newest()->number == 0);
     CHECK(before.touched_ns(1) == 0);
-    EpochView view{true, before.current(), *before.newest(), 0};
+    EpochView view{true, *before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
+  }
+
+  TEST_CASE("epoch: LEAD-1, a folder that cannot be read does not say that a supervisor leads") {
+    // An error of control/ was taken for "this supervisor leads, and may write".
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(files.begin().ok());
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    CHECK(*files.leads(1));
+    CHECK(!*files.leads(2));
+    REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
+    CHECK(!*files.leads(1));
+    CHECK(*files.leads(2));
+    std::filesystem::remove(folder.run.instance());
+    std::filesystem::create_symlink(folder.run.instance(), folder.run.instance());
+    CHECK(files.leads(2).status().code() == Code::io);
+    EpochWatch watch(files, nullptr);
+    std::promise<EpochView> answer;
+    watch.poll([&](const EpochView& view) { answer.set_value(view); });
+    CHECK(!answer.get_future().get().answered);
+    std::filesystem::remove_all(folder.run.control());
+    CHECK(files.leads(2).status().code() == Code::io);
   }
 
   TEST_CASE("epoch: LOCK-1, no start begins while an agent of an earlier one lives") {
@@ -104,11 +126,11 @@ TEST_SUITE("epoch") {
       CHECK(RunLock::held(folder.run));
       CHECK(!launcher_lives(folder.run));
       CHECK(after.begin().code() == Code::unavailable);
-      CHECK(before.current());
+      CHECK(*before.current());
     }
     CHECK(!RunLock::held(folder.run));
     CHECK(after.begin().ok());
-    CHECK(!before.current());
+    CHECK(!*before.current());
   }
 
   TEST_CASE("epoch: a leader sees the nodes that vote against it until they stop voting") {
@@ -209,7 +231,8 @@ TEST_SUITE("epoch") {
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     REQUIRE_FALSE(*files.claim({1, "n1", 1, "x", 0}));
-    CHECK(std::distance(std::filesystem::directory_iterator(folder.run.control()), {}) == 1);
+    // control/instance and the epoch.
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.run.control()), {}) == 2);
   }
 
   TEST_CASE("epoch: a watch reports a higher epoch, and polls on request") {

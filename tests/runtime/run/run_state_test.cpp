@@ -1,0 +1,36 @@
+// control/end.json: which supervisor's end of the run counts.
+#include "runtime/run/run_state.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "runtime/run/epoch.hpp"
+#include "tests/temp_folder.hpp"
+
+using namespace simplescale;
+
+TEST_SUITE("run state") {
+  TEST_CASE("run state: LEAD-1, the end that a replaced supervisor writes late ends no run") {
+    // The launcher took it for the end of the living run, and started no killed agent again.
+    const test::TempFolder folder;
+    const RunFolder run{folder.path};
+    std::filesystem::create_directories(run.control());
+    const EpochFiles files(run, "x");
+    const auto write = [&](uint64_t epoch) {
+      REQUIRE(write_file_atomic(run.end(), end_text({3, "gave up", "x", epoch})).ok());
+    };
+    REQUIRE(*files.claim({1, "n0", 1, "a", 0}));
+    write(1);
+    REQUIRE(end_of(run, "x"));
+    CHECK(end_of(run, "x")->code == 3);
+    CHECK(end_of(run, "x")->reason == "gave up");
+    CHECK(end_of(run, "x")->epoch == 1);
+    CHECK(!end_of(run, "y"));
+    REQUIRE(*files.claim({2, "n1", 2, "b", 0}));
+    CHECK(!end_of(run, "x"));
+    CHECK(!end_of(run));
+    write(2);
+    CHECK(end_of(run, "x"));
+  }
+}
