@@ -124,7 +124,7 @@ TEST_SUITE("ring filler") {
     ++plan.start_step;
     CHECK(filler.start(plan).code() == Code::aborted);  // a different plan for the same generation
     plan.generation = 6;
-    plan.layout.micro_batch_size = B + 1;
+    plan.layout = equal_steps(1, 2, 2, B + 1);
     CHECK(filler.start(plan).code() == Code::bad_config);
     plan.layout = equal_steps(3, 2, 2, B);  // one group has no row
     CHECK(filler.start(plan).code() == Code::bad_config);
