@@ -5,8 +5,9 @@ import os
 import pathlib
 import signal
 import unittest
+import unittest.mock
 
-from common import Case, last_step, leader, leftovers, lines, status, trainer_pids
+from common import BIN, Case, last_step, leader, leftovers, lines, status, trainer_pids
 
 STEPS = 1000  # long enough for a new supervisor to appoint a standby
 
@@ -212,6 +213,58 @@ class Leadership(Case):
         self.train("run", *self.keys, f"--train.max_steps={STEPS}", *more)
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
+
+    def all_but_the_launcher_die(self, meanwhile=lambda run: None):
+        """JOB-1: right after the first checkpoint was published, so that no state page may name it. The run goes on from there."""
+        keys = ["--checkpoint.disk_every_steps=300", "--checkpoint.keep=1"]
+        want = self.digest_without_faults(STEPS)
+        run, process = self.begin(STEPS, *keys)
+        pids = [status(run)["supervisor"]["pid"], self.standby(run)["pid"], *(n["pid"] for n in status(run)["nodes"])]
+        self.wait_for(lambda: list(run.glob("checkpoints/step-*")), "a checkpoint")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        meanwhile(run)
+        self.assertEqual(process.wait(180), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        begun = [e["reason"] for e in events(run, "joined") + events(run, "layout_changed")]
+        self.assertEqual(len([r for r in begun if "initial values" in r]), 1, begun)
+        self.assertTrue([r for r in begun if "from checkpoint" in r], begun)
+
+    def test_a_checkpoint_that_no_state_page_names_is_used(self):
+        self.all_but_the_launcher_die()
+
+    def test_a_checkpoint_that_cannot_be_read_at_first_is_used(self):
+        """One error of the folder made the next supervisor begin with initial values."""
+        def unreadable(run):
+            folder, aside = run / "checkpoints", run / "aside"
+            folder.rename(aside)
+            folder.symlink_to(folder)
+            self.wait_for(lambda: any("trying again" in log.read_text(errors="replace") for log in (run / "logs").glob("supervisor-*.log")),
+                          "a supervisor that retries")
+            folder.unlink()
+            aside.rename(folder)
+        self.all_but_the_launcher_die(unreadable)
+
+    def test_claims_that_fail_cost_no_step(self):
+        """As on a full disk: nothing but a claim makes a link."""
+        want = self.digest_without_faults(STEPS)
+        state = self.folder / "state"
+        state.mkdir()
+        faults = {"LD_PRELOAD": str(BIN / "libfile_faults.so"),
+                  "SIMPLESCALE_FILE_FAULTS": f"folder={self.folder}/run/control;state={state};seed=1;fail.link=0.7"}
+        with unittest.mock.patch.dict(os.environ, faults):
+            run, process = self.begin(STEPS)
+            failed = len(lines(state / "faults.jsonl"))
+            epoch, pid, _ = leader(run)
+            for victim in (pid, self.standby(run)["pid"]):
+                os.kill(victim, signal.SIGKILL)
+            self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.assertEqual(process.wait(180), 0, process.stdout.read())
+        self.assertGreater(len(lines(state / "faults.jsonl")), failed)
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
 
     def test_a_killed_launcher_leaves_no_processes_and_the_run_resumes(self):
         want = self.digest_without_faults(STEPS)
