@@ -1,13 +1,69 @@
 """Scores of tasks during training and by `evaluate --tasks`: the same on every layout and after recoveries, and where they are
-shown."""
+shown. By transformers, too."""
 
 import hashlib
 import json
 import os
 import signal
+import subprocess
 import unittest
 
-from common import TINY, Case, last_step, lines, status, trainer_pids
+from common import PYTHON, TINY, Case, last_step, lines, status, trainer_pids
+
+TRANSFORMERS = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import torch, transformers"], capture_output=True).returncode == 0
+# Scores a task file with transformers, as lm-evaluation-harness does: its tokens of a prompt and a choice (_encode_pair), the
+# windows of a long text (get_rolling_token_windows, make_disjoint_window), and its figures.
+HARNESS = r"""
+import collections, json, math, re, sys, torch, transformers
+folder, tasks, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+def encode_pair(context, continuation):
+    spaces = len(context) - len(context.rstrip())
+    if spaces > 0:
+        continuation = context[-spaces:] + continuation
+        context = context[:-spaces]
+    whole, seen = tokenizer.encode(context + continuation), tokenizer.encode(context)
+    return seen, whole[len(seen):]
+
+def log_likelihood(context, continuation):
+    assert context and continuation
+    tokens = torch.tensor([(context + continuation)[-(length + 1):]])
+    with torch.no_grad():
+        logits = model(tokens[:, :-1], use_cache=False).logits[0].double().log_softmax(-1)
+    n = min(len(continuation), length)
+    return sum(logits[-n + i, tokens[0, -n + i]].item() for i in range(n))
+
+def windows(tokens, prefix):
+    n = min(length, len(tokens))
+    yield [prefix], tokens[:n]
+    while n < len(tokens):
+        count = min(len(tokens) - n, length)
+        end = n + count
+        seen = tokens[end - length - 1:end - 1]
+        yield seen[:len(seen) - (count - 1)], tokens[end - count:end]
+        n = end
+
+questions, texts = collections.defaultdict(list), collections.defaultdict(list)
+for row in map(json.loads, open(tasks)):
+    if "text" in row:
+        tokens = tokenizer.encode(row["text"], add_special_tokens=False)
+        sum_of = sum(log_likelihood(*w) for w in windows(tokens, tokenizer.bos_token_id))
+        texts[row["task"]].append((sum_of, len(re.split(r"\s+", row["text"])), len(row["text"].encode())))
+    else:
+        found = [log_likelihood(*encode_pair(row["prompt"], row.get("delimiter", " ") + c)) for c in row["choices"]]
+        by_character = [f / len(c) for f, c in zip(found, row["choices"])]
+        questions[row["task"]].append((found.index(max(found)) == row["answer"],
+                                       by_character.index(max(by_character)) == row["answer"]))
+scores = {task: {"questions": len(rows), "acc": sum(r[0] for r in rows) / len(rows), "acc_norm": sum(r[1] for r in rows) / len(rows)}
+          for task, rows in questions.items()}
+for task, rows in texts.items():
+    total = sum(r[0] for r in rows)
+    scores[task] = {"words": sum(r[1] for r in rows), "word_perplexity": math.exp(-total / sum(r[1] for r in rows)),
+                    "byte_perplexity": math.exp(-total / sum(r[2] for r in rows))}
+print(json.dumps(scores))
+"""
 
 WORDS = "the king of a small land sent his son over seven hills to find one clear river and bring back water for all".split()
 
@@ -23,6 +79,17 @@ def questions(count):
         prompt = " ".join(sentence(i + k) for k in range(9 if i % 8 == 7 else 1))
         choices = [" ".join(words[c:c + 1 + (i + c) % 3]) for c in range(2 + i % 3)]
         yield {"task": "words" if i % 4 else "others", "prompt": prompt, "choices": choices, "answer": i % len(choices)}
+
+
+def odd_rows():
+    """Prompts that end in every kind of white space, delimiters, texts with white space between words; long and short."""
+    for i, space in enumerate(["", " ", "  ", "\t", "\n", "\u00a0", "\u3000", "\v", "\f", "\x1c", " \u2003 ", "\u200b"] * 4):
+        words = sentence(i).split()
+        prompt = " ".join(sentence(i + k) for k in range(6 if i % 6 == 5 else 1)) + space
+        choices = sorted({words[2], words[3] + " " + words[1], "caf\u00e9 " + words[0], words[0] + words[1]}, key=lambda c: (len(c) * i) % 7)
+        yield {"task": "odd", "prompt": prompt, "choices": choices, "answer": i % len(choices), "delimiter": ["", " ", "\n"][i // 12 % 3]}
+        if i % 3 == 0:
+            yield {"task": "texts", "text": space.join(sentence(i + k) for k in range(1 + i % 5)) + space}
 
 
 def scored(run):
@@ -89,6 +156,23 @@ class Tasks(Case):
         of_run = {r["name"]: r for r in json.loads(self.command("runs", self.folder, "--json"))}
         self.assertEqual(of_run["one"]["tasks"], scores[8])
         self.assertIsNone(of_run["without"]["tasks"])
+
+    @unittest.skipUnless(TRANSFORMERS, "transformers is not installed in .deps/python: ./simplescale test installs it")
+    def test_the_scores_are_those_of_another_implementation(self):
+        distinct = [row for row in questions(60) if len(set(row["choices"])) == len(row["choices"])]
+        self.write_tasks(distinct + list(odd_rows()) + [{"task": "prose", "text": " ".join(sentence(i) for i in range(n))} for n in (1, 20)])
+        run = self.train("run", "--train.max_steps=40")
+        ours = json.loads(self.command("evaluate", run, "--tasks", self.tasks, "--json"))
+        self.command("export", run, "exported", "--dtype=float32")
+        done = subprocess.run([PYTHON, "-c", HARNESS, "exported", self.tasks, str(self.keys["model.block_size"])], capture_output=True,
+                              text=True, timeout=300, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        theirs = json.loads(done.stdout)
+        self.assertEqual(set(ours), set(theirs))
+        self.assertGreaterEqual(theirs["odd"]["questions"] + theirs["words"]["questions"] + theirs["others"]["questions"], 90)
+        for task, figures in theirs.items():
+            for name, value in figures.items():
+                self.assertLess(abs(ours[task][name] / value - 1) if value else ours[task][name], 1e-4, (task, name, ours, theirs))
 
     def test_several_samples_at_once_and_bf16_give_the_scores_of_evaluate(self):
         for name, more in (("several", ["--train.micro_batch_size=2"]), ("bf16", ["--train.precision=bf16", "--train.micro_batch_size=2"])):
