@@ -21,6 +21,7 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/block_tree.hpp"
 #include "runtime/training/model_shape.hpp"
+#include "runtime/training/recompute.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
 
@@ -31,8 +32,7 @@ struct BackendOptions {
   int micro_batch_size = 1;  // B
   // Element type of products, activations, residual stream, unit parameters and gradients.
   DType precision = DType::f32;
-  // Keep only each block's input, and recompute the block in the backward pass.
-  bool activation_checkpointing = false;
+  Recompute recompute = Recompute::nothing;
   bool training = true;  // false: no activations are kept, backward calls are forbidden
   int threads = 1;       // CPU threads of the kernels; the bits of results do not depend on it
   int device_index = 0;  // CUDA
@@ -40,6 +40,9 @@ struct BackendOptions {
   bool deterministic = true;
   float z_loss = 0;   // coefficient; see Backend::head()
   bool muon = false;  // orthogonalize() will be called
+  // CUDA: bytes of logits that are kept at a time. Where a micro-batch has more, the head computes
+  // some of its rows at a time, and lm_head's gradient is rounded after each of these parts.
+  int64_t logit_bytes = int64_t{2} << 30;
 };
 
 /// How a state stores its moments.
@@ -173,10 +176,12 @@ class Backend {
   }
   /// Updates the elements of `runs`, in fp32; then the moments are rounded to options.moments.
   /// gradient, from_*, to_*: (total) fp32, but avg and avg_sq, which are exp_avg and exp_avg_sq, of
-  /// options.moments.dtype; to_* may be from_*.
+  /// options.moments.dtype; to_* may be from_*. rounded: null, or (total) in the precision, and
+  /// receives what cast() makes of the updated parameters.
   virtual void adamw(const AdamW& options, std::span<const ParameterRun> runs,
                      const float* gradient, const float* from_params, const void* from_avg,
-                     const void* from_avg_sq, float* to_params, void* to_avg, void* to_avg_sq) = 0;
+                     const void* from_avg_sq, float* to_params, void* to_avg, void* to_avg_sq,
+                     void* rounded) = 0;
 
   /// to[i] = from[i] + weight * (params[i] - from[i]), with each of the three operations rounded to
   /// fp32: the exponential moving average of the parameters, with weight = 1 - decay. The same bits

@@ -43,7 +43,7 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   o.shape = plan.shape;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.precision = config.train.precision;
-  o.activation_checkpointing = config.train.activation_checkpointing;
+  o.recompute = config.train.activation_checkpointing;
   o.threads = threads;
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);

@@ -78,6 +78,28 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   held_layer_ = layer;
 }
 
+template <class T>
+void CpuBackend<T>::restore(int layer, const T* params) {
+  if (options_.recompute == Recompute::nothing || held_layer_ == layer) return;
+  if (options_.recompute == Recompute::block) return forward(layer, params, true);
+  const BlockParameters<const T> p(params, shape_);
+  const Weight<T> factor = weight(p.gate_up, 2 * F_, C_, kYes, 0);
+  pack_all({&factor, 1});
+  const Saved& s = saved(layer);
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
+    const T* input = s.middle + c.first * C_;
+    if (!post_norm()) {
+      kernel_.rms_norm(c.rows, C_, input, p.norm2, eps_, w.normed);
+      input = w.normed;
+    }
+    T* gate_up = s.gate_up + c.first * 2 * F_;
+    float* product = direct(gate_up, w.wide);
+    gemm(c.rows, input, C_, factor, product, 2 * F_);
+    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
+  });
+  held_layer_ = layer;
+}
+
 /// Rows c of s.qkv, q and k rotated, and of s.qk. x: (N, C), the block's input.
 template <class T>
 void CpuBackend<T>::project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x,
@@ -210,8 +232,7 @@ void CpuBackend<T>::backward_qkv(const BlockParameters<const T>& p, const Factor
 template <class T>
 void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
-  if (saved_.size() == 1 && held_layer_ != layer)
-    forward(layer, static_cast<const T*>(params), true);
+  restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const Factors f = factors(p, kNo);
   const BlockParameters<T> g(static_cast<T*>(grad), shape_);

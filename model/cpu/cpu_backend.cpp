@@ -51,14 +51,15 @@ Status CpuBackend<T>::allocate_buffers() {
 
   x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
   for (T*& x : x_) x = take<T>(N_ * C_);
-  const bool keep = training && !options_.activation_checkpointing;
+  const bool keep = training && options_.recompute != Recompute::block;
   saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
   for (Saved& s : saved_) {
+    const bool share = options_.recompute == Recompute::mlp && &s != &saved_[0];
     s = {.qkv = take<T>(N_ * Q_),
          .attended = take<T>(N_ * A_),
          .lse = take<float>(N_ * shape_.heads),
          .middle = take<T>(N_ * C_),
-         .gate_up = take<T>(N_ * 2 * F_)};
+         .gate_up = share ? saved_[0].gate_up : take<T>(N_ * 2 * F_)};
     if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
     if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
   }
@@ -137,12 +138,16 @@ void CpuBackend<T>::zero(void* data, size_t bytes) {
 template <class T>
 void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
   for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
-    if constexpr (std::is_same_v<T, float>) {
-      std::memcpy(static_cast<T*>(to) + first, from + first, static_cast<size_t>(n) * sizeof(T));
-    } else {
-      shard_kernel_.to_bf16(n, from + first, static_cast<T*>(to) + first);
-    }
+    cast_piece(n, from + first, static_cast<T*>(to) + first);
   });
+}
+
+template <class T>
+void CpuBackend<T>::cast_piece(int64_t count, const float* from, T* to) const {
+  if constexpr (std::is_same_v<T, float>)
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+  else
+    shard_kernel_.to_bf16(count, from, to);
 }
 
 template <class T>
@@ -162,7 +167,7 @@ void CpuBackend<T>::square_sums(const float* values, std::span<const BlockTree> 
 template <class T>
 void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
                           const float* from_params, const void* from_avg, const void* from_avg_sq,
-                          float* to_params, void* to_avg, void* to_avg_sq) {
+                          float* to_params, void* to_avg, void* to_avg_sq, void* rounded) {
   for (const ParameterRun& run : runs) {
     const auto constants = adamw_constants<ShardKernels::AdamWConstants>(o, run);
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
@@ -178,6 +183,7 @@ void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, co
             gradient + at, from_params + at, static_cast<const Bf16*>(from_avg) + at,
             static_cast<const Bf16*>(from_avg_sq) + at, to_params + at,
             static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at);
+      if (rounded) cast_piece(n, to_params + at, static_cast<T*>(rounded) + at);
     });
   }
 }

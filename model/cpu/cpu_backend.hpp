@@ -59,7 +59,7 @@ class CpuBackend final : public LlamaBackend {
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
-             float* to_params, void* to_avg, void* to_avg_sq) override;
+             float* to_params, void* to_avg, void* to_avg_sq, void* rounded) override;
   void average(float weight, size_t count, const float* params, const float* from,
                float* to) override;
 
@@ -73,6 +73,9 @@ class CpuBackend final : public LlamaBackend {
                    void* to_avg_sq) override;
 
  private:
+  /// cast() on this thread.
+  void cast_piece(int64_t count, const float* from, T* to) const;
+
   static constexpr int64_t kRows = 256;          // rows per chunk in the blocks
   static constexpr int64_t kHeadRows = 128;      // rows per chunk in the head
   static constexpr int64_t kWeightRows = 512;    // the most rows of a weight's gradient per task
@@ -129,6 +132,8 @@ class CpuBackend final : public LlamaBackend {
   /// Completes a symmetric matrix of which the lower half is given.
   void mirror(int64_t side, T* matrix);
 
+  /// Before the backward pass: computes what the layers share and another one has overwritten.
+  void restore(int layer, const T* params);
   /// recompute: computes only what the backward pass needs, not the block's output.
   void forward(int layer, const T* params, bool recompute);
   void project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
@@ -182,7 +187,7 @@ class CpuBackend final : public LlamaBackend {
   std::vector<double> square_sums_;                 // of blocks, for square_sums()
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none
+  int held_layer_ = -1;       // the layer whose activations what the layers share holds; -1: none
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
   // (N, C): the inputs of attention and MLP; with norms after them, the gradients of their outputs.

@@ -15,12 +15,19 @@ void CudaBackend<T>::forward_block(int layer, const void* params) {
 }
 
 template <class T>
-void CudaBackend<T>::project_qkv(const BlockParameters<const T>& p, const T* x, Saved& s) {
-  if (!post_norm()) {
-    SS_CUDA(rms_norm(stream_, N_, C_, x, p.norm1, eps_, normed_));
-    x = normed_;
-  }
-  aten_.gemm(kNo, kYes, N_, Q_, C_, x, p.qkv, s.qkv);
+void CudaBackend<T>::norm_of_input(int unit, const T* gamma) {
+  T* const input = x(unit);
+  if (std::exchange(sum_is_due_, false))
+    SS_CUDA(add_rms_norm<T>(stream_, N_, C_, saved(unit - 1).middle, product_, gamma, eps_, input,
+                            normed_));
+  else
+    SS_CUDA(rms_norm<T>(stream_, N_, C_, input, gamma, eps_, normed_));
+}
+
+template <class T>
+void CudaBackend<T>::project_qkv(int layer, const BlockParameters<const T>& p, Saved& s) {
+  if (!post_norm()) norm_of_input(layer, p.norm1);
+  aten_.gemm(kNo, kYes, N_, Q_, C_, post_norm() ? x(layer) : normed_, p.qkv, s.qkv);
   if (shape_.qkv_bias) SS_CUDA(add_row(stream_, N_, Q_, p.bias, s.qkv));
   if (has_qk_norm()) {
     const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
@@ -37,7 +44,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   const BlockParameters<const T> p(params, shape_);
   Saved& s = saved(layer);
   const T* input = x(layer);
-  project_qkv(p, input, s);
+  project_qkv(layer, p, s);
   s.attended.reset();  // frees its memory for the next call
   s.attended = aten_.attention(s.qkv);
   T* attention_out = post_norm() ? s.attention_out : product_;
@@ -57,7 +64,18 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   if (post_norm())
     SS_CUDA(norm_add<T>(stream_, N_, C_, mlp_out, p.norm2, eps_, s.middle, x(layer + 1)));
   else
-    SS_CUDA(add<T>(stream_, N_ * C_, s.middle, mlp_out, x(layer + 1)));
+    sum_is_due_ = true;
+}
+
+template <class T>
+void CudaBackend<T>::restore(int layer, const T* params) {
+  if (options_.recompute == Recompute::nothing || held_layer_ == layer) return;
+  if (options_.recompute == Recompute::block) return forward(layer, params, true);
+  const BlockParameters<const T> p(params, shape_);
+  const Saved& s = saved(layer);
+  if (!post_norm()) SS_CUDA(rms_norm<T>(stream_, N_, C_, s.middle, p.norm2, eps_, normed_));
+  aten_.gemm(kNo, kYes, N_, 2 * F_, C_, post_norm() ? s.middle : normed_, p.gate_up, s.gate_up);
+  held_layer_ = layer;
 }
 
 template <class T>
@@ -115,8 +133,7 @@ void CudaBackend<T>::backward_qk_norm_and_bias(const BlockParameters<const T>& p
 template <class T>
 void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
-  if (saved_.size() == 1 && held_layer_ != layer)
-    forward(layer, static_cast<const T*>(params), true);
+  restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const BlockParameters<T> g(static_cast<T*>(grad), shape_);
   const Saved& s = saved(layer);

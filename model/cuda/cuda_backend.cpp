@@ -97,17 +97,18 @@ Status CudaBackend<T>::allocate_buffers() {
   document_begin_ = row_document_ + aligned(N_);
   token_begin_ = document_begin_ + aligned(N_ + 1);
   losses_ = take<float>(N_);
-  kept_rows_ = std::clamp<int64_t>(kLogitBytes / (V_ * int64_t{sizeof(T)}), 1, N_);
+  kept_rows_ = std::clamp<int64_t>(options_.logit_bytes / (V_ * int64_t{sizeof(T)}), 1, N_);
   logits_ = take<T>(kept_rows_ * V_);
 
   x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
   for (T*& x : x_) x = take<T>(N_ * C_);
-  const bool keep = training && !options_.activation_checkpointing;
+  const bool keep = training && options_.recompute != Recompute::block;
   saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
   for (Saved& s : saved_) {
     s.qkv = take<T>(N_ * Q_);
     s.middle = take<T>(N_ * C_);
-    s.gate_up = take<T>(N_ * 2 * F_);
+    const bool share = options_.recompute == Recompute::mlp && &s != &saved_[0];
+    s.gate_up = share ? saved_[0].gate_up : take<T>(N_ * 2 * F_);
     if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
     if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
   }
@@ -251,22 +252,29 @@ Backend::PendingHash CudaBackend<T>::start_state_hash(const TrainState::Side& si
 template <class T>
 void CudaBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs,
                            const float* gradient, const float* from_params, const void* from_avg,
-                           const void* from_avg_sq, float* to_params, void* to_avg,
-                           void* to_avg_sq) {
+                           const void* from_avg_sq, float* to_params, void* to_avg, void* to_avg_sq,
+                           void* rounded) {
   for (const ParameterRun& run : runs) {
     const auto constants = adamw_constants<AdamWConstants>(o, run);
     const auto count = static_cast<int64_t>(run.count);
     const size_t at = run.first;
+    Bf16* to_bf16 = nullptr;
+    if constexpr (std::is_same_v<T, Bf16>)
+      if (rounded) to_bf16 = static_cast<Bf16*>(rounded) + at;
     if (o.moments.dtype == DType::f32)
       SS_CUDA(cuda::adamw(stream_, count, constants, gradient + at, from_params + at,
                           static_cast<const float*>(from_avg) + at,
                           static_cast<const float*>(from_avg_sq) + at, to_params + at,
-                          static_cast<float*>(to_avg) + at, static_cast<float*>(to_avg_sq) + at));
+                          static_cast<float*>(to_avg) + at, static_cast<float*>(to_avg_sq) + at,
+                          to_bf16));
     else
       SS_CUDA(cuda::adamw(stream_, count, constants, {o.moments.key, run.element}, gradient + at,
                           from_params + at, static_cast<const Bf16*>(from_avg) + at,
                           static_cast<const Bf16*>(from_avg_sq) + at, to_params + at,
-                          static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at));
+                          static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at,
+                          to_bf16));
+    if (std::is_same_v<T, float> && rounded)
+      cast(to_params + at, static_cast<float*>(rounded) + at, run.count);
   }
 }
 

@@ -64,7 +64,7 @@ class CudaBackend final : public LlamaBackend {
   PendingHash start_state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
-             float* to_params, void* to_avg, void* to_avg_sq) override;
+             float* to_params, void* to_avg, void* to_avg_sq, void* rounded) override;
   void average(float weight, size_t count, const float* params, const float* from,
                float* to) override;
 
@@ -78,8 +78,6 @@ class CudaBackend final : public LlamaBackend {
                    void* to_avg_sq) override;
 
  private:
-  static constexpr int64_t kLogitBytes = int64_t{2} << 30;  // the most logits kept at a time
-
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {
     T* qkv = nullptr;         // (N, Q), q and k rotated
@@ -98,14 +96,19 @@ class CudaBackend final : public LlamaBackend {
   /// grad = dy^T x, + grad if accumulate. dy: (rows, out); x: (rows, in); grad: (out, in).
   void weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x, T* grad,
                        bool accumulate = false);
-  /// Rows of q, k and v, rotated, in s.qkv. x: (N, C), the block's input.
-  void project_qkv(const BlockParameters<const T>& p, const T* x, Saved& s);
+  /// Rows of q, k and v, rotated, in s.qkv.
+  void project_qkv(int layer, const BlockParameters<const T>& p, Saved& s);
   /// From d_out_ to d_middle_ through the MLP, with the gradients of its parameters.
   void backward_mlp(const BlockParameters<const T>& p, const BlockParameters<T>& g, const Saved& s);
   /// In d_qkv_: from the gradients of normalized to those of projected queries and keys; with the
   /// gradients of the norms' weights and of the biases.
   void backward_qk_norm_and_bias(const BlockParameters<const T>& p, const BlockParameters<T>& g,
                                  const Saved& s);
+  /// Before the backward pass: computes what the layers share and another one has overwritten.
+  void restore(int layer, const T* params);
+  /// normed_ = the norm of the residual stream before this unit. Also computes the last sum of the
+  /// block before it, if that block left it out: one pass over memory instead of two.
+  void norm_of_input(int unit, const T* gamma);
   /// dx = the gradient through RMSNorm + residual. x, dy, residual, dx: (N, C); gamma and its
   /// gradient grad: (C). Also writes normed_ = rms_norm(x).
   void norm_backward(const T* x, const T* gamma, const T* dy, const T* residual, T* dx, T* grad);
@@ -134,10 +137,12 @@ class CudaBackend final : public LlamaBackend {
   Documents documents_;  // of the micro-batch
   std::vector<T*> x_;    // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none
-  T* normed_ = nullptr;       // (N, C)
-  T* product_ = nullptr;      // (N, C) or (N, A), whichever is larger
-  T* act_ = nullptr;          // (N, F)
+  int held_layer_ = -1;       // the layer whose activations what the layers share holds; -1: none
+  // The residual stream after the last block is the block's middle + product_, and not in x_ yet.
+  bool sum_is_due_ = false;
+  T* normed_ = nullptr;   // (N, C)
+  T* product_ = nullptr;  // (N, C) or (N, A), whichever is larger
+  T* act_ = nullptr;      // (N, F)
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
   T *d_qkv_ = nullptr, *d_gate_up_ = nullptr;  // (N, Q), (N, 2F)

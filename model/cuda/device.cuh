@@ -43,6 +43,10 @@ struct Packed<float> {
     const float4 v = *reinterpret_cast<const float4*>(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
+  __device__ static void unpack(uint4 v, float (&to)[4]) {
+    to[0] = __uint_as_float(v.x), to[1] = __uint_as_float(v.y);
+    to[2] = __uint_as_float(v.z), to[3] = __uint_as_float(v.w);
+  }
   __device__ static void store(float* to, const float (&from)[4]) {
     *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
   }
@@ -51,7 +55,9 @@ template <>
 struct Packed<Bf16> {
   static constexpr int n = 8;
   __device__ static void load(const Bf16* from, float (&to)[8]) {
-    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    unpack(*reinterpret_cast<const uint4*>(from), to);
+  }
+  __device__ static void unpack(uint4 v, float (&to)[8]) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; ++i) {  // little endian: the low half comes first
       to[2 * i] = __uint_as_float(words[i] << 16);
@@ -121,6 +127,21 @@ __device__ void store_moments(Bf16* to, const float (&from)[n], const Rounding& 
   } else {
     static_assert(n == 4);
     *reinterpret_cast<uint2*>(to) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+  }
+}
+
+/// Stores n elements, rounded to nearest even. to: aligned to n elements.
+template <int n>
+__device__ void store_rounded(Bf16* to, const float (&from)[n]) {
+  if constexpr (n == 1) {
+    *to = rounded<Bf16>(from[0]);
+  } else {
+    static_assert(n == 4);
+    const auto pair = [&](int i) {
+      return rounded<Bf16>(from[i]).bits | static_cast<uint32_t>(rounded<Bf16>(from[i + 1]).bits)
+                                               << 16;
+    };
+    *reinterpret_cast<uint2*>(to) = make_uint2(pair(0), pair(2));
   }
 }
 

@@ -35,6 +35,7 @@ void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
   upload(tokens_, pinned, count * sizeof(int32_t));
   SS_CUDA(cudaEventRecord(tokens_read_, stream_));
   held_layer_ = -1;
+  sum_is_due_ = false;
   const DocumentRows rows{documents_.count(), document_begin_, row_document_};
   aten_.set_documents(rows.count > B_ ? &rows : nullptr);
   SS_CUDA(cuda::embed(stream_, N_, C_, static_cast<const T*>(params), inputs_, x(0)));
@@ -52,7 +53,7 @@ void CudaBackend<T>::head(const void* params, const void* tied, float scale, voi
   if (grad) weight_grad = tied ? static_cast<T*>(tied_grad) : static_cast<T*>(grad) + C_;
   const T* last = x(static_cast<int>(shape_.layers));
   const float dscale = scale / static_cast<float>(N_);
-  SS_CUDA(rms_norm(stream_, N_, C_, last, gamma, eps_, normed_));
+  norm_of_input(static_cast<int>(shape_.layers), gamma);
   for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
     const int64_t rows = std::min(kept_rows_, N_ - begin);
     const T* normed = normed_ + begin * C_;
@@ -81,7 +82,7 @@ template <class T>
 void CudaBackend<T>::logits(const void* params, const void* tied, float* logits) {
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
-  SS_CUDA(rms_norm(stream_, N_, C_, x(static_cast<int>(shape_.layers)), gamma, eps_, normed_));
+  norm_of_input(static_cast<int>(shape_.layers), gamma);
   std::vector<T> host(static_cast<size_t>(kept_rows_ * V_));
   for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
     const int64_t rows = std::min(kept_rows_, N_ - begin);

@@ -165,10 +165,12 @@ struct AdamWConstants {
   float inverse_root_correction2;  // 1 / sqrt(1 - beta2^t)
   float eps;
 };
-/// AdamW, arXiv 1711.05101. All arrays: (count); to_* may be from_*.
+/// AdamW, arXiv 1711.05101. All arrays: (count); to_* may be from_*. rounded: null, or receives
+/// to_params as to_bf16() rounds them.
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const float* gradient, const float* from_params, const float* from_avg,
-                  const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq);
+                  const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq,
+                  Bf16* rounded);
 /// Which elements of the model are updated: the first one, and the key of the random bits.
 struct Rounding {
   RoundingKey key;
@@ -178,7 +180,7 @@ struct Rounding {
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const Rounding& rounding, const float* gradient, const float* from_params,
                   const Bf16* from_avg, const Bf16* from_avg_sq, float* to_params, Bf16* to_avg,
-                  Bf16* to_avg_sq);
+                  Bf16* to_avg_sq, Bf16* rounded);
 
 /// Backend::average(). All: (count); to may be from.
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,

@@ -107,6 +107,98 @@ cudaError_t launch_rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t 
       rms_norm_backward_kernel<T, A>, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
 }
 
+__device__ inline float2 warp_sum(float2 v) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    v.x += __shfl_xor_sync(0xffffffffu, v.x, mask);
+    v.y += __shfl_xor_sync(0xffffffffu, v.y, mask);
+  }
+  return v;
+}
+
+constexpr int kNormWarps = 4;
+
+/// The same for rows of at most 32 * n * kVectors elements. A warp computes a row and keeps x and
+/// dy in registers, so that it reads them once and waits for no other warp. Each warp has its own
+/// partial sums of gamma's gradient; at the end the block adds those of its warps.
+template <class T, int kVectors>
+__global__ void rms_norm_backward_warp_kernel(int64_t rows, int C, const T* x, const T* gamma,
+                                              float eps, const T* dy, const T* residual, T* dx,
+                                              T* normed, float* partial) {
+  using A = Packed<T>;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int vectors = C / A::n;
+  float* const dgamma = dynamic_shared() + warp * C;
+  for (int j = lane; j < vectors; j += 32)
+    for (int k = 0; k < A::n; ++k) dgamma[k * vectors + j] = 0;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kNormWarps;
+  for (int64_t r = blockIdx.x + static_cast<int64_t>(gridDim.x) * warp; r < rows; r += stride) {
+    const int64_t row = r * C;
+    uint4 of_x[kVectors] = {}, of_dy[kVectors] = {};
+    float a[A::n], g[A::n], d[A::n];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int j = v * 32 + lane;
+      if (j >= vectors) continue;
+      of_x[v] = *reinterpret_cast<const uint4*>(x + row + j * A::n);
+      of_dy[v] = *reinterpret_cast<const uint4*>(dy + row + j * A::n);
+    }
+    float2 sums = make_float2(0, 0);  // of x^2 and of dy * gamma * x
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int j = v * 32 + lane;
+      if (j >= vectors) continue;
+      A::unpack(of_x[v], a);
+      A::unpack(of_dy[v], d);
+      A::load(gamma + j * A::n, g);
+      for (int k = 0; k < A::n; ++k) {
+        sums.x += a[k] * a[k];
+        sums.y += d[k] * g[k] * a[k];
+      }
+    }
+    sums = warp_sum(sums);
+    const float rstd = 1.0f / sqrtf(sums.x / static_cast<float>(C) + eps);
+    const float mean = sums.y * rstd * rstd / static_cast<float>(C);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int j = v * 32 + lane;
+      if (j >= vectors) continue;
+      const int64_t i = row + j * A::n;
+      float y[A::n], b[A::n];
+      A::unpack(of_x[v], a);
+      A::unpack(of_dy[v], d);
+      A::load(gamma + j * A::n, g);
+      for (int k = 0; k < A::n; ++k) {
+        y[k] = a[k] * rstd * g[k];
+        dgamma[k * vectors + j] += d[k] * a[k] * rstd;
+        b[k] = rstd * (d[k] * g[k] - a[k] * mean);
+      }
+      A::store(normed + i, y);
+      if (residual) {
+        A::load(residual + i, a);
+        for (int k = 0; k < A::n; ++k) b[k] += a[k];
+      }
+      A::store(dx + i, b);
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < C; i += static_cast<int>(blockDim.x)) {
+    float sum = 0;
+    for (int w = 0; w < kNormWarps; ++w)
+      sum += dynamic_shared()[w * C + i % A::n * vectors + i / A::n];
+    partial[static_cast<int64_t>(blockIdx.x) * C + i] = sum;
+  }
+}
+
+template <class T, int kVectors>
+cudaError_t launch_rms_norm_backward_warps(cudaStream_t stream, int64_t rows, int64_t C, const T* x,
+                                           const T* gamma, float eps, const T* dy,
+                                           const T* residual, T* dx, T* normed, float* partial) {
+  const size_t shared = static_cast<size_t>(kNormWarps * C) * sizeof(float);
+  return gpu_launch({stream, static_cast<unsigned>(gamma_partials(rows)), kNormWarps * 32, shared},
+                    rms_norm_backward_warp_kernel<T, kVectors>, rows, C, x, gamma, eps, dy,
+                    residual, dx, normed, partial);
+}
+
 /// sum = x + rms_norm(y).
 template <class T, class A>
 __global__ void norm_add_kernel(int64_t C, const T* y, const T* gamma, float eps, const T* x,
@@ -318,9 +410,12 @@ cudaError_t rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t C, cons
                               const T* gamma, float eps, const T* dy, const T* residual, T* dx,
                               T* normed, float* partial) {
   if (rows == 0) return cudaSuccess;
-  const auto launch = packable<T>(C, x, gamma, dy, residual, dx, normed)
-                          ? launch_rms_norm_backward<T, Packed<T>>
-                          : launch_rms_norm_backward<T, Single<T>>;
+  constexpr int64_t kWarpElements = 32 * Packed<T>::n;
+  auto launch = launch_rms_norm_backward<T, Single<T>>;
+  if (packable<T>(C, x, gamma, dy, residual, dx, normed))
+    launch = C <= 4 * kWarpElements   ? launch_rms_norm_backward_warps<T, 4>
+             : C <= 8 * kWarpElements ? launch_rms_norm_backward_warps<T, 8>
+                                      : launch_rms_norm_backward<T, Packed<T>>;
   return launch(stream, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
 }
 

@@ -56,6 +56,7 @@ struct AdamWPointers {
   const M *from_avg, *from_avg_sq;
   float* to_params;
   M *to_avg, *to_avg_sq;
+  Bf16* rounded;  // of to_params; null: not wanted
 };
 
 /// AdamW, arXiv 1711.05101.
@@ -78,6 +79,7 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding roundin
     param[k] = param[k] * c.keep - c.step_size * avg[k] / denominator;
   }
   A::store(p.to_params + i, param);
+  if (p.rounded) store_rounded<A::n>(p.rounded + i, param);
   store_moments<A::n>(p.to_avg + i, avg, rounding, i, 0);
   store_moments<A::n>(p.to_avg_sq + i, avg_sq, rounding, i, 16);
 }
@@ -103,7 +105,8 @@ cudaError_t launch_adamw(cudaStream_t stream, int64_t count, const AdamWConstant
   if (count == 0) return cudaSuccess;
   constexpr int n = Packed<float>::n;
   if (packable<float>(count, p.gradient, p.from_params, p.to_params) &&
-      moments_aligned<M>(p.from_avg, p.from_avg_sq, p.to_avg, p.to_avg_sq))
+      moments_aligned<M>(p.from_avg, p.from_avg_sq, p.to_avg, p.to_avg_sq) &&
+      moments_aligned<Bf16>(p.rounded))
     return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
                       adamw_kernel<Packed<float>, M>, count / n, constants, rounding, p);
   return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, adamw_kernel<Single<float>, M>,
@@ -141,19 +144,20 @@ cudaError_t tree_sums(cudaStream_t stream, int64_t count, const BlockTree* trees
 
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const float* gradient, const float* from_params, const float* from_avg,
-                  const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq) {
+                  const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq,
+                  Bf16* rounded) {
   return launch_adamw<float>(
       stream, count, constants, {},
-      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq});
+      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq, rounded});
 }
 
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const Rounding& rounding, const float* gradient, const float* from_params,
                   const Bf16* from_avg, const Bf16* from_avg_sq, float* to_params, Bf16* to_avg,
-                  Bf16* to_avg_sq) {
+                  Bf16* to_avg_sq, Bf16* rounded) {
   return launch_adamw<Bf16>(
       stream, count, constants, rounding,
-      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq});
+      {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq, rounded});
 }
 
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,

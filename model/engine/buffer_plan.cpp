@@ -65,7 +65,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   for (const int of_step : rows_of_steps(options))
     plan.digits =
         std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
-  plan.separate_total = groups > 1 || !host_memory;
+  plan.separate_total = groups > 1;
   plan.device_state = host_memory ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];

@@ -25,7 +25,7 @@ struct BufferPool {
 ///             0             if backward can write the sum itself: fp32, one shard, one row per
 ///                           group, host memory
 ///   slices    D P 4
-///   total     P 4           more than one group, or device memory
+///   total     P 4           more than one group
 ///   state     P s           device memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///

@@ -91,6 +91,8 @@ struct Engine::Parts {
   size_t head() const { return units.size() - 1; }
   size_t layers() const { return units.size() - 2; }
   bool tied() const { return options.shape.tie_embeddings; }
+  /// The gathered units, if AdamW writes them with the parameters; else null.
+  void* updated_units() const { return muon ? nullptr : gather->whole(); }
 
   Status create();
   Status create_optimizer();
@@ -173,7 +175,7 @@ void Engine::Parts::use_rows(uint64_t step_rows) {
 
 void Engine::Parts::load() {
   optimizer->load();
-  gather->reset(optimizer->params());
+  gather->reset(optimizer->params(), false);
 }
 
 /// Finishes this engine: aborts both communicators, so that no peer waits for this rank.
@@ -208,10 +210,8 @@ void Engine::Parts::flip_gradient_bit() {
   float* at = reduce->total() + layout.offset[1];
   uint32_t bits = 0;
   backend.copy_to_host(&bits, at, sizeof bits);
-  backend.synchronize();
   bits ^= 1u << 22;
   backend.copy_to_device(at, &bits, sizeof bits);
-  backend.synchronize();
 }
 
 /// For hashed(). hash: of the committed state.
@@ -402,7 +402,7 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
   at(kCopy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(kOptimizer);
-  optimizer->apply(adamw, reduce->total());
+  optimizer->apply(adamw, reduce->total(), updated_units());
   if (muon) {
     const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
     SS_RETURN_IF_ERROR(muon->apply(
@@ -415,7 +415,7 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
 Status Engine::Parts::commit() {
   const Status committed = optimizer->commit();
   damaged = committed.code() == Code::mismatch;
-  if (committed.ok()) gather->reset(optimizer->params());
+  if (committed.ok()) gather->reset(optimizer->params(), updated_units() != nullptr);
   return committed;
 }
 

@@ -7,6 +7,15 @@ Result<GatherSchedule> GatherSchedule::create(const BufferPlan& plan, const Shar
                                               Collective& shard) {
   GatherSchedule schedule(layout, precision, backend, shard);
   schedule.pool_of_unit_ = plan.pool_of_unit_gather;
+  if (shard.size() == 1 && !plan.gather.empty()) {
+    SS_ASSERT(plan.gather.size() == layout.offset.size());  // a buffer for each unit
+    SS_ASSIGN(schedule.whole_, shard.allocate(layout.total * bytes_of(precision)));
+    for (size_t unit = 0; unit < plan.gather.size(); ++unit)
+      schedule.slots_.push_back({.pool = unit,
+                                 .data = static_cast<char*>(schedule.whole_) +
+                                         layout.offset[unit] * bytes_of(precision)});
+    return schedule;
+  }
   for (size_t pool = 0; pool < plan.gather.size(); ++pool) {
     for (size_t i = 0; i < plan.gather[pool].slots; ++i) {
       SS_ASSIGN(void* data, shard.allocate(plan.gather[pool].elements * bytes_of(precision)));
@@ -16,11 +25,12 @@ Result<GatherSchedule> GatherSchedule::create(const BufferPlan& plan, const Shar
   return schedule;
 }
 
-void GatherSchedule::reset(const float* master) {
+void GatherSchedule::reset(const float* master, bool written) {
+  SS_ASSERT(!written || whole_);
   master_ = master;
   for (Slot& slot : slots_) {
     slot.work.reset();
-    slot.unit = kNone;
+    slot.unit = written ? slot.pool : kNone;
   }
 }
 

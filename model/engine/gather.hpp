@@ -21,9 +21,12 @@ class GatherSchedule {
   static Result<GatherSchedule> create(const BufferPlan& plan, const ShardLayout& layout,
                                        DType precision, Backend& backend, Collective& shard);
 
-  /// Discards all gathered units, since the parameters have changed. master: this shard's
-  /// parameters, (layout.total) fp32, device memory.
-  void reset(const float* master);
+  /// With one shard and a buffer for each unit: all units, (layout.total) in the precision, for a
+  /// caller that writes them while it changes the parameters. Else null.
+  void* whole() const { return whole_; }
+  /// The parameters have changed: discards all gathered units, unless whole() was `written` with
+  /// them. master: this shard's parameters, (layout.total) fp32, device memory.
+  void reset(const float* master, bool written);
 
   /// Starts the gather of `unit` unless it is cached or in flight; evicts the least recently used
   /// unit, but not `current`.
@@ -55,6 +58,7 @@ class GatherSchedule {
   Collective* shard_;
   std::vector<size_t> pool_of_unit_;
   std::vector<Slot> slots_;
+  void* whole_ = nullptr;
   const float* master_ = nullptr;
   uint64_t uses_ = 0;
 };

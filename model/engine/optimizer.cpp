@@ -112,11 +112,11 @@ Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
   return {};
 }
 
-void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
+void ShardOptimizer::apply(const AdamW& options, const float* gradient, void* rounded) {
   applied_step_ = options.step;
   const StateUpdate u = update();
   backend_->adamw(options, runs_, gradient, u.from_params, u.from_avg, u.from_avg_sq, u.to_params,
-                  u.to_avg, u.to_avg_sq);
+                  u.to_avg, u.to_avg_sq, rounded);
 }
 
 StateUpdate ShardOptimizer::update() const {

@@ -65,8 +65,8 @@ class ShardOptimizer {
   /// for longer; nothing was changed. Not while a copy is in progress.
   Status begin_write(int state_timeout_ms, WaitClock& wait);
   /// Writes the state after options.step, except for the runs that Muon updates; commit() must
-  /// follow. gradient: (total) fp32, device memory.
-  void apply(const AdamW& options, const float* gradient);
+  /// follow. gradient: (total) fp32, device memory. rounded: as Backend::adamw().
+  void apply(const AdamW& options, const float* gradient, void* rounded);
   /// What apply() read and wrote. Until commit().
   StateUpdate update() const;
   /// After all parameters are written: the average moves towards them (Backend::average()).

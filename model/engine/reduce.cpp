@@ -159,14 +159,15 @@ Status ReduceSchedule::finish(size_t index, WaitClock& wait) {
   return {};
 }
 
-/// The slice of `unit` holds all leaves of this group: starts the sum over all groups, or, in host
-/// memory with one group, collapses the slice's nodes in place.
+/// The slice of `unit` holds all leaves of this group: starts the sum over all groups. With one
+/// group the slice's nodes are added in place; a single node is the total already.
 void ReduceSchedule::sum_across_groups(size_t unit) {
   PartialSum& slice = slices_[unit];
+  if (replicate_->size() == 1 && slice.nodes().size() == 1) return;
   if (replicate_->size() > 1 || !backend_->host_memory()) {
     across_.push_back(
         replicate_->all_reduce_partials(slice, nodes_of_group_, total_ + layout_->offset[unit]));
-  } else if (slice.nodes().size() > 1) {
+  } else {
     std::vector<TreeSource> sources;
     for (size_t i = 0; i < slice.nodes().size(); ++i)
       sources.push_back({slice.nodes()[i], slice.data(i), DType::f32});

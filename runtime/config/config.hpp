@@ -19,6 +19,7 @@
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/muon_plan.hpp"
 #include "runtime/training/parameter_groups.hpp"
+#include "runtime/training/recompute.hpp"
 
 namespace simplescale {
 
@@ -153,7 +154,7 @@ struct TrainConfig {
   std::vector<ParameterGroup> group;  // other learning rates and decays, by parameter
   double z_loss = 0;                  // coefficient; 0: none
   double grad_clip = 1.0;             // global norm; 0: none
-  bool activation_checkpointing = false;
+  Recompute activation_checkpointing = Recompute::nothing;
   bool deterministic = true;
   int64_t validation_samples = 64;     // of each validation; 0: none
   int64_t validation_every_steps = 0;  // 0: only at the start and at the end

@@ -14,11 +14,15 @@ namespace simplescale {
 //
 //   state        12 P per side (fp32 parameters, two moments), 16 P with an average of the
 //                parameters. CPU trainers have two sides, which are also their snapshot.
-//   parameters   c P for the part of the shard that other trainers read, and
-//                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
+//   parameters   full_shard: c (2 U + E); shard_grad_op, and no_shard in bf16: c sum N_u;
+//                no_shard in fp32: nothing, the state's are used
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
-//                4 P (1 + digits): the sum over groups and the partial sums of its leaves;
-//                with Muon c (2 U + the matrices that it owns) more
+//                4 P (1 + digits): the sum over groups, if there are several, and the partial sums
+//                of its leaves; with Muon c (2 U + the matrices that it owns) more
+//   messages     what a trainer receives from the others of its group, and from other groups. CPU:
+//                c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
+//                4 digits of the largest shard of a unit. A part of `gradients`; so are, with CUDA,
+//                P / 128 for the sums of squares.
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
 
 namespace {
@@ -41,14 +45,23 @@ struct Widths {
   double of_qk_norm, of_post_norm;     // the inputs of norms that only some shapes have
 };
 
+double blocks_kept(const TrainConfig& train, double layers) {
+  return train.activation_checkpointing == Recompute::block ? 1 : layers;
+}
+/// Gate and up, the first product of the MLP.
+double mlps_kept(const TrainConfig& train, double layers) {
+  return train.activation_checkpointing == Recompute::nothing ? layers : 1;
+}
+
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
 /// attention, k, v, gate, up, product.
 double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
   const Widths w(train, shape);
   const double block =
-      w.c * w.N * (4 * w.C + 2 * w.A + 2 * w.K + 3 * w.F + w.of_qk_norm + w.of_post_norm);
-  const double kept =
-      train.activation_checkpointing ? w.c * w.N * w.C * w.layers + block : block * w.layers;
+      w.c * w.N * (4 * w.C + 2 * w.A + 2 * w.K + w.F + w.of_qk_norm + w.of_post_norm);
+  const double inputs = train.activation_checkpointing == Recompute::block ? w.layers : 0;
+  const double kept = w.c * w.N * (w.C * inputs + 2 * w.F * mlps_kept(train, w.layers)) +
+                      block * blocks_kept(train, w.layers);
   const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
   const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
   return kept + logits + backward;
@@ -61,10 +74,10 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
   constexpr double kWorkspace = 32.0 * (1u << 20);  // cuBLAS
   const Widths w(train, shape);
   const double row = w.c * w.N, Q = w.A + 2 * w.K;
-  const double block = row * (Q + w.A + w.C + 2 * w.F + w.of_qk_norm + w.of_post_norm) +
+  const double block = row * (Q + w.A + w.C + w.of_qk_norm + w.of_post_norm) +
                        4 * w.N * static_cast<double>(shape.heads);
-  const double kept =
-      row * w.C * (w.layers + 1) + block * (train.activation_checkpointing ? 1 : w.layers);
+  const double kept = row * w.C * (w.layers + 1) + row * 2 * w.F * mlps_kept(train, w.layers) +
+                      block * blocks_kept(train, w.layers);
   const double logits = std::clamp(kLogitBytes, w.c * w.V, row * w.V);
   const double working = row * (4 * w.C + std::max(w.C, w.A) + Q + 3 * w.F) +
                          4 * 512 * std::max(w.C, static_cast<double>(shape.bias_width()));
@@ -103,7 +116,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
 
   MemoryEstimate estimate;
   estimate.state = state_format(config.train).bytes() * own * sides;
-  estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
+  if (sharding == Sharding::full_shard && shards > 1)
+    estimate.parameters = c * in_turn;
+  else if (shards > 1 || config.train.precision != DType::f32)
+    estimate.parameters = c * all;
   // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
   uint64_t digits = 0;
   const auto count_digits = [&](int64_t rows_of_step) {
@@ -114,7 +130,13 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   count_digits(rows);
   for (const BatchStage& stage : config.train.batch_warmup)
     count_digits(stage.global_batch_size / (shards * config.train.micro_batch_size));
-  estimate.gradients = c * in_turn + 4 * own * (1 + digits);
+  estimate.gradients = c * in_turn + 4 * own * (digits + (groups > 1 ? 1 : 0));
+  const uint64_t largest = *std::max_element(whole.begin(), whole.end());
+  if (config.cluster.device != DeviceKind::cuda)
+    estimate.gradients += shards > 1 ? c * own : 0;
+  else
+    estimate.gradients += own / 128 + (shards > 1 ? c * largest : 0) +
+                          (groups > 1 ? 4 * digits * (largest / static_cast<uint64_t>(shards)) : 0);
   const bool muon = config.train.optimizer == Optimizer::muon;
   if (muon)  // one group owns most
     estimate.gradients +=

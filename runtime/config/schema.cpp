@@ -16,6 +16,7 @@ constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op",
                                           "no_shard"};
 constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd", "constant"};
 constexpr const char* optimizer_names[] = {"adamw", "muon"};
+constexpr const char* recompute_names[] = {"false", "true", "mlp"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
@@ -148,7 +149,7 @@ const Key table[] = {
   {"train", "group", REF(train.group), any, recipe, "Other rates for some parameters: [[train.group]] with pattern (of whole parameter names; * is any text, ? one character), learning_rate_factor and weight_decay. The first group that matches a parameter counts; a group that decides for none is refused."},
   {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
-  {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
+  {"train", "activation_checkpointing", ENUM(train.activation_checkpointing, recompute_names), any, no, "What the backward pass computes again, to need less memory. true: each block from its input, about a third more compute. mlp: the first product of each block's MLP, about a sixth more compute. The bits are the same."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},

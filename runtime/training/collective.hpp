@@ -72,7 +72,7 @@ class Collective {
 
   /// The layout-independent all-reduce. `mine` holds the nodes `nodes_of_rank[rank()]`; total
   /// (mine.count() fp32 elements) becomes tree_total() of all ranks' nodes, with the same bits on
-  /// every rank.
+  /// every rank. With one rank it may be the buffer of the first node.
   virtual WorkPtr all_reduce_partials(const PartialSum& mine,
                                       std::span<const std::vector<TreeNode>> nodes_of_rank,
                                       float* total) = 0;

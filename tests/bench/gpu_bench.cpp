@@ -170,11 +170,9 @@ class Rows {
   }
 
   void forward() {
-    kernel("to_bf16", 1, E, 6.0 * double(E), P / double(E),
-           [=, this] { return to_bf16(stream(), E, memory_->at<float>(0, E), at(1, E)); });
     kernel("embed", N, C, 2.0 * kBytes * double(N * C), 1,
            [=, this] { return embed(stream(), N, C, at(0, V * C), tokens(), at(1, N * C)); });
-    kernel("rms_norm", N, C, 2.0 * kBytes * double(N * C), double(L) + 1, [=, this] {
+    kernel("rms_norm", N, C, 2.0 * kBytes * double(N * C), 1, [=, this] {
       return rms_norm(stream(), N, C, at(0, N * C), at(1, C), 1e-5f, at(2, N * C));
     });
     forward_product("q, k, v", Q, C);
@@ -192,7 +190,7 @@ class Rows {
           (void)aten_->attention_backward<Bf16>(at(3, N * Q), *saved_, at(4, N * A));
         }};
     forward_product("output", C, A);
-    kernel("add_rms_norm", N, C, 4.0 * kBytes * double(N * C), L, [=, this] {
+    kernel("add_rms_norm", N, C, 4.0 * kBytes * double(N * C), 2 * double(L), [=, this] {
       return add_rms_norm<Bf16>(stream(), N, C, at(0, N * C), at(1, N * C), at(2, C), 1e-5f,
                                 at(5, N * C), at(6, N * C));
     });
@@ -200,9 +198,6 @@ class Rows {
     kernel("swiglu", N, F, 3.0 * kBytes * double(N * F), L,
            [=, this] { return swiglu<Bf16>(stream(), N, F, at(0, N * 2 * F), at(1, N * F)); });
     forward_product("down", C, F);
-    kernel("add", N, C, 3.0 * kBytes * double(N * C), L, [=, this] {
-      return add<Bf16>(stream(), N * C, at(0, N * C), at(1, N * C), at(2, N * C));
-    });
   }
 
   void head() {
@@ -263,11 +258,11 @@ class Rows {
       return block_square_sums(stream(), blocks, memory_->at<float>(0, E),
                                memory_->at<double>(1, blocks));
     });
-    kernel("adamw", 1, E, 28.0 * double(E), P / double(E), [=, this] {
+    kernel("adamw", 1, E, 30.0 * double(E), P / double(E), [=, this] {
       auto values = [&](int number) { return memory_->at<float>(number, E); };
       const AdamWConstants constants{1, 1, 0.9f, 0.95f, 1e-4f, 1, 1e-8f};
       return adamw(stream(), E, constants, values(0), values(1), values(2), values(5), values(1),
-                   values(2), values(5));
+                   values(2), values(5), at(6, E));
     });
     // The three arrays of a state, after AdamW and again at the end of the next step.
     kernel("hash_blocks", 1, E, 4.0 * double(E), 6 * P / double(E), [=, this] {

@@ -83,7 +83,7 @@ Status run(const Preset& preset) {
   auto adamw = [&](const TrainState::Side& from, const TrainState::Side& to) {
     backend->adamw(AdamW{.learning_rate = 1e-4f, .step = step + 1}, runs, values[0],
                    from.params.data(), from.exp_avg.data(), from.exp_avg_sq.data(),
-                   to.params.data(), to.exp_avg.data(), to.exp_avg_sq.data());
+                   to.params.data(), to.exp_avg.data(), to.exp_avg_sq.data(), nullptr);
   };
   const TrainState::Side own{{values[1], total}, {values[2], total}, {values[3], total}};
   measure(preset.name, {{"AdamW, state of every step kept",

@@ -124,7 +124,8 @@ class Step {
     const AdamW options{.learning_rate = 4e-4f,
                         .gradient_scale = std::min(1.0f, 1.0f / (float(std::sqrt(square)) + 1e-6f)),
                         .step = steps_};
-    backend_->adamw(options, runs_, gradient_, params_, avg_, avg_sq_, params_, avg_, avg_sq_);
+    backend_->adamw(options, runs_, gradient_, params_, avg_, avg_sq_, params_, avg_, avg_sq_,
+                    nullptr);
     return backend_->loss();
   }
 

@@ -64,13 +64,13 @@ TEST_SUITE("gpu") {
   TEST_CASE("gpu: loss, logits and gradients are near the CPU's, and are reproducible bit by bit") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool tied : {false, true})
-        for (const bool checkpointing : {false, true}) {
+        for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp}) {
           CAPTURE(tied);
-          CAPTURE(checkpointing);
+          CAPTURE(static_cast<int>(recompute));
           const bool wide = dtype == DType::f32;
           const TestModel m(small(tied), 2);
           BackendOptions options = m.options(dtype);
-          options.activation_checkpointing = checkpointing;
+          options.recompute = recompute;
           auto cpu = make_cpu_backend(options);
           REQUIRE(cpu.ok());
           const Outcome expected = run_micro_batch(**cpu, m, dtype);
@@ -104,7 +104,7 @@ TEST_SUITE("gpu") {
         CAPTURE(documents);
         const TestModel plain(shape, 2), m = documents ? with_documents(plain) : plain;
         BackendOptions options = m.options(dtype);
-        options.activation_checkpointing = !wide;
+        options.recompute = wide ? Recompute::nothing : Recompute::block;
         auto cpu = make_cpu_backend(options);
         REQUIRE(cpu.ok());
         const Outcome expected = run_micro_batch(**cpu, m, dtype);
@@ -120,6 +120,49 @@ TEST_SUITE("gpu") {
         for (size_t u = 0; u < ours.grads.size(); ++u) {
           CAPTURE(u);
           CHECK(distance(ours.grads[u], expected.grads[u]) < (wide ? 3e-4 : 0.2));
+        }
+      }
+  }
+
+  TEST_CASE("gpu: what is recomputed changes no bit, for every option of a block") {
+    std::vector<ModelShape> shapes = with_options(small(false));
+    shapes.push_back(small(true));
+    for (ModelShape shape : shapes)
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        if (shape.head_width > 0) shape.head_width = shape.head_width > 2 ? 16 : 8;
+        CAPTURE(options_text(shape));
+        const TestModel m(shape, 2);
+        BackendOptions options = m.options(dtype);
+        const Outcome kept = run_micro_batch(*gpu(options), m, dtype);
+        for (const Recompute recompute : {Recompute::block, Recompute::mlp}) {
+          options.recompute = recompute;
+          const Outcome again = run_micro_batch(*gpu(options), m, dtype);
+          CHECK(again.losses == kept.losses);
+          CHECK(again.grads == kept.grads);
+        }
+      }
+  }
+
+  TEST_CASE("gpu: logits in several parts give loss and gradients of logits in one part") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool tied : {false, true}) {
+        CAPTURE(tied);
+        const bool wide = dtype == DType::f32;
+        const TestModel m(small(tied), 2);
+        BackendOptions options = m.options(dtype);
+        const Outcome whole = run_micro_batch(*gpu(options), m, dtype);
+        // Four parts, of which the last is shorter; then one row at a time.
+        const int64_t rows = 2 * kBlockSize,
+                      row_bytes = kVocab * static_cast<int64_t>(bytes_of(dtype));
+        for (const int64_t bytes : {(rows / 4 + 1) * row_bytes, int64_t{1}}) {
+          options.logit_bytes = bytes;
+          const Outcome parts = run_micro_batch(*gpu(options), m, dtype);
+          CHECK(parts.losses == whole.losses);
+          CHECK(parts.logits == whole.logits);
+          for (size_t u = 0; u < whole.grads.size(); ++u) {
+            CAPTURE(u);
+            CHECK(distance(parts.grads[u], whole.grads[u]) < (wide ? 1e-5 : 5e-2));
+          }
         }
       }
   }

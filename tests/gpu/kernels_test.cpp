@@ -58,7 +58,12 @@ TEST_SUITE("kernels") {
 
   TEST_CASE("kernels: rms_norm_backward and gamma's gradient") {
     for_all([]<class T>(T, bool aligned) {
-      for (const auto& [rows, C] : {std::pair<int64_t, int64_t>{5, 37}, {5, 2056}, {517, 40}})
+      for (const auto& [rows, C] : {std::pair<int64_t, int64_t>{5, 37},
+                                    {5, 2056},
+                                    {517, 40},
+                                    {7, 1024},
+                                    {3, 1536},
+                                    {2100, 8}})
         for (const int residual : {0, 1, 2}) {  // null, another tensor, dx itself
           CAPTURE(C);
           CAPTURE(residual);
@@ -309,7 +314,9 @@ TEST_SUITE("kernels") {
         for (size_t i = 0; i < param.size(); ++i)
           reference::adamw(constants, gradient.host()[i], param[i], m[i], v[i]);
         cuda_ok(cuda::adamw(kStream, count, constants, gradient.data(), from.data(), avg.data(),
-                            avg_sq.data(), from.data(), avg.data(), avg_sq.data()));
+                            avg_sq.data(), from.data(), avg.data(), avg_sq.data(), to.data()));
+        for (size_t i = 0; i < expected.size(); ++i) expected[i].bits = f32_to_bf16(from.host()[i]);
+        CHECK(same_bits(to.host(), expected));
         check_near(from.host(), param, 2);
         check_near(avg.host(), m);
         check_near(avg_sq.host(), v, 2);
@@ -415,12 +422,17 @@ TEST_SUITE("kernels") {
         const Values<Bf16> avg(some<Bf16>(count), aligned), avg_sq(squares, aligned);
         const Values<float> wide_avg(widened(avg.host()), aligned),
             wide_sq(widened(squares), aligned);
+        const Values<Bf16> narrow(none<Bf16>(count), aligned);
         cuda_ok(cuda::adamw(kStream, count, constants, rounding, gradient.data(), p.data(),
-                            avg.data(), avg_sq.data(), p.data(), avg.data(), avg_sq.data()));
+                            avg.data(), avg_sq.data(), p.data(), avg.data(), avg_sq.data(),
+                            narrow.data()));
         cuda_ok(cuda::adamw(kStream, count, constants, gradient.data(), same_p.data(),
                             wide_avg.data(), wide_sq.data(), same_p.data(), wide_avg.data(),
-                            wide_sq.data()));
+                            wide_sq.data(), nullptr));
         CHECK(same_bits(p.host(), same_p.host()));
+        auto expected = none<Bf16>(count);
+        for (size_t i = 0; i < expected.size(); ++i) expected[i].bits = f32_to_bf16(p.host()[i]);
+        CHECK(same_bits(narrow.host(), expected));
         CHECK(same_bits(avg.host(), rounded(wide_avg.host(), 0)));
         CHECK(same_bits(avg_sq.host(), rounded(wide_sq.host(), 16)));
 

@@ -4,15 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "model/cuda/cuda_backend.hpp"
 #include "model/engine/engine.hpp"
-#include "tests/model/thread_collective.hpp"
-#include "transport/nccl/communicator.hpp"
+#include "tests/gpu/fake_gpu.hpp"
+#include "tests/gpu/fake_ranks.hpp"
 
 using namespace simplescale;
-using nccl::NcclCommunicator;
+using namespace simplescale::testing;
 
 namespace {
 
@@ -20,18 +19,9 @@ constexpr float kDecay = 0.75f;
 constexpr int kLeaves = 4;
 constexpr uint64_t kSteps = 3;
 
-std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collective& host) {
-  auto stream = nccl::Stream::create(host.rank());
-  REQUIRE(stream.ok());
-  auto made = std::make_unique<NcclCommunicator>(NcclCommunicator::Spec{name, 1, 60'000},
-                                                 std::make_unique<ForwardingCollective>(host),
-                                                 stream.take(), [](NcclCommunicator*) {});
-  REQUIRE(made->connect().ok());
-  return made;
-}
-
-EngineOptions options_for(int shards, Optimizer optimizer) {
+EngineOptions options_for(int shards, Optimizer optimizer, DType precision = DType::f32) {
   EngineOptions options;
+  options.precision = precision;
   options.shape = {.dim = 32,
                    .hidden = 64,
                    .layers = 2,
@@ -69,54 +59,44 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
 }
 
 /// The state after each step of a run on fake GPUs, read from the copies in host memory.
-std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer) {
-  const EngineOptions o = options_for(shards, optimizer);
+std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision) {
+  const EngineOptions o = options_for(shards, optimizer, precision);
   const size_t elements = shard_layout(units_of(o.shape), 1).total;
   std::vector<Whole> states(kSteps + 1, Whole(4, std::vector<float>(elements)));
-  std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
-  for (int i = 0; i < groups; ++i)
-    shard_wise.push_back(std::make_unique<ThreadCommunicator>(shards, 60'000));
-  for (int i = 0; i < shards; ++i)
-    replicate_wise.push_back(std::make_unique<ThreadCommunicator>(groups, 60'000));
-  std::vector<std::thread> trainers;
-  for (int t = 0; t < groups * shards; ++t)
-    trainers.emplace_back([&, t] {
-      const int group = t / shards, shard = t % shards;
-      auto of_group = communicator("shard", shard_wise[static_cast<size_t>(group)]->rank(shard));
-      auto of_shard =
-          communicator("replicate", replicate_wise[static_cast<size_t>(shard)]->rank(group));
-      const std::string name =
-          "ss-test-gpu-state-" + std::to_string(getpid()) + "-" + std::to_string(t);
-      auto state = TrainState::create(
-          name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
-          state_format(o));
-      REQUIRE(state.ok());
-      auto backend = cuda::make_backend({.shape = o.shape, .muon = optimizer == Optimizer::muon});
-      REQUIRE(backend.ok());
-      auto engine = Engine::create(o, **backend, *of_group, *of_shard, *state);
-      INFO(engine.status().message());
-      REQUIRE(engine.ok());
-      REQUIRE((*engine)->initialize().ok());
-      std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
-      for (uint64_t step = 0; step <= kSteps; ++step) {
-        if (step > 0) {
-          const auto result =
-              (*engine)->step(step, 1e-3f, {}, [&](int k) -> Result<const int32_t*> {
-                for (size_t i = 0; i < tokens.size(); ++i)
-                  tokens[i] = static_cast<int32_t>((step + (*engine)->leaf(k) * 7 + i * i) % 96);
-                return tokens.data();
-              });
-          INFO(result.status().message());
-          REQUIRE(result.ok());
-          REQUIRE((*engine)->wait_for_commit().ok());
-          CHECK(state_hash(state->committed()) == state->committed_hash());
+  run_trainers(
+      groups, shards, [&](int group, int shard, Collective& of_group, Collective& of_shard) {
+        const std::string name = "ss-test-gpu-state-" + std::to_string(getpid()) + "-" +
+                                 std::to_string(group * shards + shard);
+        auto state = TrainState::create(
+            name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
+            state_format(o));
+        REQUIRE(state.ok());
+        auto backend = cuda::make_backend(
+            {.shape = o.shape, .precision = precision, .muon = optimizer == Optimizer::muon});
+        REQUIRE(backend.ok());
+        auto engine = Engine::create(o, **backend, of_group, of_shard, *state);
+        INFO(engine.status().message());
+        REQUIRE(engine.ok());
+        REQUIRE((*engine)->initialize().ok());
+        std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
+        for (uint64_t step = 0; step <= kSteps; ++step) {
+          if (step > 0) {
+            const auto result =
+                (*engine)->step(step, 1e-3f, {}, [&](int k) -> Result<const int32_t*> {
+                  for (size_t i = 0; i < tokens.size(); ++i)
+                    tokens[i] = static_cast<int32_t>((step + (*engine)->leaf(k) * 7 + i * i) % 96);
+                  return tokens.data();
+                });
+            INFO(result.status().message());
+            REQUIRE(result.ok());
+            REQUIRE((*engine)->wait_for_commit().ok());
+            CHECK(state_hash(state->committed()) == state->committed_hash());
+          }
+          if (group == 0)  // the shards write different elements
+            add_shard(states[step], state->committed(), o.shape, static_cast<size_t>(shards),
+                      static_cast<size_t>(shard));
         }
-        if (group == 0)  // the shards write different elements
-          add_shard(states[step], state->committed(), o.shape, static_cast<size_t>(shards),
-                    static_cast<size_t>(shard));
-      }
-    });
-  for (std::thread& trainer : trainers) trainer.join();
+      });
   return states;
 }
 
@@ -125,7 +105,7 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer) {
 TEST_SUITE("gpu") {
   TEST_CASE("gpu: average and moments in bf16 have the same bits on every layout") {
     for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon}) {
-      const std::vector<Whole> states = states_of(1, 1, optimizer);
+      const std::vector<Whole> states = states_of(1, 1, optimizer, DType::f32);
       const auto of = [&](uint64_t step, StateKind kind) -> const std::vector<float>& {
         return states[step][static_cast<size_t>(kind)];
       };
@@ -143,8 +123,52 @@ TEST_SUITE("gpu") {
           CHECK(std::ranges::count(of(step, kind), 0.0f) <
                 static_cast<ptrdiff_t>(mean.size()) * 9 / 10);
       }
-      CHECK(states_of(2, 1, optimizer) == states);
-      CHECK(states_of(2, 2, optimizer) == states);
+      CHECK(states_of(2, 1, optimizer, DType::f32) == states);
+      CHECK(states_of(2, 2, optimizer, DType::f32) == states);
+    }
+  }
+
+  TEST_CASE("gpu: one GPU in bf16 makes the bits of other layouts") {
+    for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon}) {
+      const std::vector<Whole> states = states_of(1, 1, optimizer, DType::bf16);
+      CHECK(states_of(2, 1, optimizer, DType::bf16) == states);
+      CHECK(states_of(1, 2, optimizer, DType::bf16) == states);
+    }
+  }
+
+  TEST_CASE("gpu: a step on one GPU neither copies the total gradient nor casts parameters again") {
+    for (const int leaves : {1, 2, 3}) {
+      CAPTURE(leaves);
+      EngineOptions o = options_for(1, Optimizer::adamw, DType::bf16);
+      o.rows = leaves;
+      ThreadCommunicator alone(1, 60'000);
+      const auto shard = communicator("shard", alone.rank(0)),
+                 replicate = communicator("replicate", alone.rank(0));
+      auto state = TrainState::create("ss-test-one-gpu-" + std::to_string(getpid()), 1,
+                                      shard_layout(units_of(o.shape), 1).total, state_format(o));
+      REQUIRE(state.ok());
+      auto backend = cuda::make_backend({.shape = o.shape, .precision = o.precision});
+      REQUIRE(backend.ok());
+      auto engine = Engine::create(o, **backend, *shard, *replicate, *state);
+      REQUIRE(engine.ok());
+      REQUIRE((*engine)->initialize().ok());
+      const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1), 5);
+      std::vector<std::string> calls;
+      for (uint64_t step : {1, 2}) {
+        if (step == 2) fake_gpu::record(&calls);
+        CHECK((*engine)
+                  ->step(step, 1e-3f, {},
+                         [&](int) -> Result<const int32_t*> { return tokens.data(); })
+                  .ok());
+      }
+      fake_gpu::record(nullptr);
+      CHECK((*engine)->wait_for_commit().ok());
+      CHECK(std::ranges::count(calls, "kernel to_bf16") == 0);
+      // Three leaves make two nodes, which are added in place; else the only node is the total.
+      const auto units = static_cast<ptrdiff_t>(units_of(o.shape).size());
+      const auto sums = std::ranges::count_if(
+          calls, [](const std::string& c) { return c.starts_with("kernel run_tree_program"); });
+      CHECK(sums == units * (leaves + (leaves == 3 ? 1 : 0)));
     }
   }
 }

@@ -236,12 +236,13 @@ TEST_SUITE("backend") {
         const TestModel m(shape, 3);
         BackendOptions options = m.options(dtype, 2);
         const Outcome kept = run_with(m, options);
-        options.activation_checkpointing = true;
-        check_same_bits(kept, run_with(m, options));
         const TestModel apart = with_documents(m);
-        const Outcome again = run_with(apart, options);
-        options.activation_checkpointing = false;
-        check_same_bits(run_with(apart, options), again);
+        const Outcome kept_apart = run_with(apart, options);
+        for (const Recompute recompute : {Recompute::block, Recompute::mlp}) {
+          options.recompute = recompute;
+          check_same_bits(kept, run_with(m, options));
+          check_same_bits(kept_apart, run_with(apart, options));
+        }
       }
   }
 
@@ -282,7 +283,7 @@ TEST_SUITE("backend") {
     const ParameterRun runs[] = {{0, 66000, 1, 0.1f}, {66000, 4000, 0.5f}};
     const AdamW o{.learning_rate = 0.01f, .gradient_scale = 0.5f, .step = 3};
     (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
-                      to_avg.data(), to_sq.data());
+                      to_avg.data(), to_sq.data(), nullptr);
     double worst = 0;
     for (size_t i = 0; i < count; ++i) {
       const double g = double{gradient[i]} * 0.5;
@@ -296,8 +297,17 @@ TEST_SUITE("backend") {
     }
     CHECK(worst < 1e-5);
     (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), p.data(),
-                      avg.data(), sq.data());
+                      avg.data(), sq.data(), nullptr);
     CHECK(p == to_p);  // the same in place
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      auto narrow = make_cpu_backend(m.options(dtype, 2));
+      REQUIRE(narrow.ok());
+      std::vector<unsigned char> rounded(count * bytes_of(dtype)), expected(rounded.size());
+      (*narrow)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
+                       to_avg.data(), to_sq.data(), rounded.data());
+      (*narrow)->cast(to_p.data(), expected.data(), count);
+      CHECK(rounded == expected);
+    }
   }
 
   TEST_CASE(

@@ -26,7 +26,7 @@ EngineOptions options_for(int shards, DType precision, bool tied) {
 MakeBackend cpu_backends(int threads, bool checkpointing) {
   return [=](BackendOptions options) {
     options.threads = threads;
-    options.activation_checkpointing = checkpointing;
+    options.recompute = checkpointing ? Recompute::block : Recompute::nothing;
     Result<std::unique_ptr<Backend>> backend = make_cpu_backend(options);
     REQUIRE(backend.ok());
     return backend.take();

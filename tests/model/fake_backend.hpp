@@ -112,8 +112,8 @@ class FakeBackend : public Backend {
     }
   }
   void adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
-             const float* p, const void* m, const void* v, float* to_p, void* to_m,
-             void* to_v) override {
+             const float* p, const void* m, const void* v, float* to_p, void* to_m, void* to_v,
+             void* rounded) override {
     expect(copies_.empty());  // adamw overwrites what they read
     const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
     const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
@@ -128,6 +128,7 @@ class FakeBackend : public Backend {
         const uint32_t random = rounding_bits(o.moments.key, run.element + i - run.first);
         store_moment(o.moments, to_m, i, avg, random & 0xffff);
         store_moment(o.moments, to_v, i, avg_sq, random >> 16);
+        if (rounded) store(rounded, i, to_p[i]);
       }
     }
   }

@@ -348,8 +348,11 @@ TEST_SUITE("config topology") {
     CHECK(estimate(Sharding::no_shard, 1).state ==
           2 * 12 * shard_layout(units_of(*shape), 1).total);
     const uint64_t kept = estimate(Sharding::full_shard, 8).activations;
-    c.train.activation_checkpointing = true;
-    CHECK(estimate(Sharding::full_shard, 8).activations < kept);
+    c.train.activation_checkpointing = Recompute::mlp;
+    const uint64_t without_mlp = estimate(Sharding::full_shard, 8).activations;
+    CHECK(without_mlp < kept);
+    c.train.activation_checkpointing = Recompute::block;
+    CHECK(estimate(Sharding::full_shard, 8).activations < without_mlp);
     c.cluster.device = DeviceKind::cuda;
     CHECK(estimate(Sharding::no_shard, 1).state == 12 * shard_layout(units_of(*shape), 1).total);
     const uint64_t two_bytes = estimate(Sharding::full_shard, 8).activations;
