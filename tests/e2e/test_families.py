@@ -150,7 +150,7 @@ class Families(Case):
                 layer_types=None)
         refused("\"layer_types\" has another entry", layer_types=["sliding_attention", "full_attention", "full_attention"])
         refused("the angles of dynamic depend", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
-        refused("asks for \"yarn\"", rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4})
+        refused("asks for \"longrope\"", rope_parameters={"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4})
         refused("\"architectures\" names none of", architectures=["GemmaForCausalLM"])
 
 
