@@ -36,8 +36,8 @@ class Journal {
   /// may_write is called on the journal's thread before every write; once it returns false, nothing
   /// is written any more (LEAD-1: a deposed supervisor). Its error is a write that failed. written
   /// is called on that thread after new lines are in the files. patience_ms: how long the
-  /// destructor and flush() wait for the disk. appends: the kernel appends, so that no line of another host is
-  /// overwritten; unset: as the folder's file system can.
+  /// destructor and flush() wait for the disk. appends: the kernel appends, so that no line of
+  /// another host is overwritten; unset: as the folder's file system can.
   explicit Journal(std::string folder, MayWrite may_write = nullptr, int64_t patience_ms = 10'000,
                    std::function<void()> written = nullptr,
                    std::optional<bool> appends = std::nullopt);

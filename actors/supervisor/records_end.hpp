@@ -86,8 +86,8 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
 /// ledger.jsonl. may_write is asked after a file has been read and before half a line is
-/// overwritten (LEAD-1). A file that a user has removed does not count. io: a file cannot be read or written;
-/// aborted: may_write returned false. Blocks.
+/// overwritten (LEAD-1). A file that a user has removed does not count. io: a file cannot be read or
+/// written; aborted: may_write returned false. Blocks.
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
                                   const BatchSchedule& batch, const MayWrite& may_write = nullptr);
 

@@ -69,7 +69,8 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
 }
 
 /// Returns once the run is prepared. The task that takes the lock prepares it, and the other tasks
-/// help to encode its text; `lock` is set if that is this task. Errors: the preparation failed (in any task), or another run holds the lock.
+/// help to encode its text; `lock` is set if that is this task. Errors: the preparation failed (in
+/// any task), or another run holds the lock.
 Status wait_until_prepared(const RunFolder& run, const RunStart& start, const std::string& instance,
                            std::optional<RunLock>& lock) {
   const PreparationFiles files(run, instance);

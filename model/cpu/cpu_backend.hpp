@@ -187,7 +187,7 @@ class CpuBackend final : public LlamaBackend {
   std::vector<double> square_sums_;                 // of blocks, for square_sums()
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations what the layers share holds; -1: none
+  int held_layer_ = -1;       // the layer whose activations the shared buffers hold; -1: none
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
   // (N, C): the inputs of attention and MLP; with norms after them, the gradients of their outputs.

@@ -137,7 +137,7 @@ class CudaBackend final : public LlamaBackend {
   Documents documents_;  // of the micro-batch
   std::vector<T*> x_;    // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations what the layers share holds; -1: none
+  int held_layer_ = -1;       // the layer whose activations the shared buffers hold; -1: none
   // The residual stream after the last block is the block's middle + product_, and not in x_ yet.
   bool sum_is_due_ = false;
   T* normed_ = nullptr;   // (N, C)

@@ -1,4 +1,4 @@
-// Reads files of somebody else, which may be larger than the memory: a file with holes takes no space
+// Reads files of another user, which may be larger than the memory: a file with holes takes no space
 // on the disk. Any thread. Blocks on the disk.
 #pragma once
 

@@ -33,8 +33,8 @@
 namespace simplescale {
 
 /// Whole lines of a document. The chunks of a row of .jsonl or .parquet are its text, byte for byte;
-/// a row without text is left out. A chunk that continues a document begins with the newline that ended
-/// the chunk before it. So no token spans two chunks, and chunks can be encoded independently
+/// a row without text is left out. A chunk that continues a document begins with the newline that
+/// ended the chunk before it. So no token spans two chunks, and chunks can be encoded independently
 /// (prepare.cpp).
 struct TextChunk {
   bool begins_document = false;

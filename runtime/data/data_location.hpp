@@ -73,8 +73,8 @@ struct RunData {
 Status use_documents(const Config& config, Dataset& data);
 
 /// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
-/// open_dataset(), use_documents() and DataFiles::of(); bad_data: a source is shorter than a block, or two sources
-/// were made with different tokenizers.
+/// open_dataset(), use_documents() and DataFiles::of(); bad_data: a source is shorter than a block,
+/// or two sources were made with different tokenizers.
 Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
                             DataFiles::Listing listing = DataFiles::Listing::of_run);
 

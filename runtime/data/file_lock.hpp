@@ -16,8 +16,8 @@ class FileLock {
   ~FileLock();
   /// True: this object holds the lock of the file `path`, which is created, until it is destroyed.
   /// False: another one holds it. Also true where nothing can be locked: in a folder that this
-  /// process may only read, and on a file system without locks. So a lock may
-  /// save work, but the bytes of a file must not depend on it. not_found: there is no such folder; io.
+  /// process may only read, and on a file system without locks. So a lock may save work, but the
+  /// bytes of a file must not depend on it. not_found: there is no such folder; io.
   Result<bool> try_take(const std::string& path);
 
  private:
