@@ -211,5 +211,10 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options)
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options);
 /// Only loads that library, which takes seconds, without touching a GPU.
 Status load_cuda_backend();
+/// Makes this process's context and this thread's cuBLAS handle on a GPU, so that a backend that is
+/// made there later does not wait for them. They take device memory. unavailable, with the reason.
+Status hold_cuda_context(int device_index);
+/// Ends what hold_cuda_context() made on a GPU that this process does not use.
+void drop_cuda_context(int device_index);
 
 }  // namespace simplescale

@@ -13,9 +13,11 @@
 namespace simplescale {
 
 /// Pins this shard at `step` for the node's actor that copies it to disk or to a peer; that actor
-/// unpins it. False: another group's trainer does it, since the groups share the shards evenly.
+/// unpins it. False: another group's trainer does it, since the groups share the shards evenly. All
+/// trainers store the step in host memory, so that their memories have a step in common.
 Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer& order,
                                                uint64_t step) {
+  SS_RETURN_IF_ERROR(g.engine->start_commit());
   if (order.shard % order.replicate_members.size() != order.group) return false;
   SS_RETURN_IF_ERROR(g.engine->wait_for_commit());
   SS_RETURN_IF_ERROR(g.state->pin(step).status());

@@ -106,6 +106,7 @@ void ComputeThread::run() {
   // index follows from the trainer's name, which comes with that generation.
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
   if (!loaded.ok()) log::error("{}", loaded.message());
+  make_contexts();
   while (true) {
     Job job;
     {
@@ -160,11 +161,29 @@ Result<Backend*> ComputeThread::backend() {
   return backend_.get();
 }
 
+/// While there is nothing else to do: any trainer of this node may have to be replaced.
+void ComputeThread::make_contexts() {
+  for (const int device : options_.warm_devices) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (exiting_ || !jobs_.empty()) return;
+    }
+    const trace::Span span("make context", device);
+    if (const Status made = hold_cuda_context(device); !made.ok())
+      log::warn("no context beforehand: {}", made.message());
+    else
+      contexts_.push_back(device);
+  }
+}
+
 /// Once, in the first generation: the trainer's name determines its device.
 Status ComputeThread::choose_device(const std::string& trainer) {
   if (!options_.choose_device || device_index_) return {};
   std::lock_guard lock(plane_mutex_);
   SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
+  for (const int device : contexts_)
+    if (device != *device_index_) drop_cuda_context(device);
+  contexts_.clear();
   return {};
 }
 

@@ -37,6 +37,8 @@ struct ComputeOptions {
   /// for that device that wraps it. Called once, on the compute thread. Empty: the CPU computes.
   std::function<Result<int>(const std::string& trainer, std::unique_ptr<DataPlane>& plane)>
       choose_device;
+  /// GPUs on which the thread makes contexts until its first generation (supervision.warm_context).
+  std::vector<int> warm_devices;
 };
 
 /// What the compute thread reports.
@@ -97,6 +99,7 @@ class ComputeThread {
   Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
   void inject_delay(double step_ms);
   Result<Backend*> backend();
+  void make_contexts();
   Status choose_device(const std::string& trainer);
   void set_engine(Engine* engine);
 
@@ -106,6 +109,7 @@ class ComputeThread {
   const std::function<void(ComputeReport)> report_;
   std::string trainer_;  // this trainer's name; empty before the first generation
   std::optional<int> device_index_;
+  std::vector<int> contexts_;  // the devices of make_contexts(), until one of them is chosen
   // state_, backend_ and pinned_ survive generations: mapping and pinning a large state takes
   // seconds. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;

@@ -35,6 +35,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.groups = config.train.group;
   o.z_loss = static_cast<float>(config.train.z_loss);
   o.seed = static_cast<uint64_t>(config.run.seed);
+  o.memory_every_steps = static_cast<uint64_t>(config.checkpoint.memory_every_steps);
   return o;
 }
 

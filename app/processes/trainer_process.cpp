@@ -101,15 +101,21 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
   return Plane{std::move(host), std::move(address), options.shm_prefix};
 }
 
-ComputeOptions make_compute_options(const Config& config, const Plan& plan, bool gpu) {
+/// node: of the process, which becomes one of the node's trainers.
+ComputeOptions make_compute_options(const Config& config, const Plan& plan, int node, bool gpu) {
   const std::string threads = environment_variable("SIMPLESCALE_THREADS");
   ComputeOptions options{
       config,
       plan,
       threads.empty() ? threads_per_trainer(config, usable_cores(), plan.topology.trainers_per_node)
                       : std::max(1, std::atoi(threads.c_str())),
+      {},
       {}};
   if (!gpu) return options;
+  for (int slot = 0; config.supervision.warm_context && slot < plan.topology.trainers_per_node;
+       ++slot)
+    if (const auto device = choose_gpu(config, plan, node, slot); device.ok() && *device)
+      options.warm_devices.push_back((*device)->device_index);
   // Called once the process knows which trainer it becomes: the slot decides which GPU it prefers.
   options.choose_device = [config, plan, lock = std::make_shared<HostLock>()](
                               const std::string& trainer,
@@ -154,7 +160,7 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   TrainerOptions options;
   options.process = o.process;
   options.heartbeat = std::chrono::milliseconds(config.supervision.heartbeat_ms);
-  options.compute = make_compute_options(config, plan, device.has_value());
+  options.compute = make_compute_options(config, plan, node_index, device.has_value());
   options.became = [run, known = std::make_shared<std::string>()](const std::string& trainer) {
     if (*known == trainer) return;
     *known = trainer;

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -194,6 +195,11 @@ struct Aten::Impl {
   at::Tensor apart;       // hidden_keys() of the micro-batch's documents; or undefined
   at::Tensor begins;      // of the micro-batch's documents, for flash; or undefined
 };
+
+void Aten::make_handle(int device_index) {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_index));
+  (void)at::cuda::getCurrentCUDABlasHandle();
+}
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {

@@ -34,6 +34,9 @@ class Aten {
   Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic);
   ~Aten();
 
+  /// Makes the calling thread's cuBLAS handle on a GPU, which otherwise the first product makes.
+  static void make_handle(int device_index);
+
   cudaStream_t stream() const;
 
   /// c = op(a) op(b), + c if accumulate; all row-major without gaps. op(a): (m, k); op(b): (k, n);

@@ -64,6 +64,22 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try
                 "GPU " + std::to_string(options.device_index) + ": " + error.what());
 }
 
+Status hold_context(int device_index) try {
+  SS_RETURN_IF_ERROR(check_device(device_index));
+  use_device(device_index);
+  Aten::make_handle(device_index);
+  return {};
+} catch (const std::exception& error) {
+  return Status(Code::unavailable, "GPU " + std::to_string(device_index) + ": " + error.what());
+}
+
+void drop_context(int device_index) {
+  int current = 0;
+  (void)cudaGetDevice(&current);
+  if (cudaSetDevice(device_index) == cudaSuccess) (void)cudaDeviceReset();
+  if (cudaSetDevice(current) != cudaSuccess) (void)cudaGetLastError();
+}
+
 template <class T>
 CudaBackend<T>::CudaBackend(const BackendOptions& options)
     : LlamaBackend(options),

@@ -28,6 +28,9 @@ namespace simplescale::cuda {
 /// make_cuda_backend() calls this function in the CUDA library. unavailable: no driver, no such
 /// device, or a device that is too old.
 Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options);
+/// hold_cuda_context() and drop_cuda_context() call these.
+Status hold_context(int device_index);
+void drop_context(int device_index);
 
 template <class T>
 class CudaBackend final : public LlamaBackend {

@@ -10,6 +10,8 @@ namespace simplescale {
 struct CudaLibrary {
   /// unavailable, with the reason: no driver, no such device, or a device that is too old.
   Result<std::unique_ptr<Backend>> (*make_backend)(const BackendOptions& options);
+  Status (*hold_context)(int device_index);
+  void (*drop_context)(int device_index);
 };
 
 inline constexpr const char* kCudaLibrary = "libsimplescale_cuda.so";

@@ -1,423 +1,18 @@
 #include "model/engine/engine.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <limits>
-#include <mutex>
-#include <optional>
-
-#include "model/engine/buffer_plan.hpp"
-#include "model/engine/gather.hpp"
+#include "model/engine/engine_parts.hpp"
 #include "model/engine/initial_values.hpp"
-#include "model/engine/muon.hpp"
-#include "model/engine/optimizer.hpp"
-#include "model/engine/reduce.hpp"
-#include "model/engine/stopwatch.hpp"
-#include "model/engine/vote.hpp"
-#include "runtime/base/hash.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/training/state_hash.hpp"
-#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 namespace {
 
-constexpr uint64_t kNever = UINT64_MAX;
 constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread initializes at a time
-
-Status check_state(const EngineOptions& options, TrainState& state, size_t total) {
-  auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
-  if (state.side(0).params.size() != total)
-    return bad("the training state has " + std::to_string(state.side(0).params.size()) +
-               " parameters, this shard " + std::to_string(total));
-  if (state.format().moments != options.moments)
-    return bad(std::string("the training state has moments in ") +
-               to_string(state.format().moments) + ", not in " + to_string(options.moments));
-  if (state.format().ema != state_format(options).ema)
-    return bad(options.ema_decay == 0 ? "the training state has an average of the parameters"
-                                      : "the training state has no average of the parameters");
-  return {};
-}
-
-enum Phase : uint8_t { kIdle, kData, kForward, kBackward, kVote, kCopy, kOptimizer };
+constexpr int kStoreAtEndMs = 1'000;  // for readers of the side that an engine's end writes
 constexpr const char* kPhases[] = {"", "data", "forward", "backward", "vote", "copy", "optimizer"};
 
-std::string at_step(uint64_t step) {
-  return "step " + std::to_string(step);
-}
-
 }  // namespace
-
-struct Engine::Parts {
-  Parts(const EngineOptions& o, Backend& b, Collective& s, Collective& r, TrainState& t)
-      : options(o), backend(b), shard(s), replicate(r), state(t) {}
-
-  EngineOptions options;
-  Backend& backend;
-  Collective& shard;
-  Collective& replicate;
-  TrainState& state;
-
-  std::vector<Unit> units;
-  ShardLayout layout;
-  BufferPlan plan;
-  uint64_t options_hash = 0;
-  float leaf_scale = 1;  // 1/M
-  std::optional<GatherSchedule> gather;
-  std::optional<ReduceSchedule> reduce;
-  std::optional<ShardOptimizer> optimizer;
-  std::optional<MuonSchedule> muon;  // if options.optimizer is muon
-  std::optional<Vote> vote;
-  std::optional<Mismatch> mismatch;
-  std::optional<HashedState> hashed;
-  std::optional<int> suspect;
-  bool damaged = false;
-  uint64_t all_rows = 0;                    // of the step, over all groups
-  RowRange rows;                            // of this group
-  std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
-
-  Status ended;              // not ok: the error that finished this engine
-  uint64_t newest_step = 0;  // the newest step that has begun
-  WaitClock wait;
-  std::atomic<uint64_t> fault_step[3] = {kNever, kNever, kNever};  // by EngineFault
-  std::atomic<uint64_t> progress = 0;
-  std::atomic<int64_t> activity = kIdle;  // block + 1, then 8 bits for the phase
-  std::atomic<bool> aborted = false;
-  std::mutex mutex;
-  std::string abort_reason;  // guarded by mutex
-
-  size_t head() const { return units.size() - 1; }
-  size_t layers() const { return units.size() - 2; }
-  bool tied() const { return options.shape.tie_embeddings; }
-  /// The gathered units, if AdamW writes them with the parameters; else null.
-  void* updated_units() const { return muon ? nullptr : gather->whole(); }
-
-  Status create();
-  Status create_optimizer();
-  void use_rows(uint64_t step_rows);
-  void load();
-  Status end(Status error);
-  void at(Phase phase, int64_t block = -1) {
-    activity.store((block + 1) << 8 | phase, std::memory_order_relaxed);
-  }
-  Status unit_computed();
-  bool take_fault(EngineFault fault);
-  void flip_gradient_bit();
-  void note_hash(const Hash128& hash);
-  Status check_unchanged(const Hash128& current_hash);
-
-  Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
-  Result<double> backward(int k, const void* head_params, const void* tied_params);
-
-  // The parts of step(), in order.
-  Ballot begin_step(uint64_t step, float learning_rate, const StepControl& mine);
-  Status accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times);
-  Status check_committed_state(Ballot& ballot);
-  Status finish_reductions(Ballot& ballot, StepResult& times);
-  Result<Verdict> vote_on(const Ballot& ballot, StepResult& times);
-  double over_trained(const Verdict& verdict) const;
-  Status apply(float learning_rate, double grad_norm, double over_trained);
-  Status commit();
-};
-
-Status Engine::Parts::create() {
-  units = units_of(options.shape);
-  const size_t shards = static_cast<size_t>(shard.size()),
-               groups = static_cast<size_t>(replicate.size());
-  layout = shard_layout(units, shards);
-  SS_RETURN_IF_ERROR(check(options, shard.size(), replicate.size()));
-  SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
-  plan = buffer_plan(options, groups, shards, backend.host_memory());
-  if (void* stream = backend.stream()) {
-    shard.follow(stream);
-    replicate.follow(stream);
-  }
-  options_hash = hash_of(options, shard.size(), replicate.size());
-  SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
-  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, backend, shard,
-                                           replicate));
-  SS_RETURN_IF_ERROR(create_optimizer());
-  vote.emplace(units, layout, static_cast<uint64_t>(options.rows), shard, replicate);
-  use_rows(static_cast<uint64_t>(options.rows));
-  placeholder_tokens.resize(
-      static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
-  return {};
-}
-
-/// MuonSchedule updates Muon's runs, ShardOptimizer all others.
-Status Engine::Parts::create_optimizer() {
-  std::vector<ParameterRun> runs =
-      parameter_runs(units, layout, static_cast<size_t>(shard.rank()), options.groups,
-                     options.weight_decay, options.optimizer);
-  const auto first = std::stable_partition(
-      runs.begin(), runs.end(), [](const ParameterRun& run) { return run.muon_scale == 0; });
-  std::vector<ParameterRun> of_muon(first, runs.end());
-  runs.erase(first, runs.end());
-  SS_ASSIGN(optimizer,
-            ShardOptimizer::create(plan, std::move(runs), layout.total, backend, shard, state));
-  if (options.optimizer != Optimizer::muon) return {};
-  SS_ASSIGN(muon, MuonSchedule::create(plan, units, layout, std::move(of_muon), options.precision,
-                                       backend, shard, replicate));
-  return {};
-}
-
-/// Divides the leaves of the following steps: their number is K * S.
-void Engine::Parts::use_rows(uint64_t step_rows) {
-  all_rows = step_rows;
-  rows = rows_of_group(all_rows, static_cast<uint64_t>(replicate.size()),
-                       static_cast<uint64_t>(replicate.rank()));
-  leaf_scale = 1.0f / static_cast<float>(all_rows * layout.shards);
-  reduce->use_rows(all_rows);
-  vote->use_rows(all_rows);
-}
-
-void Engine::Parts::load() {
-  optimizer->load();
-  gather->reset(optimizer->params(), false);
-}
-
-/// Finishes this engine: aborts both communicators, so that no peer waits for this rank.
-Status Engine::Parts::end(Status error) {
-  if (ended.ok()) {
-    ended = error;
-    shard.abort(error.message());
-    replicate.abort(error.message());
-  }
-  return error;
-}
-
-/// Called after every unit: counts it for progress() and returns aborted after abort().
-Status Engine::Parts::unit_computed() {
-  if (take_fault(EngineFault::hang))
-    for (;;) pause();
-  progress.fetch_add(1, std::memory_order_relaxed);
-  if (!aborted) return {};
-  const std::lock_guard lock(mutex);
-  return {Code::aborted, abort_reason};
-}
-
-/// True once, when the step that `fault` was injected for has begun.
-bool Engine::Parts::take_fault(EngineFault fault) {
-  std::atomic<uint64_t>& at = fault_step[static_cast<size_t>(fault)];
-  uint64_t step = at;
-  return step <= newest_step && at.compare_exchange_strong(step, kNever);
-}
-
-/// Flips a bit of the first block's gradient, whose elements all differ from zero.
-void Engine::Parts::flip_gradient_bit() {
-  float* at = reduce->total() + layout.offset[1];
-  uint32_t bits = 0;
-  backend.copy_to_host(&bits, at, sizeof bits);
-  bits ^= 1u << 22;
-  backend.copy_to_device(at, &bits, sizeof bits);
-}
-
-/// For hashed(). hash: of the committed state.
-void Engine::Parts::note_hash(const Hash128& hash) {
-  if (replicate.size() > 1) hashed = {optimizer->step(), hash};
-}
-
-/// ENGINE-5. current_hash: of the committed state, computed now.
-Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
-  damaged = !optimizer->matches_commit(current_hash);
-  if (!damaged) return {};
-  return {Code::mismatch, "the state of " + at_step(optimizer->step()) + " has changed in memory"};
-}
-
-/// Embeddings and blocks. Returns the head's parameters and sets *tied_params to the embedding
-/// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next.
-Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
-                                           const void** tied_params) {
-  at(kForward);
-  SS_ASSIGN(const void* params, gather->use(0, 1, wait));
-  {
-    const trace::Span span("forward embeddings");
-    backend.embed(params, tokens);
-  }
-  *tied_params = tied() ? params : nullptr;
-  for (size_t layer = 0; layer < layers(); ++layer) {
-    at(kForward, static_cast<int64_t>(layer));
-    SS_RETURN_IF_ERROR(unit_computed());
-    SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
-    const trace::Span span("forward block", static_cast<int64_t>(layer));
-    backend.forward_block(static_cast<int>(layer), params);
-  }
-  at(kForward);
-  SS_RETURN_IF_ERROR(unit_computed());
-  return gather->use(head(), after_head, wait);
-}
-
-/// Head (forward and backward), blocks and embeddings of accumulation k; starts the reduction of
-/// each unit's gradient. Returns the mean loss.
-Result<double> Engine::Parts::backward(int k, const void* head_params, const void* tied_params) {
-  void* tied_grad = nullptr;
-  at(kBackward);
-  SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
-  if (tied()) {
-    SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
-  }
-  {
-    const trace::Span head_span("forward and backward head");
-    backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
-  }
-  SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
-  const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
-  for (size_t unit = layers(); unit > 0; --unit) {
-    at(kBackward, static_cast<int64_t>(unit) - 1);
-    SS_RETURN_IF_ERROR(unit_computed());
-    if (unit == 1 && after == GatherSchedule::kNone) optimizer->start_hash();
-    SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
-    SS_ASSIGN(grad, reduce->gradient(unit, wait));
-    {
-      const trace::Span block_span("backward block", static_cast<int64_t>(unit) - 1);
-      backend.backward_block(static_cast<int>(unit) - 1, params, grad);
-    }
-    SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
-  }
-  at(kBackward);
-  SS_RETURN_IF_ERROR(unit_computed());
-  if (!tied()) {
-    SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
-  }
-  {
-    const trace::Span embed_span("backward embeddings");
-    backend.backward_embed(tied_grad, tied());
-  }
-  SS_RETURN_IF_ERROR(reduce->reduce(0, k, wait));
-  return backend.loss();
-}
-
-Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
-  newest_step = step;
-  if (const uint64_t now = rows_of(options, step); now != all_rows) use_rows(now);
-  mismatch.reset();
-  hashed.reset();
-  suspect.reset();
-  damaged = false;
-  wait.ms = 0;
-  Ballot ballot{
-      .step = step, .options_hash = options_hash, .learning_rate = learning_rate, .control = mine};
-  if (optimizer->step() + 1 != step)
-    ballot.failure = {Code::internal,
-                      "holds " + at_step(optimizer->step()) + ", cannot make " + at_step(step)};
-  return ballot;
-}
-
-/// Forward and backward of this rank's micro-batches. If batch() fails, the rank computes with
-/// placeholder tokens and reports the failure in its ballot, so that every rank learns of it.
-Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times) {
-  gather->prefetch(0);
-  reduce->begin_step();
-  for (int k = 0; static_cast<uint64_t>(k) < rows.count; ++k) {
-    const int32_t* tokens = placeholder_tokens.data();
-    if (ballot.failure.ok()) {
-      const Stopwatch watch(times.data_ms);
-      const trace::Span span("data");
-      at(kData);
-      const Result<const int32_t*> next = batch(k);
-      if (next.ok())
-        tokens = *next;
-      else if (next.status().code() == Code::aborted)
-        return next.status();
-      else
-        ballot.failure = next.status();
-    }
-    const trace::Span span("micro-batch", k);
-    const void *head_params = nullptr, *tied_params = nullptr;
-    {
-      const Stopwatch watch(times.forward_ms);
-      SS_ASSIGN(head_params, forward(tokens, layers(), &tied_params));
-    }
-    const Stopwatch watch(times.backward_ms);
-    ballot.trained += trained_targets(tokens, options.micro_batch_size, options.shape.block_size);
-    SS_ASSIGN(const double loss, backward(k, head_params, tied_params));
-    // A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
-    const bool poisoned = take_fault(EngineFault::nan_loss) || !reduce->take_finite();
-    ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
-  }
-  return {};
-}
-
-/// Before the vote, while the last reductions continue; as late as possible, so that the hash
-/// covers any damage during the step (ENGINE-4, ENGINE-5); in device memory backward() has begun it.
-/// ENGINE-2: a rank that votes for this step holds the step before it in host memory.
-Status Engine::Parts::check_committed_state(Ballot& ballot) {
-  at(kVote);
-  SS_RETURN_IF_ERROR(optimizer->wait_for_commit());
-  trace::Span hash_span("hash state");
-  ballot.state_hash = optimizer->current_hash();
-  hash_span.end();
-  note_hash(ballot.state_hash);
-  const Status unchanged = check_unchanged(ballot.state_hash);
-  if (ballot.failure.ok()) ballot.failure = unchanged;
-  return {};
-}
-
-/// Completes the total gradient of this rank's shard, and its sums of squares for the norm.
-Status Engine::Parts::finish_reductions(Ballot& ballot, StepResult& times) {
-  const Stopwatch watch(times.backward_ms);
-  trace::Span reduce_span("finish reductions");
-  SS_RETURN_IF_ERROR(reduce->finish(wait));
-  reduce_span.end();
-  const trace::Span norm_span("gradient norm");
-  ballot.squares.resize(vote->square_trees().size());
-  backend.square_sums(reduce->total(), vote->square_trees(), ballot.squares.data());
-  return {};
-}
-
-/// An error is a collective's. Otherwise every rank returns the same verdict.
-Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) {
-  const Stopwatch watch(times.backward_ms);
-  const trace::Span vote_span("vote");
-  SS_ASSIGN(Verdict verdict, vote->hold(ballot, wait));
-  mismatch = verdict.mismatch;
-  suspect = verdict.suspect;
-  return verdict;
-}
-
-/// ENGINE-7: what the loss, the gradient and its norm are multiplied by.
-double Engine::Parts::over_trained(const Verdict& verdict) const {
-  const auto targets = all_rows * layout.shards *
-                       static_cast<uint64_t>(options.micro_batch_size * options.shape.block_size);
-  return simplescale::over_trained(targets, verdict.trained);
-}
-
-/// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm; then the
-/// average.
-Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_trained) {
-  const EngineOptions& o = options;
-  double scale = over_trained;
-  if (o.grad_clip > 0)
-    scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6));
-  AdamW adamw{learning_rate,
-              o.beta1,
-              o.beta2,
-              o.eps,
-              static_cast<float>(scale),
-              newest_step,
-              {o.moments, rounding_key(o.seed, newest_step)}};
-  if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
-  at(kCopy);
-  SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
-  at(kOptimizer);
-  optimizer->apply(adamw, reduce->total(), updated_units());
-  if (muon) {
-    const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
-    SS_RETURN_IF_ERROR(muon->apply(
-        of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
-  }
-  if (o.ema_decay > 0) optimizer->average(static_cast<float>(1 - o.ema_decay));
-  return {};
-}
-
-Status Engine::Parts::commit() {
-  const Status committed = optimizer->commit();
-  damaged = committed.code() == Code::mismatch;
-  if (committed.ok()) gather->reset(optimizer->params(), updated_units() != nullptr);
-  return committed;
-}
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,
                                                Collective& shard, Collective& replicate,
@@ -429,11 +24,20 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Bac
 
 Engine::Engine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Engine::~Engine() {
-  (void)wait_for_commit();
+  if (!parts_->optimizer) return;
+  if (!parts_->damaged && !parts_->mismatch)
+    (void)parts_->optimizer->start_store(kStoreAtEndMs, parts_->wait);
+  parts_->optimizer->finish_store();
+}
+
+Status Engine::start_commit() {
+  return parts_->optimizer->start_store(parts_->options.state_timeout_ms, parts_->wait);
 }
 
 Status Engine::wait_for_commit() {
-  return parts_->optimizer ? parts_->optimizer->wait_for_commit() : Status();
+  SS_RETURN_IF_ERROR(start_commit());
+  parts_->optimizer->finish_store();
+  return {};
 }
 
 Status Engine::initialize() {
@@ -498,7 +102,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const trace::Span optimizer_span("optimizer");
     SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm, over_trained)));
     SS_RETURN_IF_ERROR(end_on_error(p.commit()));
-    p.at(kIdle);
+    p.at(Parts::kIdle);
   }
   result.wait_ms = p.wait.ms;
   return result;
@@ -529,7 +133,7 @@ Status Engine::compare_states() {
   p.suspect.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
-  SS_RETURN_IF_ERROR(p.optimizer->wait_for_commit());
+  SS_RETURN_IF_ERROR(wait_for_commit());
   const Hash128 hash = p.optimizer->host_hash();  // of the copy that checkpoints are made of
   p.note_hash(hash);
   const Status unchanged = p.check_unchanged(hash);

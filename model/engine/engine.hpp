@@ -12,7 +12,8 @@
 //             step N + 1 in which every rank took part. So a step that some ranks committed and
 //             others did not can be undone (TrainState::rewind). A committed step N whose replicas
 //             differ (ENGINE-4) can be undone too: the vote that detects it is the one for N + 1,
-//             and that vote fails.
+//             and that vote fails. With device memory and memory_every_steps != 1, the two sides
+//             hold the last two steps that were stored, and what is undone may be more steps.
 //   ENGINE-3  The state after a step has the same bits for every layout (groups, shards) of the
 //             same leaves, whether or not all groups train the same number of rows.
 //   ENGINE-4  Replicas whose states of step N differ in any bit detect it in the vote for step
@@ -28,7 +29,8 @@
 //   ENGINE-6  With device memory, step() returns when the device has been told all that makes the
 //             state of step N. The state is hashed and copied to host memory while step N + 1 is
 //             computed. The vote for N + 1 waits for both, so ENGINE-2 holds for the two sides in
-//             host memory. A rank that dies during the copy leaves N - 1 in host memory; step N is
+//             host memory. EngineOptions::memory_every_steps says which steps are copied; the end
+//             of an engine copies the newest one, unless it is damaged or replicas differ in it. A rank that dies during the copy leaves N - 1 in host memory; step N is
 //             then made again, unless a replica has it.
 //   ENGINE-7  Loss and gradient of a step are means over the targets of the global batch that count
 //             in the loss. The ranks add up these targets as whole numbers in the vote, and every
@@ -119,7 +121,7 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Backend& backend,
                                                 Collective& shard, Collective& replicate,
                                                 TrainState& state);
-  /// Waits for the commit in progress, as wait_for_commit() does.
+  /// Stores the newest state, as wait_for_commit() does, where it can be right (ENGINE-6).
   ~Engine();
 
   /// Writes this shard's initial values and commits them as step 0: norms one, matrices
@@ -162,8 +164,11 @@ class Engine {
   /// code. mismatch: as in step(). internal: ranks hold different steps. An error of a collective
   /// finishes this engine.
   Status compare_states();
-  /// Waits until the newest state is committed in host memory, where readers can pin it. Returns at
-  /// once without device memory.
+  /// Begins to copy the newest state to host memory, unless it is there. deadline: a reader pins the
+  /// side to be written. Nothing without device memory.
+  Status start_commit();
+  /// start_commit(), and waits until the newest state is committed in host memory, where readers can
+  /// pin it.
   Status wait_for_commit();
   /// True if the last step() or compare_states() found that this rank's committed state has changed
   /// in memory (ENGINE-5). The caller should forget that state.

@@ -42,6 +42,8 @@ struct EngineOptions {
   float z_loss = 0;                    // the backend's
   uint64_t seed = 1;                   // of the initial values and of the rounding of moments
   int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
+  // Device memory: every so many steps the state is copied to host memory; 0: only on demand.
+  uint64_t memory_every_steps = 1;
 };
 
 inline StateFormat state_format(const EngineOptions& options) {

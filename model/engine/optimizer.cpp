@@ -63,6 +63,7 @@ Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan,
 
 void ShardOptimizer::load() {
   SS_ASSERT(!copying_);
+  unstored_ = false;
   const TrainState::Side side = state_->committed();
   params_ = side.params.data();
   if (!on_device()) return;
@@ -106,6 +107,8 @@ bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
 
 Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
   SS_ASSERT(!copying_);
+  unstored_ = false;
+  if (on_device()) return {};
   from_ = state_->committed();
   const Waiting waiting(wait);
   SS_ASSIGN(to_, state_->begin_write(state_timeout_ms));
@@ -135,10 +138,7 @@ Status ShardOptimizer::commit() {
   if (on_device()) {
     step_ = applied_step_;
     made_ = backend_->start_state_hash(device_);
-    const auto parts = device_.parts(), to = to_.parts();
-    for (size_t i = 0; i < to.size(); ++i)
-      if (!to[i].empty()) backend_->start_copy(to[i].data(), parts[i].data(), to[i].size_bytes());
-    copying_ = true;
+    unstored_ = true;
     return {};
   }
   params_ = to_.params.data();
@@ -149,13 +149,24 @@ Status ShardOptimizer::commit() {
   return {};
 }
 
-Status ShardOptimizer::wait_for_commit() {
-  if (!copying_) return {};
+Status ShardOptimizer::start_store(int timeout_ms, WaitClock& wait) {
+  if (!unstored_) return {};
+  const Waiting waiting(wait);
+  SS_ASSIGN(const TrainState::Side side, state_->begin_write(timeout_ms));
+  const auto parts = device_.parts(), to = side.parts();
+  for (size_t i = 0; i < to.size(); ++i)
+    if (!to[i].empty()) backend_->start_copy(to[i].data(), parts[i].data(), to[i].size_bytes());
+  unstored_ = false;
+  copying_ = true;
+  return {};
+}
+
+void ShardOptimizer::finish_store() {
+  if (!copying_) return;
   settle_hash();
   backend_->finish_copies();
   copying_ = false;
   state_->commit(step_, hash_);
-  return {};
 }
 
 }  // namespace simplescale

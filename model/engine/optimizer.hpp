@@ -1,8 +1,8 @@
 // This rank's shard of the state: where its parts are stored, their update and commit.
 //
 // Host memory: the state's committed side is the master copy; the update writes the other side.
-// Device memory: the master copy is on the device and is updated in place; commit() copies it to
-// the state's other side while the next step is computed (engine.hpp, ENGINE-6). All calls come
+// Device memory: the master copy is on the device and is updated in place; start_store() copies it
+// to the state's other side while the next step is computed (engine.hpp, ENGINE-6). All calls come
 // from the compute thread.
 #pragma once
 
@@ -61,8 +61,8 @@ class ShardOptimizer {
   Hash128 host_hash() const;
   /// STATE-2: true if `current_hash` equals the hash stored at commit, or if none was stored.
   bool matches_commit(const Hash128& current_hash) const;
-  /// Before apply(): waits until no reader pins the side to be written. deadline: a reader pins it
-  /// for longer; nothing was changed. Not while a copy is in progress.
+  /// Before apply(). Host memory: waits until no reader pins the side to be written. deadline: a
+  /// reader pins it for longer; nothing was changed. Device memory: no copy may be in progress.
   Status begin_write(int state_timeout_ms, WaitClock& wait);
   /// Writes the state after options.step, except for the runs that Muon updates; commit() must
   /// follow. gradient: (total) fp32, device memory. rounded: as Backend::adamw().
@@ -71,13 +71,16 @@ class ShardOptimizer {
   StateUpdate update() const;
   /// After all parameters are written: the average moves towards them (Backend::average()).
   void average(float weight);
-  /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the hash
-  /// and the copy to host memory; wait_for_commit() completes the commit. mismatch: only in host
-  /// memory; the state that apply() read is not what was committed. Nothing is committed then.
+  /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: on the device
+  /// only, and starts the hash. mismatch: only in host memory; the state that apply() read is not
+  /// what was committed. Nothing is committed then.
   Status commit();
-  /// Device memory: waits for the hash and the copy in progress, if any, and commits in host memory.
-  /// STATE-1: until then the written side holds no step, so a rank that dies leaves the step before.
-  Status wait_for_commit();
+  /// Device memory: starts to copy what was committed to host memory, unless that is done or the
+  /// device holds a part of a step. deadline: a reader pins the side to be written for timeout_ms.
+  Status start_store(int timeout_ms, WaitClock& wait);
+  /// Waits for the hash and the copy in progress, if any, and commits in host memory. STATE-1: until
+  /// then the written side holds no step, so a rank that dies leaves the step that was stored before.
+  void finish_store();
 
  private:
   ShardOptimizer(std::vector<ParameterRun> runs, size_t total, Backend& backend, TrainState& state)
@@ -99,6 +102,7 @@ class ShardOptimizer {
   // With device memory:
   uint64_t step_ = 0;             // of what device_ holds
   Hash128 hash_;                  // state_hash() of device_ when it was made; zero: not known
+  bool unstored_ = false;         // device_ holds all of step_, host memory does not
   bool copying_ = false;          // the copy of device_ to host memory is in progress
   Backend::PendingHash made_;     // becomes hash_
   Backend::PendingHash current_;  // begun by start_hash()

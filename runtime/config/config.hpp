@@ -182,6 +182,7 @@ struct ClusterConfig {
 };
 
 struct CheckpointConfig {
+  int64_t memory_every_steps = 1;     // GPUs: copies of the state in host memory; 0: on demand
   int64_t peer_every_steps = -1;      // 0: never; -1: by the layout; see peer_every_steps()
   int64_t disk_every_steps = 100;     // 0: only at the end
   int64_t keep = 3;                   // newest checkpoints kept on disk
@@ -201,6 +202,7 @@ struct SupervisionConfig {
   int64_t shutdown_ms = 10'000;                       // from asking a process to stop to killing it
   int64_t give_up_after_cycles = 5;
   int64_t warm_processes = 1;  // idle trainer processes per node, ready to replace one that dies
+  bool warm_context = false;   // and with a context on each GPU of the node
   std::string log_rules;       // file with rules that precede the built-in ones; or empty
   int64_t log_max_mib = 64;    // larger log files are rotated; 0: neither read nor rotated
   std::string notify;          // command or URL that is told of incidents; or empty

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
-#include <set>
 #include <sstream>
 
 #include "runtime/base/log.hpp"
@@ -270,14 +268,6 @@ Status set_value(const Key& key, const toml::node& node, const std::string& wher
   return {};
 }
 
-/// Warns once a process: a command may load several files that carry the key.
-void warn_of_retired_key(const std::string& full_name, const std::string& where) {
-  static std::mutex mutex;
-  static std::set<std::string> warned;
-  std::lock_guard lock(mutex);
-  if (warned.insert(full_name).second) log::warn("{}: {} has no effect any more", where, full_name);
-}
-
 /// Adds an error to the problems. False: it was one.
 bool passed(const Status& status, Problems& problems) {
   if (!status.ok()) problems.push_back(status);
@@ -286,10 +276,6 @@ bool passed(const Status& status, Problems& problems) {
 
 Status apply_key(const std::string& section, const std::string& name, const toml::node& value,
                  const std::string& line, LoadedConfig& loaded) {
-  if (schema::is_retired(section + "." + name)) {
-    warn_of_retired_key(section + "." + name, line);
-    return {};
-  }
   const Key* key = schema::find(section, name);
   if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
   SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
@@ -389,10 +375,6 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
   const size_t dot = full_name.find('.');
   const std::string section = dot == std::string::npos ? "" : full_name.substr(0, dot);
   const std::string name = dot == std::string::npos ? full_name : full_name.substr(dot + 1);
-  if (schema::is_retired(full_name)) {
-    warn_of_retired_key(full_name, where);
-    return {};
-  }
   const Key* key = schema::find(section, name);
   if (!key) return bad(where, "unknown key " + full_name + nearest(section, name));
   if (equals == std::string::npos)

@@ -53,13 +53,31 @@ std::string node_with_replicas(const Config& config, const Topology& t) {
          " its samples until it is back";
 }
 
+/// Of what a trainer's own memory holds.
+std::string trainer(const Config& config, const Plan& plan) {
+  const std::string successor = config.supervision.warm_processes > 0
+                                    ? "a warm process takes its place"
+                                    : "a new process is started";
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.memory_every_steps == 1 || config.cluster.device == DeviceKind::cpu)
+    return "no step: its state outlives it, and " + successor;
+  if (plan.topology.groups > 1)
+    return "no step: another group has its state, and " + successor +
+           "; with GPUs the last trainer of a shard costs the steps since its state was copied";
+  int64_t steps = plan.max_steps;
+  for (const int64_t every :
+       {c.memory_every_steps, peer_every_steps(config, plan.topology), c.disk_every_steps})
+    if (every > 0) steps = std::min(steps, every);
+  return "up to " + counted(steps, "step") +
+         " with GPUs: checkpoint.memory_every_steps = " + std::to_string(c.memory_every_steps) +
+         ", and " + successor;
+}
+
 }  // namespace
 
 Risk risk_of(const Config& config, const Plan& plan) {
   Risk risk;
-  risk.trainer = config.supervision.warm_processes > 0
-                     ? "no step: its state outlives it, and a warm process takes its place"
-                     : "no step: its state outlives it, and a new process is started";
+  risk.trainer = trainer(config, plan);
   const bool replicas = plan.topology.cells() > 1;
   risk.node =
       replicas ? node_with_replicas(config, plan.topology) : node_without_replica(config, plan);

@@ -172,6 +172,7 @@ const Key table[] = {
   {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown; auto then assumes 4 GiB."},
   {"cluster", "peak_flops", REF(cluster.peak_flops), not_negative, no, "Dense peak of one trainer's device in FLOP/s, used for the MFU. 0: unknown, no MFU is reported."},
 
+  {"checkpoint", "memory_every_steps", REF(checkpoint.memory_every_steps), not_negative, no, "With GPUs: steps between copies of the state to host memory, where it outlives its trainer. 0: only when it is saved, copied to another node or the trainers stop. CPU trainers have it there always."},
   {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), rule_or_more, no, "Steps between copies of every shard to the memory of another node, outside its group if there is one. 0: no copies. -1: 10 if one lost node would take every copy of the model with it and there is another node; else 0."},
   {"checkpoint", "disk_every_steps", REF(checkpoint.disk_every_steps), not_negative, no, "Steps between checkpoints on disk. 0: one checkpoint, when the run stops."},
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Number of newest checkpoints to keep on disk."},
@@ -191,6 +192,7 @@ const Key table[] = {
   {"supervision", "shutdown_ms", REF(supervision.shutdown_ms), milliseconds, no, "Time from asking a process to stop until it is killed."},
   {"supervision", "give_up_after_cycles", REF(supervision.give_up_after_cycles), positive, no, "The run gives up after this many recoveries in a row without a new committed step."},
   {"supervision", "warm_processes", REF(supervision.warm_processes), {0, 64}, no, "Idle trainer processes per node, with all libraries loaded; one of them replaces a trainer that dies."},
+  {"supervision", "warm_context", REF(supervision.warm_context), any, no, "With GPUs: idle trainer processes have a CUDA context and a cuBLAS handle on every GPU of their node, so that replacing a trainer does not wait for them. Costs some device memory for each process and GPU."},
   {"supervision", "log_rules", REF(supervision.log_rules), any, no, "File with further rules, in the format of configs/log_rules.toml. They are tried before the built-in ones.", true},
   {"supervision", "log_max_mib", REF(supervision.log_max_mib), {0, 1'000'000}, no, "A log file larger than this is renamed to FILE.1, which replaces the previous FILE.1. 0: log files are neither read nor rotated."},
   {"supervision", "notify", REF(supervision.notify), any, no, "A shell command, or an http(s) URL. At the end of every incident, and if the run fails, the command gets the event as JSON on its stdin, the URL by POST; at most ten times in ten minutes. Empty: nobody is told."},
@@ -228,9 +230,6 @@ const Key table[] = {
 #undef REF
 #undef ENUM
 
-/// Keys of earlier versions that have no effect any more.
-constexpr std::string_view retired[] = {"checkpoint.memory_every_steps"};
-
 }  // namespace
 
 std::span<const Key> keys() {
@@ -241,10 +240,6 @@ const Key* find(const std::string& section, const std::string& name) {
   for (const Key& key : table)
     if (section == key.section && name == key.name) return &key;
   return nullptr;
-}
-
-bool is_retired(const std::string& full_name) {
-  return std::ranges::find(retired, full_name) != std::end(retired);
 }
 
 std::vector<std::string*> paths_of(const Key& key, Config& config) {

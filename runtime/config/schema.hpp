@@ -58,9 +58,6 @@ std::span<const Key> keys();
 /// Null if there is no such key.
 const Key* find(const std::string& section, const std::string& name);
 const Key* find(const std::string& full_name);
-/// True for a key of an earlier version. Runs made by it carry the key in their config.toml: it is
-/// ignored with a warning, so that these runs still resume.
-bool is_retired(const std::string& full_name);
 /// One line about a section.
 const char* section_comment(const std::string& section);
 /// The nearest known key by edit distance. The name counts twice, so that the same name in another

@@ -265,6 +265,20 @@ TEST_SUITE("gpu") {
     CHECK(fake_gpu::failures_left() == 0);
   }
 
+#ifdef SIMPLESCALE_EMULATED_GPU
+  TEST_CASE("gpu: a context made beforehand is on the device that was asked for, and can end") {
+    std::vector<std::string> calls;
+    fake_gpu::record(&calls);
+    CHECK(cuda::hold_context(0).ok());
+    const Status beyond = cuda::hold_context(99);
+    cuda::drop_context(0);
+    fake_gpu::record(nullptr);
+    CHECK(calls == std::vector<std::string>{"libtorch: a handle on GPU 0", "a context ends"});
+    CHECK(beyond.code() == Code::unavailable);
+    CHECK(beyond.message().starts_with("there is no GPU 99"));
+  }
+#endif
+
   TEST_CASE("gpu: a state can be loaded and read back before, during and after its pinning") {
     constexpr size_t piece = cuda::PinnedRange::kPieceBytes;
     const TestModel m(small(false), 1);

@@ -95,6 +95,10 @@ struct Aten::Impl {
   }
 };
 
+void Aten::make_handle(int device_index) {
+  fake_gpu::note("libtorch: a handle on GPU " + std::to_string(device_index));
+}
+
 Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
     : impl_(std::make_unique<Impl>()) {
   impl_->dtype = dtype;

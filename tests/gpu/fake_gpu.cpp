@@ -400,6 +400,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaSetDevice(int) {
   return out_of_memory() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
+cudaError_t cudaDeviceReset() {
+  note("a context ends");
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   note("the host waits for the device");
   return cudaSuccess;

@@ -6,51 +6,11 @@
 #include <optional>
 
 #include "runtime/training/state_hash.hpp"
-#include "tests/model/engine_world.hpp"
+#include "tests/model/engine_steps.hpp"
 
 using namespace simplescale;
 
 namespace {
-
-EngineOptions options_for(int rows) {
-  EngineOptions options;
-  options.shape = test_shape();
-  options.rows = rows;
-  options.seed = 9;
-  return options;
-}
-
-/// Runs `step` on all ranks. Rank `odd` gets its batches from odd_batch, and the usual one if that
-/// returns null.
-std::vector<Status> step_with(
-    World& world, uint64_t step, size_t odd,
-    const std::function<Result<const int32_t*>(int k, Seat&)>& odd_batch) {
-  std::vector<Status> statuses(world.seats.size());
-  world.each([&](Seat& seat) {
-    const size_t rank = static_cast<size_t>(&seat - world.seats.data());
-    std::vector<int32_t> tokens;
-    const Engine::Batch batch = [&](int k) -> Result<const int32_t*> {
-      if (rank == odd) {
-        Result<const int32_t*> special = odd_batch(k, seat);
-        if (!special.ok() || *special) return special;
-      }
-      tokens = test_tokens(world.options, step, seat.engine->leaf(k));
-      return static_cast<const int32_t*>(tokens.data());
-    };
-    statuses[rank] = seat.engine->step(step, 1e-2f / static_cast<float>(step), {}, batch).status();
-  });
-  return statuses;
-}
-
-const Result<const int32_t*> kUsual = static_cast<const int32_t*>(nullptr);
-
-/// The digest after `steps` undisturbed steps.
-std::string undisturbed(const EngineOptions& options, int groups, int shards, uint64_t steps) {
-  World world(options, groups, shards);
-  world.initialize();
-  world.train(1, steps);
-  return world.digest();
-}
 
 /// Stores the hash of the current values, as if the optimizer had made them.
 void commit_as_it_is(TrainState& state) {
@@ -284,76 +244,6 @@ TEST_SUITE("engine_failure") {
         CHECK(world.states[rank].step() == 3);
       }
     }
-  }
-
-  TEST_CASE("engine: compare_states() with device memory checks the complete copy in host memory") {
-    World world(options_for(2), 2, 1, fake_backends(false));
-    world.initialize();
-    world.train(1, 1);
-    world.states[1].committed().params[77] += 1;
-    world.each([&](Seat& seat) {
-      const Status status = seat.engine->compare_states();
-      CHECK(status.code() == Code::mismatch);
-    });
-  }
-
-  TEST_CASE("engine: ENGINE-6, with device memory the vote for the next step waits for the copy") {
-    for (const int groups : {1, 2}) {
-      World world(options_for(2), groups, 2, fake_backends(false));
-      world.initialize();
-      world.train(1, 1);
-      world.each([&](Seat& seat) {
-        REQUIRE(world.step(seat, 2).ok());
-        CHECK(seat.state->step() == 1);  // the copy is in progress
-        CHECK_FALSE(seat.state->holds(2));
-        CHECK_FALSE(seat.state->holds(0));
-      });
-      // A vote that fails also waits for the copy.
-      for (const Status& status :
-           step_with(world, 3, 1, [](int, Seat&) { return Status(Code::io, "disk full"); }))
-        CHECK(status.code() == Code::io);
-      world.each([&](Seat& seat) {
-        CHECK(seat.state->step() == 2);
-        CHECK(seat.state->holds(1));
-        CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
-        REQUIRE(world.step(seat, 3).ok());
-        CHECK_FALSE(seat.state->holds(1));
-        REQUIRE(seat.engine->wait_for_commit().ok());
-        CHECK(seat.state->step() == 3);
-        CHECK(seat.state->holds(2));
-        CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
-        CHECK(seat.fake().mistakes == 0);
-      });
-      CHECK(world.digest() == undisturbed(options_for(2), groups, 2, 3));
-    }
-  }
-
-  TEST_CASE("engine: ENGINE-6, a rank that dies during the copy leaves the step before complete") {
-    const EngineOptions options = options_for(2);
-    World world(options, 1, 2, fake_backends(false));
-    world.initialize();
-    world.train(1, 2);
-    world.each([&](Seat& seat) { REQUIRE(world.step(seat, 3).ok()); });
-    // What dead ranks leave: header and both sides as they are, with the target side half written.
-    std::vector<TrainState> left;
-    for (TrainState& state : world.states) {
-      const Result<SharedMemory> memory = SharedMemory::open(state.name());
-      REQUIRE(memory.ok());
-      Result<TrainState> copy =
-          TrainState::create(state.name() + "-left", 1, state.side(0).params.size());
-      REQUIRE(copy.ok());
-      const Result<SharedMemory> to = SharedMemory::open(copy->name());
-      REQUIRE(to.ok());
-      std::memcpy(to->data(), memory->data(), to->bytes());
-      const int other = copy->step_of(0) == 2 ? 1 : 0;
-      CHECK(copy->step_of(other) == UINT64_MAX);
-      std::ranges::fill(copy->side(other).exp_avg, 7.0f);
-      left.push_back(copy.take());
-    }
-    World next(options, 1, 2, fake_backends(false), std::move(left));
-    next.each([&](Seat& seat) { CHECK(*seat.engine->attach() == 2); });
-    next.train(3, 4);
-    CHECK(next.digest() == undisturbed(options, 1, 2, 4));
   }
 
   TEST_CASE(

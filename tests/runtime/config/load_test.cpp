@@ -1,7 +1,5 @@
 // Loading of files, inheritance, overrides, and error messages.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <unistd.h>
 
@@ -151,25 +149,6 @@ TEST_SUITE("config load") {
           "a.toml:2: train.learning_rate = 3 is out of range: 0 to 1");
     CHECK(error_of("[metrics]\nhttp_port = 65536\n").ends_with("out of range: 0 to 65535"));
     CHECK(error_of("[metrics]\nevery_steps = 0\n").ends_with("at least 1"));
-  }
-
-  TEST_CASE("config: a retired key is ignored with one warning, so that older runs resume") {
-    std::ostringstream logged;
-    const auto logger = spdlog::default_logger();
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(logged)));
-    const std::string text = "[checkpoint]\nmemory_every_steps = 1\nkeep = 5\n";
-    const Config old = parsed(text);
-    const Config again = parsed(text, {"--checkpoint.memory_every_steps=2"});
-    spdlog::set_default_logger(logger);
-    CHECK(old.checkpoint.keep == 5);
-    CHECK(diff(old, parsed("[checkpoint]\nkeep = 5\n")).defining.empty());
-    CHECK(to_toml(again) == to_toml(old));
-    CHECK(to_toml(old).find("memory_every_steps") == std::string::npos);
-    const std::string log = logged.str();
-    CHECK(log.find("a.toml:2: checkpoint.memory_every_steps has no effect any more") !=
-          std::string::npos);
-    CHECK(log.find("has no effect") == log.rfind("has no effect"));
   }
 
   TEST_CASE("config: an impossible combination of values gives an error with a line") {

@@ -36,6 +36,25 @@ TEST_SUITE("config risk") {
     CHECK(risk(c).trainer == "no step: its state outlives it, and a new process is started");
   }
 
+  TEST_CASE("risk: a GPU's state that is copied to memory in some steps only costs steps") {
+    Config c = layout(2, 2);
+    c.checkpoint.peer_every_steps = 0;
+    c.checkpoint.memory_every_steps = 4;
+    CHECK(
+        risk(c).trainer ==
+        "up to 4 steps with GPUs: checkpoint.memory_every_steps = 4, and a warm process takes its "
+        "place");
+    c.checkpoint.memory_every_steps = 0;
+    CHECK(risk(c).trainer.starts_with("up to 50 steps with GPUs: "));
+    c.checkpoint.peer_every_steps = 8;
+    CHECK(risk(c).trainer.starts_with("up to 8 steps with GPUs: "));
+    c.cluster.device = DeviceKind::cpu;
+    CHECK(risk(c).trainer.starts_with("no step: its state outlives it"));
+    c = layout(2, 1);
+    c.checkpoint.memory_every_steps = 4;
+    CHECK(risk(c).trainer.starts_with("no step: another group has its state, and a warm process "));
+  }
+
   TEST_CASE("risk: a lost node costs no step where another node has a replica") {
     CHECK(risk(layout(2, 1)).node ==
           "no step: the other group trains its samples until it is back");
