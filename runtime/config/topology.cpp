@@ -104,6 +104,15 @@ Result<GroupSize> group_size(const Config& config) {
   return GroupSize{nodes, "all nodes form one group"};
 }
 
+/// If GPUs have memory for all parameters beside their shards, the backward pass need not gather them
+/// again. Unknown memory: false.
+bool fits_whole_parameters(const Config& config, int shards) {
+  if (config.cluster.device != DeviceKind::cuda || shards == 1) return false;
+  const auto needed = needed_bytes(config, Sharding::shard_grad_op, shards);
+  return needed.ok() &&
+         static_cast<double>(*needed) <= config.cluster.memory_per_trainer_gib * (1u << 30);
+}
+
 Status check_memory(const Config& config, const Topology& topology) {
   if (config.cluster.memory_per_trainer_gib == 0) return {};
   SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
@@ -134,6 +143,10 @@ Result<Topology> plan_topology(const Config& config) {
   t.shards = whole ? 1 : t.group_nodes * t.trainers_per_node;
   t.groups = world / t.shards;
   t.strategy = config.parallel.strategy;
+  if (t.strategy == Strategy::automatic && fits_whole_parameters(config, t.shards)) {
+    t.strategy = Strategy::shard_grad_op;
+    t.reason += "; all parameters fit beside it, so they are gathered once a step";
+  }
   if (t.strategy == Strategy::automatic)
     t.strategy = t.groups > 1 ? Strategy::hybrid_shard : Strategy::full_shard;
   t.sharding = whole                                   ? Sharding::no_shard

@@ -80,6 +80,28 @@ TEST_SUITE("config topology") {
     }
   }
 
+  TEST_CASE("topology: auto gathers parameters once a step on GPUs that have memory for them") {
+    Config c = cluster(2, 4, automatic);
+    c.model.preset = "tinyllama";
+    c.train.micro_batch_size = 1;
+    c.train.precision = DType::bf16;
+    c.cluster.device = DeviceKind::cuda;
+    const auto sharding = [&](double gib) {
+      c.cluster.memory_per_trainer_gib = gib;
+      return plan_topology(c)->sharding;
+    };
+    CHECK(sharding(80) == Sharding::shard_grad_op);
+    CHECK(plan_topology(c)->strategy == grad_op);
+    CHECK(plan_topology(c)->shards == 4);
+    double least = 80;  // with less, the smallest group that fits keeps shards only
+    while (sharding(least) == Sharding::shard_grad_op) least -= 0.25;
+    CHECK(sharding(least) == Sharding::full_shard);
+    CHECK(plan_topology(c)->shards == 4);
+    CHECK(sharding(0) == Sharding::full_shard);
+    c.cluster.device = DeviceKind::cpu;
+    CHECK(sharding(80) == Sharding::full_shard);
+  }
+
   TEST_CASE("topology: auto without a known memory: 4 GiB, else the paper's groups") {
     struct Row {
       int nodes, trainers, groups, group_nodes;
