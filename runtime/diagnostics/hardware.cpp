@@ -66,6 +66,21 @@ std::string gpudirect_of(const fs::path& root) {
   return version.ok() && version->find("Open Kernel Module") != std::string::npos ? "dma-buf" : "";
 }
 
+/// True if the mount options of /dev/shm give huge pages to memory that is allocated beforehand.
+bool huge_pages_of(const fs::path& root) {
+  const Result<std::string> read = read_text((root / "proc/mounts").string());
+  const std::string mounts = read.ok() ? *read : "";
+  bool huge = false;  // of the last mount, which covers the others
+  size_t at = 0;
+  while ((at = mounts.find(" /dev/shm tmpfs ", at)) != std::string::npos) {
+    const std::string options = mounts.substr(at, mounts.find('\n', at) - at);
+    huge = options.find("huge=always") != std::string::npos ||
+           options.find("huge=within_size") != std::string::npos;
+    ++at;
+  }
+  return huge;
+}
+
 }  // namespace
 
 Hardware read_hardware(const std::string& root) {
@@ -84,6 +99,7 @@ Hardware read_hardware(const std::string& root) {
     found.cards.back().detail = port_of(card);
   }
   found.gpudirect = gpudirect_of(root);
+  found.huge_pages = huge_pages_of(root);
   return found;
 }
 
@@ -121,6 +137,10 @@ std::vector<std::string> slow_paths(const Hardware& h) {
     slow.push_back(
         "GPUs lie on several NUMA nodes and there is no NVSwitch: without NVLink (nvidia-smi topo "
         "-m) what they send each other crosses the link between the CPUs");
+  if (!h.gpus.empty() && !h.huge_pages)
+    slow.push_back(
+        "/dev/shm has small pages: registering a state with the driver takes long; as root: mount "
+        "-o remount,huge=within_size /dev/shm");
   return slow;
 }
 
@@ -152,11 +172,8 @@ nlohmann::json hardware_json(const Hardware& h) {
                      {"link", d.link}});
     return all;
   };
-  return {{"gpus", list(h.gpus)},
-          {"cards", list(h.cards)},
-          {"nvswitches", h.nvswitches},
-          {"gpudirect", h.gpudirect},
-          {"slow", slow_paths(h)}};
+  return {{"gpus", list(h.gpus)},     {"cards", list(h.cards)},     {"nvswitches", h.nvswitches},
+          {"gpudirect", h.gpudirect}, {"huge_pages", h.huge_pages}, {"slow", slow_paths(h)}};
 }
 
 std::vector<CpuList> cpus_near_gpus(const CpuList& mask, const Hardware& h, int trainers,

@@ -12,6 +12,8 @@ class Hardware(Case):
         super().setUp()
         self.root = self.folder / "root"
         self.numa = self.folder / "numa"
+        (self.root / "proc").mkdir(parents=True)
+        (self.root / "proc/mounts").write_text("tmpfs /dev/shm tmpfs rw,huge=within_size 0 0\n")
         os.environ["SIMPLESCALE_HARDWARE"] = str(self.root)
         os.environ["SIMPLESCALE_NUMA"] = str(self.numa)
         self.addCleanup(os.environ.pop, "SIMPLESCALE_HARDWARE")

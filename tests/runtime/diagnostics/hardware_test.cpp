@@ -67,13 +67,16 @@ TEST_SUITE("hardware") {
     host.add_card("mlx5_0", "0000:1b:00.0", 0);
     host.write("sys/module/nvidia_peermem/version", "1");
     const Hardware found = host.read();
-    CHECK(hardware_text(found) ==
-          "GPU 0        0000:17:00.0 10de:2330, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
-          "GPU 1        0000:97:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
-          "mlx5_0       0000:1b:00.0 400 Gb/sec ACTIVE, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
-          "mlx5_1       0000:98:00.0 400 Gb/sec ACTIVE, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
-          "GPUDirect    by nvidia_peermem\n"
-          "P2P          by NVSwitch\n");
+    CHECK(
+        hardware_text(found) ==
+        "GPU 0        0000:17:00.0 10de:2330, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+        "GPU 1        0000:97:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+        "mlx5_0       0000:1b:00.0 400 Gb/sec ACTIVE, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+        "mlx5_1       0000:98:00.0 400 Gb/sec ACTIVE, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+        "GPUDirect    by nvidia_peermem\n"
+        "P2P          by NVSwitch\n"
+        "slow: /dev/shm has small pages: registering a state with the driver takes long; as root: "
+        "mount -o remount,huge=within_size /dev/shm\n");
     CHECK(hardware_json(found)["gpus"][1]["numa_node"] == 1);
   }
 
@@ -84,7 +87,7 @@ TEST_SUITE("hardware") {
     host.add_card("mlx5_0", "0000:1b:00.0", 0);
     host.add_card("mlx5_1", "0000:98:00.0", 1, "1: DOWN");
     const std::vector<std::string> slow = slow_paths(host.read());
-    REQUIRE(slow.size() == 5);
+    REQUIRE(slow.size() == 6);
     CHECK(slow[0] == "GPU 0 (0000:17:00.0) has fewer lanes than it could have: 32.0 GT/s PCIe x8");
     CHECK(slow[1] == "mlx5_1 carries nothing: its port is not active");
     CHECK(slow[2].starts_with("GPU 1 has no active card on its NUMA node 1"));
@@ -93,7 +96,14 @@ TEST_SUITE("hardware") {
     host.write("proc/driver/nvidia/version",
                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05");
     CHECK(host.read().gpudirect == "dma-buf");
-    CHECK(slow_paths(host.read()).size() == 4);
+    CHECK(slow_paths(host.read()).size() == 5);
+    const std::string shm = "tmpfs /dev/shm tmpfs rw,relatime,size=24684084k";
+    for (const char* option : {",huge=within_size", ",huge=always"}) {
+      host.write("proc/mounts", "/dev/vda / ext4 rw 0 0\n" + shm + option + " 0 0");
+      CHECK(slow_paths(host.read()).size() == 4);
+    }
+    host.write("proc/mounts", shm + ",huge=always 0 0\n" + shm + ",huge=advise 0 0");
+    CHECK(slow_paths(host.read()).size() == 5);
   }
 
   TEST_CASE("hardware: a trainer gets the CPUs near its GPU, if it is known which one that is") {
