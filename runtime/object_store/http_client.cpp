@@ -104,6 +104,7 @@ Headers headers_of(const HttpRequest& request, const S3Settings& settings) {
   curl_slist* list = nullptr;
   auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
   for (const std::string& line : request.headers) add(line);
+  if (!request.is_signed) return {list, curl_slist_free_all};
   add("x-amz-content-sha256: " + sha256_hex(request.body));
   if (!settings.credentials.session_token.empty())
     add("x-amz-security-token: " + settings.credentials.session_token);
@@ -160,6 +161,8 @@ void set_server(CURL* curl, const HttpRequest& request, const S3Settings& settin
   curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 2L);
   if (!settings.ca_bundle.empty())
     curl_easy_setopt(curl, CURLOPT_CAINFO, settings.ca_bundle.c_str());
+  if (request.direct) curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
+  if (!request.is_signed) return;
   curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, ("aws:amz:" + settings.region + ":s3").c_str());
   curl_easy_setopt(curl, CURLOPT_USERNAME, settings.credentials.access_key_id.c_str());
   curl_easy_setopt(curl, CURLOPT_PASSWORD, settings.credentials.secret_access_key.c_str());

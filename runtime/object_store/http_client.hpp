@@ -1,4 +1,5 @@
-// One signed HTTP request with libcurl, without retries. Used in runtime/object_store/ only.
+// One HTTP request with libcurl, without retries; signed, unless it asks for credentials. Used in
+// runtime/object_store/ only.
 //
 // libcurl 7.88 signs what it is given: neither does it sort or encode a query, nor does it send the
 // header x-amz-content-sha256. The caller gives a URL in its canonical form, and this file adds the
@@ -34,6 +35,8 @@ struct HttpRequest {
   std::string range = {};     // "0-99": bytes, both ends included; "": the whole object
   std::span<char> into = {};  // GET: takes the body of a 2xx answer; empty: HttpAnswer::body does
   size_t body_bytes_max = 16 << 20;  // of the body of a 2xx answer
+  bool is_signed = true;             // with the settings' credentials
+  bool direct = false;               // through no proxy, whatever the environment says
 };
 
 struct HttpAnswer {

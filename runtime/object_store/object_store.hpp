@@ -69,7 +69,7 @@ inline constexpr size_t kPartsMax = 10'000;
 class ObjectStore {
  public:
   /// reload: called after an answer that refuses the credentials, since a session's token may have
-  /// been renewed. Null: they stay.
+  /// been renewed, and before they expire. Null: they stay.
   ObjectStore(S3Settings settings, std::string bucket, StoreLimits limits = {},
               std::function<Result<S3Settings>()> reload = nullptr);
 
@@ -114,6 +114,7 @@ class ObjectStore {
   Status error_of(const Call& call, const HttpAnswer& answer) const;
   bool pause(int tried, const HttpAnswer& answer, int64_t deadline_ms);
   bool renew_credentials();
+  void renew_before_expiry();
   std::string request_url(const S3Settings& settings, const Call& call) const;
   S3Settings settings() const;
 
@@ -122,12 +123,18 @@ class ObjectStore {
   const std::function<Result<S3Settings>()> reload_;
   mutable std::mutex mutex_;
   S3Settings settings_;
+  int64_t renewed_s_ = 0;  // when renew_before_expiry() last tried
   HttpClient client_;
   std::atomic<uint64_t> pauses_ = 0;
 };
 
+/// Whether credentials that expire at `expires_s` (0: never) are asked for anew at `now_s`: from five
+/// minutes before they expire on, and at most once a minute. tried_s: when this was done last; 0:
+/// never. All in seconds since 1970. Pure.
+bool expires_soon(int64_t expires_s, int64_t now_s, int64_t tried_s);
+
 /// The store of a URL's bucket, with s3_settings(), which are read again when the server refuses the
-/// credentials. Sends no request.
+/// credentials, and before they expire. Sends no request.
 Result<std::shared_ptr<ObjectStore>> open_object_store(
     const S3Url& url, StoreLimits limits = {}, Environment environment = process_environment());
 

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <thread>
 
 #include "runtime/base/log.hpp"
@@ -219,10 +220,28 @@ bool ObjectStore::renew_credentials() {
   return true;
 }
 
+bool expires_soon(int64_t expires_s, int64_t now_s, int64_t tried_s) {
+  constexpr int64_t kEarlyS = 300, kPauseS = 60;
+  return expires_s > 0 && now_s >= expires_s - kEarlyS && now_s >= tried_s + kPauseS;
+}
+
+/// One thread asks, while the others go on with what they have. If that fails, the credentials hold
+/// until the server refuses them.
+void ObjectStore::renew_before_expiry() {
+  const int64_t now_s = std::time(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!reload_ || !expires_soon(settings_.credentials.expires_s, now_s, renewed_s_)) return;
+    renewed_s_ = now_s;
+  }
+  renew_credentials();
+}
+
 ObjectStore::Outcome ObjectStore::ask(const Call& call) {
   const int64_t deadline_ms = now_ms() + limits_.deadline_ms;
   bool renewed = false;
   for (int tried = 1;; ++tried) {
+    renew_before_expiry();
     HttpAnswer answer = send(call);
     const Status status = error_of(call, answer);
     if (status.ok() || status.code() == Code::aborted) return {status, std::move(answer), tried};

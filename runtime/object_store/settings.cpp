@@ -10,6 +10,7 @@
 
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/object_store/given_credentials.hpp"
 
 namespace simplescale {
 
@@ -124,45 +125,10 @@ Result<S3Credentials> ask_program(const std::string& command, const std::string&
     return wrong(what + ": " + words.front() + " ended with exit code " +
                  std::to_string(done->code) + "; run it by hand to see why");
   const nlohmann::json root = parse_json(done->output);
-  const auto text = [&](const char* key) {
-    return root.is_object() && root.contains(key) && root[key].is_string()
-               ? root[key].get<std::string>()
-               : std::string();
-  };
-  if (!root.is_object() || root.value("Version", nlohmann::json()) != 1 ||
-      text("AccessKeyId").empty() || text("SecretAccessKey").empty())
+  auto found = credentials_of_json(done->output, "SessionToken");
+  if (!found.ok() || root.value("Version", nlohmann::json()) != 1)
     return wrong(what + ": " + words.front() +
                  " did not print JSON with Version 1, AccessKeyId and SecretAccessKey");
-  return S3Credentials{text("AccessKeyId"), text("SecretAccessKey"), text("SessionToken")};
-}
-
-Result<S3Credentials> find_credentials(const Sources& from) {
-  S3Credentials found{from.environment("AWS_ACCESS_KEY_ID"),
-                      from.environment("AWS_SECRET_ACCESS_KEY"),
-                      from.environment("AWS_SESSION_TOKEN")};
-  std::string where = "the environment";
-  for (const auto& [file, profile] : {std::pair{&from.credentials_file, &from.credentials},
-                                      std::pair{&from.config_file, &from.config}}) {
-    if (!found.access_key_id.empty() || !found.secret_access_key.empty()) break;
-    found = of_profile(*profile);
-    where = *file + ", profile " + from.profile;
-    const auto program = profile->find("credential_process");
-    if (found.access_key_id.empty() && found.secret_access_key.empty() &&
-        program != profile->end()) {
-      SS_ASSIGN(found, ask_program(program->second, where));
-    }
-  }
-  if (found.access_key_id.empty() && found.secret_access_key.empty())
-    return wrong(
-        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-        "write them, or a credential_process, to profile " +
-        from.profile + " of " + from.credentials_file);
-  if (found.access_key_id.empty() || found.secret_access_key.empty())
-    return wrong(where + " has only one of the access key's id and its secret; give both");
-  for (const std::string* text :
-       {&found.access_key_id, &found.secret_access_key, &found.session_token})
-    if (std::ranges::any_of(*text, [](unsigned char c) { return c <= 0x20 || c >= 0x7f; }))
-      return wrong("a credential in " + where + " has a space or a control character");
   return found;
 }
 
@@ -180,6 +146,82 @@ std::string wrong_endpoint(const std::string& url) {
   return std::ranges::all_of(rest, allowed) ? "" : "it is no plain URL";
 }
 
+/// A service's URL without "/" at its end; "": the default.
+Result<std::string> endpoint_of(const Sources& from, std::initializer_list<const char*> variables,
+                                const char* key) {
+  std::string url = from.get(variables, key);
+  while (url.ends_with('/')) url.pop_back();
+  const std::string what = url.empty() ? "" : wrong_endpoint(url);
+  if (!what.empty())
+    return wrong(std::string("the endpoint's URL (") + *variables.begin() + ") is wrong: " + what);
+  return url;
+}
+
+/// Nothing (no access key) if the environment and the profile name no web identity.
+Result<S3Credentials> of_web_identity(const Sources& from, const S3Settings& settings) {
+  WebIdentity identity;
+  identity.token_file = from.get({"AWS_WEB_IDENTITY_TOKEN_FILE"}, "web_identity_token_file");
+  if (identity.token_file.empty()) return S3Credentials();
+  identity.role_arn = from.get({"AWS_ROLE_ARN"}, "role_arn");
+  identity.session_name = from.get({"AWS_ROLE_SESSION_NAME"}, "role_session_name");
+  SS_ASSIGN(identity.endpoint,
+            endpoint_of(from, {"AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"}, "endpoint_url"));
+  return web_identity_credentials(identity, settings);
+}
+
+/// Of the container or of the instance; nothing if there are none.
+Result<S3Credentials> of_this_machine(const Sources& from, const S3Settings& settings) {
+  if (has_container_credentials(from.environment))
+    return container_credentials(from.environment, settings);
+  SS_ASSIGN(const std::string endpoint, endpoint_of(from, {"AWS_EC2_METADATA_SERVICE_ENDPOINT"},
+                                                    "ec2_metadata_service_endpoint"));
+  auto found = instance_credentials(from.environment, endpoint);
+  if (found.status().code() == Code::not_found) return S3Credentials();
+  return found;
+}
+
+bool empty(const S3Credentials& credentials) {
+  return credentials.access_key_id.empty() && credentials.secret_access_key.empty();
+}
+
+/// settings: those of the services that are asked.
+Result<S3Credentials> find_credentials(const Sources& from, const S3Settings& settings) {
+  S3Credentials found{from.environment("AWS_ACCESS_KEY_ID"),
+                      from.environment("AWS_SECRET_ACCESS_KEY"),
+                      from.environment("AWS_SESSION_TOKEN")};
+  std::string where = "the environment";
+  if (empty(found)) {
+    where = "the answer of STS";
+    SS_ASSIGN(found, of_web_identity(from, settings));
+  }
+  for (const auto& [file, profile] : {std::pair{&from.credentials_file, &from.credentials},
+                                      std::pair{&from.config_file, &from.config}}) {
+    if (!empty(found)) break;
+    found = of_profile(*profile);
+    where = *file + ", profile " + from.profile;
+    const auto program = profile->find("credential_process");
+    if (empty(found) && program != profile->end()) {
+      SS_ASSIGN(found, ask_program(program->second, where));
+    }
+  }
+  if (empty(found)) {
+    where = "the answer of this machine's service";
+    SS_ASSIGN(found, of_this_machine(from, settings));
+  }
+  if (empty(found))
+    return wrong(
+        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+        "write them, or a credential_process, to profile " +
+        from.profile + " of " + from.credentials_file);
+  if (found.access_key_id.empty() || found.secret_access_key.empty())
+    return wrong(where + " has only one of the access key's id and its secret; give both");
+  for (const std::string* text :
+       {&found.access_key_id, &found.secret_access_key, &found.session_token})
+    if (std::ranges::any_of(*text, [](unsigned char c) { return c <= 0x20 || c >= 0x7f; }))
+      return wrong("a credential in " + where + " has a space or a control character");
+  return found;
+}
+
 }  // namespace
 
 Environment process_environment() {
@@ -192,19 +234,16 @@ Environment process_environment() {
 Result<S3Settings> s3_settings(const Environment& environment) {
   const Sources from(environment);
   S3Settings out;
-  SS_ASSIGN(out.credentials, find_credentials(from));
   if (const std::string region = from.get({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region");
       !region.empty())
     out.region = region;
   if (out.region.size() > 60 ||
       !std::ranges::all_of(out.region, [](unsigned char c) { return std::isalnum(c) || c == '-'; }))
     return wrong("the region is no region's name; set AWS_REGION");
-  out.endpoint = from.get({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url");
-  while (out.endpoint.ends_with('/')) out.endpoint.pop_back();
-  if (!out.endpoint.empty())
-    if (const std::string what = wrong_endpoint(out.endpoint); !what.empty())
-      return wrong("the endpoint's URL (AWS_ENDPOINT_URL_S3) is wrong: " + what);
+  SS_ASSIGN(out.endpoint,
+            endpoint_of(from, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url"));
   out.ca_bundle = from.get({"AWS_CA_BUNDLE"}, "ca_bundle");
+  SS_ASSIGN(out.credentials, find_credentials(from, out));
   return out;
 }
 

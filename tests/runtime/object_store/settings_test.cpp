@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "runtime/object_store/given_credentials.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -81,6 +82,7 @@ TEST_SUITE("object store settings") {
       CHECK(found->credentials.access_key_id == "ID");
       CHECK(found->credentials.secret_access_key == "hidden");
       CHECK(found->credentials.session_token == "T");
+      CHECK(found->credentials.expires_s == 1'795'564'800);
       for (const auto& [answer, why] :
            {std::pair{"exit 3\n", "exit code 3"}, std::pair{"echo hidden\n", "did not print JSON"},
             std::pair{"echo '{\"Version\": 2, \"AccessKeyId\": \"ID\", "
@@ -103,8 +105,10 @@ TEST_SUITE("object store settings") {
 
   TEST_CASE("errors say where, and never a secret") {
     const TempFolder home;
-    const std::map<std::string, std::string> good = {
-        {"HOME", home.path}, {"AWS_ACCESS_KEY_ID", "ID"}, {"AWS_SECRET_ACCESS_KEY", "hidden"}};
+    const std::map<std::string, std::string> good = {{"HOME", home.path},
+                                                     {"AWS_ACCESS_KEY_ID", "ID"},
+                                                     {"AWS_SECRET_ACCESS_KEY", "hidden"},
+                                                     {"AWS_EC2_METADATA_DISABLED", "True"}};
     const auto wrong = [&](std::map<std::string, std::string> changes, const std::string& why) {
       changes.insert(good.begin(), good.end());
       const auto settings = s3_settings(environment_of(changes));
@@ -121,5 +125,45 @@ TEST_SUITE("object store settings") {
     wrong({{"AWS_ENDPOINT_URL_S3", "ftp://host"}}, "https://");
     wrong({{"AWS_ENDPOINT_URL_S3", "https://user:hidden@host"}}, "no password");
     wrong({{"AWS_ENDPOINT_URL_S3", "https://host/?hidden=1"}}, "no plain URL");
+    const auto without = [&](std::map<std::string, std::string> changes, const std::string& why) {
+      changes.insert({{"AWS_ACCESS_KEY_ID", ""}, {"AWS_SECRET_ACCESS_KEY", ""}});
+      wrong(changes, why);
+    };
+    without({{"AWS_WEB_IDENTITY_TOKEN_FILE", home.path + "/none"}}, "AWS_ROLE_ARN");
+    without({{"AWS_WEB_IDENTITY_TOKEN_FILE", home.path + "/none"}, {"AWS_ROLE_ARN", "arn"}},
+            "AWS_WEB_IDENTITY_TOKEN_FILE: ");
+    home.write("token", "two\nhidden lines\n");
+    without({{"AWS_WEB_IDENTITY_TOKEN_FILE", home.path + "/token"}, {"AWS_ROLE_ARN", "arn"}},
+            "holds no token");
+    // A token goes to this host, or over TLS.
+    for (const char* url : {"http://example.com/hidden", "http://127.0.0.1.example.com/",
+                            "http://127.0.0.1@example.com/", "ftp://127.0.0.1/", "/x"})
+      without({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", url}}, "it must be https://");
+    without({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:9/"},
+             {"AWS_CONTAINER_AUTHORIZATION_TOKEN", "a\r\nhidden: b"}},
+            "more than one line");
+    without({{"AWS_EC2_METADATA_DISABLED", "false"},
+             {"AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://user:hidden@h"}},
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  }
+
+  TEST_CASE("times at which credentials expire") {
+    CHECK(unix_time_of("1970-01-02T00:00:01Z") == 86'401);
+    CHECK(unix_time_of("2026-11-25T06:30:00Z") == 1'795'588'200);
+    CHECK(unix_time_of("2026-11-25T06:30:00.123456Z") == 1'795'588'200);
+    CHECK(unix_time_of("2026-11-25T08:30:00+02:00") == 1'795'588'200);
+    CHECK(unix_time_of("2026-11-25T01:00:00-05:30") == 1'795'588'200);
+    for (const char* text : {"", "tomorrow", "2026-11-25", "2026-11-25T06:30:00", "never Z",
+                             "2026-11-25T06:30:00Z!", "2026-11-25T06:30:00+2"})
+      CHECK_MESSAGE(unix_time_of(text) == 0, text);
+  }
+
+  TEST_CASE("credentials are asked for anew before they expire, once a minute") {
+    CHECK_FALSE(expires_soon(0, 1'000'000, 0));
+    CHECK_FALSE(expires_soon(10'000, 9'699, 0));
+    CHECK(expires_soon(10'000, 9'700, 0));
+    CHECK(expires_soon(10'000, 11'000, 0));
+    CHECK_FALSE(expires_soon(10'000, 9'759, 9'700));
+    CHECK(expires_soon(10'000, 9'760, 9'700));
   }
 }
