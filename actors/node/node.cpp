@@ -51,7 +51,7 @@ void tree_ended(Self* self) {
 void trainer_lost(Self* self, const caf::down_msg& down) {
   for (const auto& [id, process] : self->state.table.processes()) {
     if (!process.up || down.source != process.actor.address()) continue;
-    if (process.pid != 0 && process_state(process.pid) != ProcessState::gone)
+    if (process.pid != 0 && !process.dying && process_state(process.pid) != ProcessState::gone)
       kill_process(self, id, "its process does not answer any more");
     return;
   }

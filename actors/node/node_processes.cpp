@@ -76,8 +76,10 @@ void process_up(Self* self, const TrainerHello& hello) {
 
 void process_dying(Self* self, const local::ProcessDying& dying) {
   NodeState& s = self->state;
-  const Process* process = s.table.process(dying.process);
-  if (s.shutdown || !process || process->pid != dying.pid || process->slot.empty()) return;
+  Process* process = s.table.process(dying.process);
+  if (s.shutdown || !process || process->pid != dying.pid) return;
+  process->dying = true;
+  if (process->slot.empty()) return;
   trace::instant("dying", process->slot);
   if (s.observed.logs) s.observed.logs->scan_now();
   to_supervisor(self, TrainerDown{process->slot,

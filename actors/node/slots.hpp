@@ -17,8 +17,9 @@
 namespace simplescale {
 
 struct Process {
-  int32_t pid = 0;  // 0: not started yet
-  bool up = false;  // its TrainerHello has arrived
+  int32_t pid = 0;     // 0: not started yet
+  bool up = false;     // its TrainerHello has arrived
+  bool dying = false;  // its lifeline has ended, it is not reaped yet
   std::vector<uint8_t> data_address;
   std::string slot;                        // empty: warm
   caf::actor actor = {};                   // the trainer actor in it; set while `up`
