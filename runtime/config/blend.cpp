@@ -39,6 +39,7 @@ Status check_source(const BlendSource& source) {
                ": a name must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a "
                "letter, digit or '_'");
   if (source.source.empty()) return bad(shown + " has an empty source");
+  if (source.text_key && source.text_key->empty()) return bad(shown + " has an empty text_key");
   return source.weight ? check_weight(shown, *source.weight) : Status();
 }
 
@@ -133,6 +134,19 @@ Result<Mixture> mixture_of(const Config& config, int64_t block_size) {
 
 namespace {
 
+/// How the texts of a source are read differently now. "": as before.
+std::string read_otherwise(const Config& was, const Config& is) {
+  const auto changed = [](const char* key, const std::string& before, const std::string& now) {
+    return std::string(" had ") + key + " = \"" + before + "\" and has now \"" + now + "\"";
+  };
+  const DataConfig &a = was.data, &b = is.data;
+  if (a.text_key != b.text_key) return changed("text_key", a.text_key, b.text_key);
+  if (a.loss_mask_key != b.loss_mask_key)
+    return changed("loss_mask_key", a.loss_mask_key, b.loss_mask_key);
+  if (a.format != b.format) return changed("format", to_string(a.format), to_string(b.format));
+  return "";
+}
+
 /// Which source of the first `samples` samples is another one now. "": none is.
 std::string moved_source(const Config& before, const Config& now, const Mixture& was,
                          uint64_t samples) {
@@ -141,9 +155,12 @@ std::string moved_source(const Config& before, const Config& now, const Mixture&
   for (size_t i = 0; i < before.data.blend.size(); ++i) {
     const BlendSource& source = before.data.blend[i];
     const auto same_name = std::ranges::find(now.data.blend, source.name, &BlendSource::name);
-    if (same_name == now.data.blend.end() || same_name->source == source.source) continue;
-    if (schedule.count(i, samples) > 0)
+    if (same_name == now.data.blend.end() || schedule.count(i, samples) == 0) continue;
+    if (same_name->source != source.source)
       return "\"" + source.name + "\" was " + source.source + " and is now " + same_name->source;
+    const std::string otherwise =
+        read_otherwise(config_of(before, source), config_of(now, *same_name));
+    if (!otherwise.empty()) return "\"" + source.name + "\"" + otherwise;
   }
   return "";
 }

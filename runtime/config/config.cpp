@@ -70,6 +70,17 @@ Config with_derived_values(const Config& config) {
   return c;
 }
 
+Config config_of(const Config& config, const BlendSource& source) {
+  Config c = config;
+  c.data.blend.clear();
+  c.data.stage.clear();
+  c.data.source = source.source;
+  c.data.text_key = source.text_key.value_or(config.data.text_key);
+  c.data.loss_mask_key = source.loss_mask_key.value_or(config.data.loss_mask_key);
+  c.data.format = source.format.value_or(config.data.format);
+  return c;
+}
+
 ConfigDifference diff(const Config& given_a, const Config& given_b) {
   Config a = given_a, b = given_b;
   make_paths_absolute(a);

@@ -91,6 +91,9 @@ struct BlendSource {
   std::string source;            // as data.source
   std::optional<double> weight;  // none: only stages that name the source use it
   std::string folder;            // prepared tokens; empty: <data folder>/<name>
+  // As the keys of data; none: those.
+  std::optional<std::string> text_key = {}, loss_mask_key = {};
+  std::optional<DataFormat> format = {};
   bool operator==(const BlendSource&) const = default;
 };
 
@@ -340,6 +343,10 @@ Result<ModelShape> model_shape(const Config& config);
 const std::vector<std::string>& model_presets();
 /// The keys that give this shape, with the name of a preset: model_shape() backwards.
 ModelConfig model_config(const ModelShape& shape, const std::string& preset);
+
+/// The configuration of a source alone: data.source is the source, data.blend and data.stage are
+/// empty, and the keys of data that the source has itself are set. Folders are left as they are.
+Config config_of(const Config& config, const BlendSource& source);
 
 /// Values of keys that default to a rule:
 std::string run_folder(const Config& config);

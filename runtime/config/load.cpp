@@ -126,13 +126,22 @@ struct Assign {
     for (const toml::node& element : *array) {
       const toml::table* table = element.as_table();
       BlendSource one;
-      double weight = 0;
       if (!table || !member(*table, "name", &one.name) || !member(*table, "source", &one.source))
         return false;
-      if (table->contains("weight") && !member(*table, "weight", &weight)) return false;
-      if (table->contains("folder") && !member(*table, "folder", &one.folder)) return false;
-      if (table->contains("weight")) one.weight = weight;
-      if (table->size() != 2u + table->contains("weight") + table->contains("folder")) return false;
+      size_t known = 2;
+      const auto optional = [&](const char* name, auto&& assign) {
+        const toml::node* value = table->get(name);
+        known += value != nullptr;
+        return !value || assign(Assign{*value});
+      };
+      if (!optional("weight", [&](Assign to) { return to(&one.weight.emplace()); }) ||
+          !optional("folder", [&](Assign to) { return to(&one.folder); }) ||
+          !optional("text_key", [&](Assign to) { return to(&one.text_key.emplace()); }) ||
+          !optional("loss_mask_key", [&](Assign to) { return to(&one.loss_mask_key.emplace()); }) ||
+          !optional("format",
+                    [&](Assign to) { return to(schema::format_of(one.format.emplace())); }) ||
+          table->size() != known)
+        return false;
       blend.push_back(one);
     }
     *v = blend;

@@ -32,6 +32,10 @@ schema::EnumRef named(Enum& value, std::span<const char* const> names) {
 
 }  // namespace
 
+schema::EnumRef schema::format_of(DataFormat& format) {
+  return named(format, format_names);
+}
+
 const char* to_string(DataFormat format) {
   return format_names[static_cast<int>(format)];
 }
@@ -104,7 +108,7 @@ const Key table[] = {
   {"tokenizer", "append_eos", ENUM(tokenizer.append_eos, choice_names), any, no, "Prepared documents end with the tokenizer's EOS. auto: if it has one that is not its BOS; tokens that were prepared before stay as they are. true: refuse a tokenizer without one, and prepare such tokens again."},
 
   {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},
-  {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens). A source without weight is used by the stages that name it (docs/data.md).", true},
+  {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens) and its own format, text_key and loss_mask_key. A source without weight is used by the stages that name it (docs/data.md).", true},
   {"data", "stage", REF(data.stage), any, recipe, "Other weights later in the run: [[data.stage]] with from_tokens (rounded up to whole samples) and weights = { NAME = WEIGHT }; sources that it does not name rest."},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},

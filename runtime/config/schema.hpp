@@ -53,6 +53,9 @@ struct Key {
   Ref in(const Config& config) const { return at(const_cast<Config&>(config)); }
 };
 
+/// The member `format` of a source of data.blend.
+EnumRef format_of(DataFormat& format);
+
 /// All keys, section by section.
 std::span<const Key> keys();
 /// Null if there is no such key.

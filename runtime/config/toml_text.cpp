@@ -82,6 +82,9 @@ struct ToToml {
       out += "{ name = " + quoted(one.name) + ", source = " + quoted(one.source);
       if (one.weight) out += ", weight = " + number(*one.weight);
       if (!one.folder.empty()) out += ", folder = " + quoted(one.folder);
+      if (one.text_key) out += ", text_key = " + quoted(*one.text_key);
+      if (one.loss_mask_key) out += ", loss_mask_key = " + quoted(*one.loss_mask_key);
+      if (one.format) out += ", format = " + quoted(simplescale::to_string(*one.format));
       out += " }";
     }
     return "[" + out + "]";

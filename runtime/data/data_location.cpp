@@ -36,10 +36,11 @@ const char* format_name(DataFormat format) {
 namespace {
 /// The tokenizer of the blend's first source that prepare() wrote to a disk; "": there is none.
 std::string prepared_tokenizer(const Config& config) {
-  if (config.data.format == DataFormat::text) return "";
-  for (const BlendSource& source : config.data.blend)
+  for (const BlendSource& source : config.data.blend) {
+    if (source.format.value_or(config.data.format) == DataFormat::text) continue;
     if (const auto made = read_manifest(source.source); made.ok() && made->complete())
       return source.source + "/" + made->tokenizer.name;
+  }
   return "";
 }
 }  // namespace
@@ -50,10 +51,7 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
   std::string tokenizer = config.tokenizer.path;
   if (tokenizer.empty()) tokenizer = prepared_tokenizer(config);
   for (const BlendSource& one : config.data.blend) {
-    Config c = config;
-    c.data.blend.clear();
-    c.data.stage.clear();
-    c.data.source = one.source;
+    Config c = config_of(config, one);
     c.run.name += "/" + one.name;  // of the default folder
     if (!config.data.folder.empty()) c.data.folder += "/" + one.name;
     if (!one.folder.empty()) c.data.folder = one.folder;

@@ -160,6 +160,44 @@ class Blend(Case):
         self.assertIn("a: 16 samples seen", self.verify(run))
         self.assertEqual(self.digest(self.train("again", *flags)), self.digest(run))
 
+    def test_sources_have_their_own_keys_and_formats(self):
+        """As one that had renamed its members and moved its files: the same bits."""
+        chat = [(f"question {i * i % 97} about boats ", f"the answer is {i * 7 % 89}") for i in range(600)]
+        for file, text, mask in (("own", "body", "prompt"), ("same", "text", "mask")):
+            (self.folder / f"{file}-chat.jsonl").write_text("".join(
+                json.dumps({text: a + b, mask: [[0, len(a)]]}) + "\n" for a, b in chat))
+            (self.folder / f"{file}-plain.jsonl").write_text("".join(
+                json.dumps({"content" if file == "own" else "text": f"some line {i * i % 991} of plain text", "prompt": "of no mask"}) + "\n"
+                for i in range(600)))
+        for folder in ("own-tokens", "same-tokens"):
+            (self.folder / folder).mkdir()
+            (self.folder / folder / "a.bin").write_bytes(tokens(3000, 300).tobytes())
+        (self.folder / "own-tokens" / "notes.txt").write_text("some notes about the tokens\n")
+        train = ["--model.vocab=320", "--train.max_steps=6", *STEPS, "--tokenizer.train_on=own-plain.txt"]
+        (self.folder / "own-plain.txt").write_text("".join(a + b + "\n" for a, b in chat))
+
+        def mixture(kind, chat="", plain="", tokens=""):
+            return "".join(f'[[data.blend]]\nname = "{name}"\nsource = "{kind}-{source}"\nweight = 1\n{keys}' for name, source, keys in
+                           (("chat", "chat.jsonl", chat), ("plain", "plain.jsonl", plain), ("tokens", "tokens", tokens)))
+
+        self.blend(mixture("same"))
+        same = self.train("same", *train, "--data.loss_mask_key=mask", f"--data.folder={self.folder}/made-same")
+        own = {"chat": 'text_key = "body"\nloss_mask_key = "prompt"\n', "plain": 'text_key = "content"\n'}
+        train.append(f"--data.folder={self.folder}/made")
+        self.blend(mixture("own", **own))
+        self.refused(65, "own-tokens holds tokens", *train)
+        own["tokens"] = 'format = "nanogpt"\n'
+        self.blend(mixture("own", **{**own, "plain": ""}))
+        self.refused(65, 'it has no text "text" (data.text_key); its texts are: content, prompt', *train)
+        self.blend(mixture("own", **own))
+        run = self.train("own", *train)
+        self.assertEqual(self.digest(run), self.digest(same))
+        self.verify(run)
+        made = json.loads((self.folder / "made/chat/manifest.json").read_text())
+        self.assertGreater(made["masked_tokens"], 0)
+        self.blend(mixture("own", **{**own, "plain": 'text_key = "prompt"\n'}))
+        self.refused(78, '"plain" had text_key = "content" and has now "prompt"', *train, "--train.max_steps=7", run="own")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -82,6 +82,26 @@ TEST_SUITE("blend") {
               ->mixture.empty());
   }
 
+  TEST_CASE("blend: a source has its own keys of data, or those of data") {
+    const std::string keys = "text_key = \"body\"\nloss_mask_key = \"\"\nformat = \"text\"\n";
+    const Config config = parsed(
+        replaced(replaced(blend, "[[", "[data]\ntext_key = \"t\"\nloss_mask_key = \"m\"\n[["),
+                 "weight = 0.7\n", "weight = 0.7\n" + keys));
+    const auto again = load_config_text(to_toml(config), "b.toml");
+    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    CHECK(again->config.data.blend == config.data.blend);
+    const DataConfig own = config_of(config, config.data.blend[0]).data,
+                     of_all = config_of(config, config.data.blend[1]).data;
+    CHECK(own.source == "/web.bin");
+    CHECK(own.blend.empty());
+    CHECK(own.text_key == "body");
+    CHECK(own.loss_mask_key == "");
+    CHECK(own.format == DataFormat::text);
+    CHECK(of_all.text_key == "t");
+    CHECK(of_all.loss_mask_key == "m");
+    CHECK(of_all.format == DataFormat::automatic);
+  }
+
   TEST_CASE("blend: relative paths are relative to the file, and become absolute") {
     Config config = parsed(replaced(blend, "/web.bin", "web.bin"));
     make_paths_absolute(config);
@@ -101,6 +121,10 @@ TEST_SUITE("blend") {
     wrong("weight = 0.7", "weight = \"much\"", "data.blend = ");
     wrong("weight = 0.7", "wieght = 0.7", "data.blend = ");
     wrong("weight = 0.7", "weight = 0.123456789", "too many digits");
+    wrong("weight = 0.7", "weight = 0.7\ntext_key = \"\"", "\"web\" has an empty text_key");
+    wrong("weight = 0.7", "weight = 0.7\ntext_key = 3", "data.blend = ");
+    wrong("weight = 0.7", "weight = 0.7\nformat = \"nanogtp\"", "data.blend = ");
+    wrong("weight = 0.7", "weight = 0.7\nloss_mask = \"x\"", "data.blend = ");
     wrong("source = \"/web.bin\"", "source = \"\"", "\"web\" has an empty source");
     wrong("name = \"web\"", "name = \"a/b\"", "a name must be");
     wrong("name = \"web\"", "name = \"code\"", "two sources have the name \"code\"");
@@ -169,6 +193,16 @@ TEST_SUITE("blend") {
     const std::string moved = replaced(blend + stages, "/math.bin", "/other.bin");
     CHECK(refused(moved, 11) == "");  // math was not used yet
     CHECK(refused(moved, 12).starts_with("data.blend: \"math\" was /math.bin and is now "));
+    const auto with = [&](const std::string& key) {
+      return replaced(blend + stages, "\"/math.bin\"\n", "\"/math.bin\"\n" + key + "\n");
+    };
+    CHECK(refused(with("text_key = \"text\""), 12) == "");  // as before
+    CHECK(refused(with("text_key = \"body\""), 11) == "");
+    CHECK(refused(with("text_key = \"body\""), 12)
+              .starts_with("data.blend: \"math\" had text_key = \"text\" and has now \"body\"; "));
+    CHECK(refused(with("loss_mask_key = \"m\""), 12).find("had loss_mask_key = \"\"") !=
+          std::string::npos);
+    CHECK(refused(with("format = \"llmc\""), 12).find("and has now \"llmc\"") != std::string::npos);
     const std::string removed = blend.substr(0, blend.find("[["));
     CHECK(refused(removed, 5) != "");
   }

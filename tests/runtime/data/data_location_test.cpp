@@ -150,6 +150,9 @@ TEST_SUITE("data location") {
       for (const ConfiguredSource& source : sources_of(config))
         if (source.name == "t") CHECK(source.config.tokenizer.path == made + "/tokenizer.json");
     }
+    // A folder that is read as text has no tokenizer to give.
+    config.data.blend[1].format = DataFormat::text;
+    CHECK(sources_of(config)[0].config.tokenizer.path == "");
     config.tokenizer.path = "named.json";
     CHECK(sources_of(config)[0].config.tokenizer.path == "named.json");
   }
