@@ -1,32 +1,49 @@
-"""A relay on the path of a host's connections, for test_network.py: all that the host sends to other hosts passes it.
-It changes one bit of a connection that has carried FIRST bytes; of CHANGES connections in all.
+"""A relay on the path of a host's connections, for test_strangers.py: all that the host sends to other hosts passes it.
+It changes a connection that has carried FIRST bytes, in each direction once; CHANGES times in all.
+flip: one bit. repeat: it sends what it has just read twice. drop: it leaves that out. With FOLDER it also records what each
+connection carries, at most 64 MB in all, in files NUMBER-HOST-PORT.up and .down.
 
-    ip netns exec SPACE python3 altering_relay.py PORT FIRST CHANGES
+    ip netns exec SPACE python3 altering_relay.py PORT flip|repeat|drop FIRST CHANGES [FOLDER]
 
 Prints a line when it listens, and one for each change. nft must redirect connections without mark 7 to PORT."""
 
+import itertools
 import socket
 import struct
 import sys
 import threading
 
 SO_ORIGINAL_DST, MARK = 80, 7
-port, first, left = (int(word) for word in sys.argv[1:])
+port, how, first, left = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+folder, room, numbers = (sys.argv[5] if len(sys.argv) > 5 else None), 64 << 20, itertools.count()
 lock = threading.Lock()
 
 
-def pump(source, sink, alters):
-    global left
+def altered(data, at):
+    if how == "repeat":
+        return data + data
+    if how == "drop":
+        return b""
+    data = bytearray(data)
+    data[at] ^= 4
+    return data
+
+
+def pump(source, sink, name):
+    global left, room
     passed, changed = 0, False
+    record = open(f"{folder}/{name}", "wb", buffering=0) if folder else None
     try:
         while data := source.recv(1 << 16):
+            was = len(data)
             with lock:
-                if alters and not changed and left > 0 and passed + len(data) > first >= passed:
-                    data = bytearray(data)
-                    data[first - passed] ^= 4
+                if record and room > 0:
+                    room -= record.write(data)
+                if not changed and left > 0 and passed + was > first >= passed:
+                    data = altered(data, first - passed)
                     left, changed = left - 1, True
                     print("changed", flush=True)
-            passed += len(data)
+            passed += was
             sink.sendall(data)
     except OSError:
         pass
@@ -49,8 +66,9 @@ def relay(caller):
         return
     for end in (caller, called):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    threading.Thread(target=pump, args=(called, caller, True), daemon=True).start()
-    pump(caller, called, True)
+    name = f"{next(numbers)}-{socket.inet_ntoa(ip)}-{to_port}"
+    threading.Thread(target=pump, args=(called, caller, name + ".down"), daemon=True).start()
+    pump(caller, called, name + ".up")
 
 
 listener = socket.create_server(("0.0.0.0", port))

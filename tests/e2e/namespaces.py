@@ -1,0 +1,179 @@
+"""Nodes in separate network namespaces, as on several hosts, for test_network.py and test_strangers.py. The shared run folder
+keeps working. Needs root, ip and nft."""
+
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+from common import PROGRAM, Case, last_step, leftovers, lines, status
+
+NODES = 3
+RELAY = pathlib.Path(__file__).with_name("altering_relay.py")
+counter = itertools.count()
+
+
+def sh(*words, check=True):
+    return subprocess.run([str(w) for w in words], check=check, capture_output=True, text=True)
+
+
+class Network:
+    """A bridge and one namespace per node. Names have a prefix that is unique to this process."""
+
+    def __init__(self, nodes):
+        self.id = f"{os.getpid()}x{next(counter)}"
+        self.bridge = f"ssb{self.id}"
+        self.spaces = [f"ss{self.id}-n{i}" for i in range(nodes)]
+        sh("ip", "link", "add", self.bridge, "type", "bridge")
+        sh("ip", "link", "set", self.bridge, "up")
+        for i, space in enumerate(self.spaces):
+            sh("ip", "netns", "add", space)
+            sh("ip", "link", "add", f"v{self.id}{i}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            sh("ip", "link", "set", f"v{self.id}{i}", "master", self.bridge, "up")
+            sh("ip", "-n", space, "addr", "add", f"10.214.7.{i + 1}/24", "dev", "eth0")
+            sh("ip", "-n", space, "link", "set", "eth0", "up")
+            sh("ip", "-n", space, "link", "set", "lo", "up")
+            self.nft(i, "true")
+
+    def nft(self, node, script):
+        return sh("ip", "netns", "exec", self.spaces[node], "sh", "-c", script)
+
+    def drop(self, node, out=None, into=None):
+        """Drops outgoing and incoming packets of a node. out, into: an nftables match; "": all packets; None: none."""
+        rules = ["nft flush ruleset", "nft add table inet t",
+                 "nft 'add chain inet t o { type filter hook output priority 0; }'",
+                 "nft 'add chain inet t i { type filter hook input priority 0; }'"]
+        if out is not None:
+            rules.append(f"nft add rule inet t o oifname eth0 '{out}' drop")
+        if into is not None:
+            rules.append(f"nft add rule inet t i iifname eth0 '{into}' drop")
+        self.nft(node, " && ".join(rules))
+
+    def heal(self, node):
+        self.nft(node, "nft flush ruleset")
+
+    def ports(self, nodes):
+        """HOST:PORT of each TCP socket that listens in the namespaces of these nodes."""
+        found = set()
+        for node in nodes:
+            for line in self.nft(node, "cat /proc/net/tcp /proc/net/tcp6").stdout.splitlines():
+                fields = line.split()
+                if fields[3:4] == ["0A"]:
+                    found.add(f"10.214.7.{node + 1}:{int(fields[1].rpartition(':')[2], 16)}")
+        return sorted(found)
+
+    def alter(self, node, how, first, changes, folder=None):
+        """Puts a relay on the path of what a node sends and receives. Returns its process; see altering_relay.py."""
+        port = 9999
+        words = [str(port), how, str(first), str(changes), *([str(folder)] if folder else [])]
+        relay = subprocess.Popen(["ip", "netns", "exec", self.spaces[node], sys.executable, RELAY, *words],
+                                 stdout=subprocess.PIPE, text=True)
+        relay.stdout.readline()
+        self.nft(node, "nft add table ip r && nft 'add chain ip r o { type nat hook output priority -100; }' && "
+                       "nft 'add chain ip r i { type nat hook prerouting priority -100; }' && "
+                       f"nft add rule ip r o oifname eth0 ip protocol tcp meta mark != 7 redirect to :{port} && "
+                       f"nft add rule ip r i iifname eth0 ip protocol tcp redirect to :{port}")
+        return relay
+
+    def close(self):
+        for space in self.spaces:
+            sh("ip", "netns", "del", space, check=False)
+        sh("ip", "link", "del", self.bridge, check=False)
+
+
+def works():
+    """Why namespaces do not work here; an empty string if they do."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if not shutil.which("ip") or not shutil.which("nft"):
+        return "needs ip (iproute2) and nft (nftables)"
+    network = None
+    try:
+        network = Network(1)
+        network.drop(0, out="", into="numgen random mod 100 < 5")
+        return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces do not work here: {error.stderr.strip()}"
+    finally:
+        if network:
+            network.close()
+
+
+WHY_NOT = works()
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class NetworkCase(Case):
+    def begin(self, steps, nodes=NODES, *more, prepare=None, strangers=0):
+        """Starts one agent per namespace, as srun would, after a reference run without faults. prepare: called before that.
+        strangers: further namespaces, without an agent."""
+        self.network = Network(nodes + strangers)
+        self.addCleanup(self.network.close)
+        if prepare:
+            prepare()
+        # Long enough for TCP to retransmit a lost packet.
+        self.keys = ["--train.global_batch_size=12", *self.layout(nodes, 1), "--parallel.collective_timeout_ms=10000",
+                     "--supervision.max_restarts=100", *more]
+        self.want = self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
+        self.run_folder = self.folder / "run"
+        self.steps = steps
+        self.tasks = []
+        for i in range(nodes):
+            environment = {**os.environ, "SLURM_PROCID": str(i), "SLURM_NTASKS": str(nodes), "SLURM_JOB_ID": "7",
+                           "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
+            errors = open(self.folder / f"task-{i}.err", "w")
+            task = subprocess.Popen(
+                ["ip", "netns", "exec", self.network.spaces[i], PROGRAM, "train", str(self.config),
+                 f"--run={self.run_folder}", *self.keys, f"--train.max_steps={steps}"],
+                cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+            errors.close()
+            self.tasks.append(task)
+        self.addCleanup(self.end_all)
+        self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
+        self.assertIn("encrypted TCP (the supervisor: 10.214.7.", self.command("status", self.run_folder))
+
+    def end_all(self):
+        for pid in leftovers(self.run_folder):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for task in self.tasks:
+            task.kill()
+            task.wait()
+
+    def standby(self):
+        document = status(self.run_folder)
+        return document and document["standby"] and document["standby"]["node"]
+
+    def events(self, *kinds):
+        return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
+
+    def more_steps(self, count, what):
+        at = last_step(self.run_folder)
+        self.wait_for(lambda: last_step(self.run_folder) >= at + count, what)
+
+    def lost(self, node):
+        self.wait_for(lambda: any(e["subject"] == node for e in self.events("node_lost")), f"the loss of {node}", 30)
+
+    def wait_until_all_nodes_train(self):
+        """Waits until all nodes train again."""
+        def groups():
+            document = status(self.run_folder)
+            return document and document["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in document["nodes"])
+        self.wait_for(groups, "all nodes to train again", 60)
+        self.more_steps(5, "steps of all nodes")
+
+    def check(self):
+        """Checks the run's end: same bits, each sample once, no step twice, exit code 0 of every task."""
+        for i, task in enumerate(self.tasks):
+            self.assertEqual(task.wait(90), 0, f"n{i}: {(self.folder / f'task-{i}.err').read_text()}")
+        self.assertEqual(self.digest(self.run_folder), self.want)
+        self.assertIn("each sample exactly once", self.verify(self.run_folder))
+        metrics = lines(self.run_folder / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, self.steps + 1)))
+        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
