@@ -27,7 +27,7 @@ struct Hardware {
   std::vector<PciDevice> gpus;   // in the order of addresses, which is CUDA's for equal GPUs
   std::vector<PciDevice> cards;  // by name
   int nvswitches = 0;
-  std::string gpudirect;  // what lets cards access GPUs' memory; "": nothing is loaded
+  std::string gpudirect;    // what lets cards access GPUs' memory; "": nothing is loaded
   bool huge_pages = false;  // /dev/shm, which holds the states, gives huge pages
 };
 
