@@ -29,9 +29,10 @@
 //   ENGINE-6  With device memory, step() returns when the device has been told all that makes the
 //             state of step N. The state is hashed and copied to host memory while step N + 1 is
 //             computed. The vote for N + 1 waits for both, so ENGINE-2 holds for the two sides in
-//             host memory. EngineOptions::memory_every_steps says which steps are copied; the end
-//             of an engine copies the newest one, unless it is damaged or replicas differ in it. A rank that dies during the copy leaves N - 1 in host memory; step N is
-//             then made again, unless a replica has it.
+//             host memory. A rank that dies during the copy leaves N - 1 in host memory; step N is
+//             then made again, unless a replica has it. EngineOptions::memory_every_steps says
+//             which steps are copied; the end of an engine copies the newest one, unless it is
+//             damaged or replicas differ in it.
 //   ENGINE-7  Loss and gradient of a step are means over the targets of the global batch that count
 //             in the loss. The ranks add up these targets as whole numbers in the vote, and every
 //             rank divides the total gradient by their number. So each target has the same weight,
@@ -164,11 +165,11 @@ class Engine {
   /// code. mismatch: as in step(). internal: ranks hold different steps. An error of a collective
   /// finishes this engine.
   Status compare_states();
-  /// Begins to copy the newest state to host memory, unless it is there. deadline: a reader pins the
-  /// side to be written. Nothing without device memory.
+  /// Begins to copy the newest state to host memory, unless it is there. deadline: a reader pins
+  /// the side to be written. Nothing without device memory.
   Status start_commit();
-  /// start_commit(), and waits until the newest state is committed in host memory, where readers can
-  /// pin it.
+  /// start_commit(), and waits until the newest state is committed in host memory, where readers
+  /// can pin it.
   Status wait_for_commit();
   /// True if the last step() or compare_states() found that this rank's committed state has changed
   /// in memory (ENGINE-5). The caller should forget that state.

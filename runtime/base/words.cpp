@@ -43,6 +43,12 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
+std::string trimmed(std::string_view text, const char* blanks) {
+  const size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(blanks) - begin + 1));
+}
+
 std::string counted(int64_t number, const std::string& noun) {
   return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
 }

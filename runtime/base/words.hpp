@@ -1,8 +1,10 @@
-// Words for users: suggestions for misspelt ones, lists, counts. Pure functions, any thread.
+// Words: suggestions for misspelt ones, lists, counts, blanks around them. Pure functions, any
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace simplescale {
@@ -18,6 +20,9 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 /// The words in a row, with `between` between them.
 std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
+
+/// The text without the characters of `blanks` at both ends.
+std::string trimmed(std::string_view text, const char* blanks = " \t\r\n");
 
 /// "1 group", "2 groups".
 std::string counted(int64_t number, const std::string& noun);

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "runtime/base/log.hpp"
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"

@@ -104,20 +104,24 @@ Result<GroupSize> group_size(const Config& config) {
   return GroupSize{nodes, "all nodes form one group"};
 }
 
-/// If GPUs have memory for all parameters beside their shards, the backward pass need not gather them
-/// again. Unknown memory: false.
+/// True if a trainer is known to have so much memory.
+bool has_memory(const Config& config, uint64_t bytes) {
+  return static_cast<double>(bytes) <= config.cluster.memory_per_trainer_gib * (1u << 30);
+}
+
+/// If GPUs have memory for all parameters beside their shards, the backward pass need not gather
+/// them again. Unknown memory: false.
 bool fits_whole_parameters(const Config& config, int shards) {
   if (config.cluster.device != DeviceKind::cuda || shards == 1) return false;
   const auto needed = needed_bytes(config, Sharding::shard_grad_op, shards);
-  return needed.ok() &&
-         static_cast<double>(*needed) <= config.cluster.memory_per_trainer_gib * (1u << 30);
+  return needed.ok() && has_memory(config, *needed);
 }
 
 Status check_memory(const Config& config, const Topology& topology) {
   if (config.cluster.memory_per_trainer_gib == 0) return {};
   SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
+  if (has_memory(config, needed)) return {};
   const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
-  if (static_cast<double>(needed) <= memory) return {};
   return bad("cluster.memory_per_trainer_gib: the model needs about " +
              gib(static_cast<double>(needed)) + " per trainer with " +
              std::to_string(topology.shards) + " shards, but a trainer has " + gib(memory) +

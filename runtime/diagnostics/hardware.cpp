@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 
 #include "runtime/base/files.hpp"
@@ -68,16 +69,12 @@ std::string gpudirect_of(const fs::path& root) {
 
 /// True if the mount options of /dev/shm give huge pages to memory that is allocated beforehand.
 bool huge_pages_of(const fs::path& root) {
-  const Result<std::string> read = read_text((root / "proc/mounts").string());
-  const std::string mounts = read.ok() ? *read : "";
-  bool huge = false;  // of the last mount, which covers the others
-  size_t at = 0;
-  while ((at = mounts.find(" /dev/shm tmpfs ", at)) != std::string::npos) {
-    const std::string options = mounts.substr(at, mounts.find('\n', at) - at);
-    huge = options.find("huge=always") != std::string::npos ||
-           options.find("huge=within_size") != std::string::npos;
-    ++at;
-  }
+  std::ifstream mounts(root / "proc/mounts");
+  bool huge = false;  // a later mount of /dev/shm covers the earlier ones
+  for (std::string line; std::getline(mounts, line);)
+    if (line.find(" /dev/shm tmpfs ") != std::string::npos)
+      huge = line.find("huge=always") != std::string::npos ||
+             line.find("huge=within_size") != std::string::npos;
   return huge;
 }
 

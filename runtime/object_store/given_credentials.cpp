@@ -13,6 +13,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/object_store/http_client.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
@@ -27,13 +28,6 @@ using Failure = HttpAnswer::Failure;
 
 Status wrong(const std::string& what, const std::string& why, Code code = Code::bad_config) {
   return {code, "object store: " + what + ": " + why};
-}
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos
-             ? ""
-             : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
 bool may_pass(const HttpAnswer& answer) {

@@ -41,7 +41,7 @@ Result<ObjectReader::Stores> ObjectReader::stores(const std::string& bucket) {
   limits.http.stopped = [stopped = stopped_] { return stopped->load(); };
   SS_ASSIGN(found.reading, open_object_store({bucket, ""}, limits, environment_));
   limits.tries = std::min(limits.tries, 3);
-  SS_ASSIGN(found.ahead, open_object_store({bucket, ""}, limits, environment_));
+  found.ahead = found.reading->with_limits(limits);
   return found;
 }
 

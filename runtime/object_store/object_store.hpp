@@ -72,6 +72,9 @@ class ObjectStore {
   /// been renewed, and before they expire. Null: they stay.
   ObjectStore(S3Settings settings, std::string bucket, StoreLimits limits = {},
               std::function<Result<S3Settings>()> reload = nullptr);
+  /// Another client of the bucket with other limits. It begins with the settings that this one has
+  /// now, so that nobody is asked for credentials again.
+  std::shared_ptr<ObjectStore> with_limits(StoreLimits limits) const;
 
   /// Size and etag, without the contents.
   Result<ObjectFacts> head(const std::string& key);
@@ -128,13 +131,13 @@ class ObjectStore {
   std::atomic<uint64_t> pauses_ = 0;
 };
 
-/// Whether credentials that expire at `expires_s` (0: never) are asked for anew at `now_s`: from five
-/// minutes before they expire on, and at most once a minute. tried_s: when this was done last; 0:
-/// never. All in seconds since 1970. Pure.
+/// Whether credentials that expire at `expires_s` (0: never) are asked for anew at `now_s`: from
+/// five minutes before they expire on, and at most once a minute. tried_s: when this was done last;
+/// 0: never. All in seconds since 1970. Pure.
 bool expires_soon(int64_t expires_s, int64_t now_s, int64_t tried_s);
 
-/// The store of a URL's bucket, with s3_settings(), which are read again when the server refuses the
-/// credentials, and before they expire. Sends no request.
+/// The store of a URL's bucket, with s3_settings(), which are read again when the server refuses
+/// the credentials, and before they expire. Sends no request.
 Result<std::shared_ptr<ObjectStore>> open_object_store(
     const S3Url& url, StoreLimits limits = {}, Environment environment = process_environment());
 

@@ -99,6 +99,10 @@ ObjectStore::ObjectStore(S3Settings settings, std::string bucket, StoreLimits li
       reload_(std::move(reload)),
       settings_(std::move(settings)) {}
 
+std::shared_ptr<ObjectStore> ObjectStore::with_limits(StoreLimits limits) const {
+  return std::make_shared<ObjectStore>(settings(), bucket_, std::move(limits), reload_);
+}
+
 S3Settings ObjectStore::settings() const {
   const std::lock_guard lock(mutex_);
   return settings_;
@@ -225,8 +229,9 @@ bool expires_soon(int64_t expires_s, int64_t now_s, int64_t tried_s) {
   return expires_s > 0 && now_s >= expires_s - kEarlyS && now_s >= tried_s + kPauseS;
 }
 
-/// One thread asks, while the others go on with what they have. If that fails, the credentials hold
-/// until the server refuses them.
+/// The first thread that finds the credentials near their end asks for new ones; the other threads
+/// send with the old ones meanwhile. If no new ones are given, all threads send with the old ones
+/// until the server refuses those.
 void ObjectStore::renew_before_expiry() {
   const int64_t now_s = std::time(nullptr);
   {

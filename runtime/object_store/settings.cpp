@@ -10,6 +10,7 @@
 
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/object_store/given_credentials.hpp"
 
 namespace simplescale {
@@ -19,13 +20,6 @@ namespace {
 constexpr size_t kLineBytesMax = 16 << 10;
 
 using Profile = std::map<std::string, std::string>;
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r");
-  return begin == std::string::npos
-             ? ""
-             : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
 
 /// The keys of one section of an INI file; empty if there is no such file or section. Nested keys
 /// (indented lines below "s3 =") are left out.

@@ -1,6 +1,6 @@
 // How to reach an object store, taken from where the AWS tools take it. No secret is ever part of
-// an error message. Any thread; reads the environment and small files, and may run a program or ask a
-// service.
+// an error message. Any thread; reads the environment and small files, and may run a program or ask
+// a service.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/base/words.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -19,17 +21,15 @@ std::optional<uint64_t> number_of(std::string_view text) {
   return number;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+std::string without_spaces(std::string_view text) {
+  return trimmed(text, " ");
 }
 
 std::optional<Range> range_of(std::string_view text) {
   const size_t dash = text.find('-');
-  const auto first = number_of(trimmed(text.substr(0, dash)));
+  const auto first = number_of(without_spaces(text.substr(0, dash)));
   const auto last =
-      dash == std::string_view::npos ? first : number_of(trimmed(text.substr(dash + 1)));
+      dash == std::string_view::npos ? first : number_of(without_spaces(text.substr(dash + 1)));
   if (!first || !last || *last < *first) return std::nullopt;
   return Range(*first, *last + 1);
 }
@@ -59,7 +59,7 @@ std::string text_of(const std::vector<Range>& ranges) {
 
 Result<SkippedSamples> SkippedSamples::parse(const std::string& text) {
   SkippedSamples skipped;
-  if (trimmed(text).empty()) return skipped;
+  if (without_spaces(text).empty()) return skipped;
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const auto range = range_of(std::string_view(text).substr(at, comma - at));

@@ -29,7 +29,8 @@ class BucketCase(Case):
         for name in before:
             del os.environ[name]
         os.environ.update(AWS_ACCESS_KEY_ID="AKIATESTACCESSKEY", AWS_SECRET_ACCESS_KEY=SECRET, AWS_SESSION_TOKEN=TOKEN,
-                          AWS_ENDPOINT_URL_S3=self.endpoint, AWS_EC2_METADATA_DISABLED="true", AWS_SHARED_CREDENTIALS_FILE="/nonexistent", AWS_CONFIG_FILE="/nonexistent")
+                          AWS_ENDPOINT_URL_S3=self.endpoint, AWS_EC2_METADATA_DISABLED="true",
+                          AWS_SHARED_CREDENTIALS_FILE="/nonexistent", AWS_CONFIG_FILE="/nonexistent")
         self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
 
     def control(self, method, path, document=None):

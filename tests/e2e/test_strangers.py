@@ -107,7 +107,7 @@ class Strangers(NetworkCase):
         self.assertEqual(self.events("paused"), [])
 
     def test_a_relay_that_changes_bytes_of_collectives(self):
-        """A changed byte ends a connection and a generation. Nobody commits an altered sum: the bits are those without a relay."""
+        """A changed byte ends a connection and a generation. No trainer commits an altered sum: the bits are those without a relay."""
         for how in ("flip", "repeat", "drop"):
             with self.subTest(how=how):
                 self.begin(400, 3, prepare=lambda how=how: self.relay(1, how, 3_000_000, 3))
