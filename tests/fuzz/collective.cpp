@@ -41,9 +41,14 @@ void require(bool holds) {
 void check(const StreamMember& member) {
   size_t early = 0, ahead = 0;
   for (const auto& [key, stream] : member.incoming) {
-    size_t held = 0;
-    for (const auto& piece : stream.pieces)
-      held += piece.bytes, early += piece.early ? piece.bytes : 0;
+    size_t held = 0, small = 0;
+    for (const auto& piece : stream.pieces) {
+      held += piece.bytes, early += piece.early;
+      require(piece.early <= piece.bytes && piece.bytes <= piece.capacity);
+      // Of two neighbours one is large, but for the two that a reader may hold.
+      small = piece.bytes <= kStreamSmall / 2 ? small + 1 : 0;
+      require(small <= 2);
+    }
     require(held == stream.received - stream.read);
     require(stream.received <= stream.granted + kStreamEarly + member.early_read);
     ahead += stream.granted - std::min(stream.granted, stream.read);
@@ -60,7 +65,7 @@ void read(StreamWorker::Impl& impl, const StreamChannelPtr& channel, uint64_t ke
   StreamIncoming& stream = found->second;
   const auto& piece = stream.pieces.front();
   stream.read += piece.bytes;
-  const bool credit = count_as_read(member, piece.bytes, piece.early);
+  const bool credit = count_as_read(member, piece.early);
   stream.pieces.pop_front();
   if (credit) impl.give_credit(channel, 1);
   impl.grant(channel, 1, key);
@@ -126,6 +131,13 @@ std::vector<std::string> fuzz_seeds() {
                 {StreamKind::early, 65536},
                 {StreamKind::early, 65536},
                 {StreamKind::early, 65536},
+                {StreamKind::early, 1}},
+               good),
+          text({{StreamKind::early, 1},
+                {StreamKind::early, 1},
+                {StreamKind::early, 1},
+                {StreamKind::early, 4096},
+                {StreamKind::announce, 0},
                 {StreamKind::early, 1}},
                good),
           text({{StreamKind::early, 100}, {StreamKind::grant, 0}, {StreamKind::credit, 0}},

@@ -32,6 +32,7 @@ inline constexpr size_t kStreamBudget = size_t{16} << 20;  // of a member; see k
 inline constexpr size_t kStreamEarly = size_t{256} << 10;  // not granted, of a member
 inline constexpr size_t kStreamCopies = size_t{1} << 20;   // that wait to be sent to a member
 inline constexpr size_t kStreamsMax = 512;                 // of a member
+inline constexpr size_t kStreamSmall = size_t{4} << 10;    // smaller pieces are merged
 
 enum class StreamKind : uint32_t {
   greeting,     // the data is the sender's id
@@ -59,14 +60,19 @@ struct StreamIncoming {
   struct Piece {
     std::unique_ptr<uint64_t[]> data;
     size_t bytes;
-    bool early;
-    size_t at = 0;  // bytes read
+    size_t early;     // bytes of it that were not granted
+    size_t capacity;  // of `data`
+    size_t at = 0;    // bytes read
   };
   bool expected = false, announced = false;
   bool granting = false;  // grant() will be called
   uint64_t read = 0, received = 0, granted = 0;
   size_t window = 0;  // at the last grant
   std::deque<Piece> pieces;
+
+  /// Adds what has arrived. A small piece is added to the one before, unless a reader may hold that:
+  /// the bounds count bytes, and a piece costs more than its bytes.
+  void add(std::unique_ptr<uint64_t[]> data, size_t bytes, bool early);
 };
 
 struct StreamOutgoing {
@@ -190,7 +196,7 @@ struct StreamWorker::Impl {
   void give_credit(const StreamChannelPtr& channel, uint16_t from);
 };
 
-/// Counts a piece, or a part of one, as read. Under the lock. True: give_credit() has work.
-bool count_as_read(StreamMember& member, size_t bytes, bool early);
+/// Counts so many early bytes as read. Under the lock. True: give_credit() has work.
+bool count_as_read(StreamMember& member, size_t early);
 
 }  // namespace simplescale::collective

@@ -76,9 +76,11 @@ class StreamLink final : public Link {
     auto& piece = stream.pieces.front();
     stream.read += bytes;
     piece.at += bytes;
-    const bool credit = count_as_read(member(), bytes, piece.early);
-    if (piece.at == piece.bytes) stream.pieces.pop_front();
-    if (credit) give_credit();
+    if (piece.at == piece.bytes) {
+      const bool credit = count_as_read(member(), piece.early);
+      stream.pieces.pop_front();
+      if (credit) give_credit();
+    }
     const uint64_t ahead = stream.granted - std::min(stream.read, stream.granted);
     if (stream.announced && ahead <= stream.window / 2) grant(key, stream);
     return {};
@@ -89,8 +91,7 @@ class StreamLink final : public Link {
     const auto stream = member().incoming.find(key);
     if (stream == member().incoming.end()) return;
     bool credit = false;
-    for (const auto& piece : stream->second.pieces)
-      credit |= count_as_read(member(), piece.bytes - piece.at, piece.early);
+    for (const auto& piece : stream->second.pieces) credit |= count_as_read(member(), piece.early);
     member().incoming.erase(stream);
     if (credit) give_credit();
   }

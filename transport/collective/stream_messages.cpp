@@ -2,6 +2,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -234,7 +235,26 @@ void StreamWorker::Impl::receive_piece(StreamMember& member, const StreamHeader&
   }
   StreamIncoming& stream = member.incoming[header.key];
   stream.received += message.bytes;
-  stream.pieces.push_back({std::move(message.data), message.bytes, early});
+  stream.add(std::move(message.data), message.bytes, early);
+}
+
+void StreamIncoming::add(std::unique_ptr<uint64_t[]> data, size_t bytes, bool early) {
+  const size_t early_bytes = early ? bytes : 0;
+  // A reader may hold the first piece.
+  if (pieces.size() < 2 || pieces.back().bytes + bytes > kStreamSmall) {
+    pieces.push_back({std::move(data), bytes, early_bytes, bytes});
+    return;
+  }
+  Piece& last = pieces.back();
+  if (last.bytes + bytes > last.capacity) {
+    last.capacity = std::bit_ceil(last.bytes + bytes);
+    auto larger = std::make_unique_for_overwrite<uint64_t[]>((last.capacity + 7) / 8);
+    std::memcpy(larger.get(), last.data.get(), last.bytes);
+    last.data = std::move(larger);
+  }
+  std::memcpy(reinterpret_cast<std::byte*>(last.data.get()) + last.bytes, data.get(), bytes);
+  last.bytes += bytes;
+  last.early += early_bytes;
 }
 
 /// Lets a member send more of a stream, within its budget.
@@ -259,10 +279,10 @@ void StreamWorker::Impl::grant(const StreamChannelPtr& channel, uint16_t from, u
   send_control(StreamKind::grant, channel, from, key, up_to);
 }
 
-bool count_as_read(StreamMember& member, size_t bytes, bool early) {
-  if (!early) return false;
-  member.early_held -= bytes;
-  member.early_read += bytes;
+bool count_as_read(StreamMember& member, size_t early) {
+  if (early == 0) return false;
+  member.early_held -= early;
+  member.early_read += early;
   return member.early_read - member.credit_sent >= kStreamEarly / 8;
 }
 

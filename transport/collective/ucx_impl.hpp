@@ -25,6 +25,7 @@ inline constexpr uint32_t kUcxMagic = 0x31637353;
 inline constexpr size_t kUcxFragment = size_t{1} << 20;  // largest part of a piece in one message
 inline constexpr size_t kUcxEarly = size_t{64} << 20;    // small pieces that wait for the caller
 inline constexpr size_t kUcxWindow = 8;                  // fragments of one queue in flight
+inline constexpr size_t kUcxStreamsMax = 512;            // of a member
 
 enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
 

@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "transport/collective/ucx_impl.hpp"
@@ -133,10 +134,15 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
       member.fail("has left the communicator");
       break;
     case UcxKind::data: {
+      if (!member.streams.contains(header.key) && member.streams.size() >= kUcxStreamsMax) {
+        member.fail("has sent too many streams");
+        break;
+      }
       UcxStream& stream = member.streams[header.key];
       if (announced) {
-        if (bytes > kUcxFragment) {
-          member.broken = Status(Code::unavailable, "announced a piece that is too large");
+        if (bytes > kUcxFragment ||
+            stream.announced.size() >= std::size(member.queues) * kUcxWindow) {
+          member.fail("announced a piece that is too large, or too many");
           break;
         }
         const UcxStream::Announced piece{header.offset, bytes, data};
