@@ -13,6 +13,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/http/access.hpp"
 #include "runtime/http/server.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -33,17 +34,18 @@ int run_http_process(const HttpProcessOptions& o) {
   setrlimit(RLIMIT_NOFILE, &files);
   std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));
   const RunFolder run{o.run};
-  const Result<std::string> token = page_token(run);
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const Result<std::string> token = page_token(run, host);
   if (!token.ok()) return report_status(token.status());
   auto server =
       HttpServer::start({o.host, o.port, run,
                          o.checkpoints.empty() ? o.run + "/checkpoints" : o.checkpoints, *token});
   if (!server.ok()) return report_status(server.status());
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const nlohmann::json where = {{"url", (*server)->url() + "?token=" + (*server)->token()},
                                 {"token", (*server)->token()},
                                 {"host", host},
+                                {"instance", instance_of(run)},
                                 {"epoch", o.epoch}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
     log::warn("{}", written.message());

@@ -59,9 +59,15 @@ Result<std::string> read_text(const std::string& path, size_t bytes_max) {
 }
 
 std::ifstream open_lines(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored) ? std::ifstream(path, std::ios::binary)
-                                                         : std::ifstream();
+  // The file that was looked at is the one that is read, whatever takes its place meanwhile.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return {};
+  struct stat info {};
+  std::ifstream file;
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+    file.open("/proc/self/fd/" + std::to_string(fd), std::ios::binary);
+  ::close(fd);
+  return file;
 }
 
 bool next_line(std::istream& file, std::string& line, size_t bytes_max) {

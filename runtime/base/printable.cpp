@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/base/utf8.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -13,18 +15,16 @@ constexpr std::array<std::string_view, 6> kColors = {"\033[0m",  "\033[1m",  "\0
 /// Bytes of the UTF-8 character at the beginning of the text; 1 if there is none.
 size_t character_bytes(std::string_view text) {
   const auto byte = static_cast<unsigned char>(text[0]);
-  const size_t bytes = byte >= 0xf0 && byte < 0xf8 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc2 ? 2 : 1;
-  if (byte >= 0xf8 || bytes > text.size()) return 1;
-  for (size_t i = 1; i < bytes; ++i)
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 1;
-  return bytes;
+  const size_t bytes = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc2 ? 2 : 1;
+  return first_invalid_utf8(text.substr(0, bytes)) == bytes ? bytes : 1;
 }
 
-/// True for a control character: one of one byte, or C1 as UTF-8.
+/// True for a control character (of one byte, or C1 as UTF-8), and for a byte of no character: in an
+/// overlong form a lax terminal reads a control character.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character.size() > 1) return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
-  return (first < ' ' && first != '\n' && first != '\t') || (first >= 0x7f && first < 0xa0);
+  return (first < ' ' && first != '\n' && first != '\t') || first >= 0x7f;
 }
 
 std::string filtered(std::string_view text, bool keep_colors) {

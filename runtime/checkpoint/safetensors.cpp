@@ -209,6 +209,9 @@ Result<FolderIndex> read_folder_index(const std::string& folder) {
     const std::string name = file;
     if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
       return bad(path + ": weight_map." + tensor + ": \"" + name + "\" is not a plain file name");
+    // check_hf_links() looks at files with this ending.
+    if (!name.ends_with(".safetensors"))
+      return bad(path + ": weight_map." + tensor + ": \"" + name + "\" is no .safetensors file");
     files.insert(name);
     out.weight_map[tensor] = name;
   }

@@ -1,14 +1,14 @@
 #include "runtime/data/manifest.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/input_file.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/object_store/s3_url.hpp"
@@ -125,16 +125,14 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
 }
 
 Result<std::string> hash_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
+  SS_ASSIGN(const InputFile file, InputFile::open(path));
   Hasher hasher;
   std::vector<char> buffer(1 << 20);
-  ssize_t count = 0;
-  while ((count = ::read(fd, buffer.data(), buffer.size())) > 0)
-    hasher.update(buffer.data(), static_cast<size_t>(count));
-  const int error = count < 0 ? errno : 0;
-  ::close(fd);
-  if (error != 0) return system_error("cannot read", path, error);
+  for (uint64_t at = 0; at < file.bytes(); at += buffer.size()) {
+    buffer.resize(std::min<uint64_t>(buffer.size(), file.bytes() - at));
+    SS_RETURN_IF_ERROR(file.read(at, buffer.data(), buffer.size()));
+    hasher.update(buffer.data(), buffer.size());
+  }
   return hasher.digest().hex();
 }
 

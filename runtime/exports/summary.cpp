@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/config/config.hpp"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 json read_json(const std::string& path) {
-  const auto text = read_text(path);
+  const auto text = read_text(path, RunFolder::kFileBytesMax);
   return text.ok() ? parse_json(*text) : json();
 }
 

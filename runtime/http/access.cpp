@@ -10,6 +10,7 @@
 
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -59,11 +60,15 @@ bool has_token(const std::string& authorization, const std::string& parameter,
   return same(parameter, token) || in_header;
 }
 
-Result<std::string> page_token(const RunFolder& run) {
+Result<std::string> page_token(const RunFolder& run, const std::string& host) {
   if (check_own(run.http()).ok()) {
     const auto text = read_text(run.http());
     const auto page = text.ok() ? parse_json(*text) : nlohmann::json();
-    if (page.is_object() && page.contains("token") && page["token"].is_string())
+    const auto has = [&](const char* key, const std::string& value) {
+      return page.contains(key) && page[key] == value;
+    };
+    if (page.is_object() && has("host", host) && has("instance", instance_of(run)) &&
+        page.contains("token") && page["token"].is_string())
       if (std::string token = page["token"]; is_token(token)) return token;
   }
   return new_page_token();

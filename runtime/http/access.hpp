@@ -20,9 +20,11 @@ bool allowed_host(const std::string& header, const std::string& bound, const std
 bool has_token(const std::string& authorization, const std::string& parameter,
                const std::string& token);
 
-/// The token of a run's page, 32 hex digits: that of control/http.json if the file is trusted, so
-/// that addresses stay valid when the supervisor changes; otherwise a random one. io.
-Result<std::string> page_token(const RunFolder& run);
+/// The token of a run's page, 32 hex digits: that of control/http.json if the file is trusted and of
+/// this start of the run on this host, so that addresses stay valid when the supervisor changes;
+/// otherwise a random one, because open pages may have sent the old one to a process that had the
+/// port meanwhile. io.
+Result<std::string> page_token(const RunFolder& run, const std::string& host);
 /// A random token. io.
 Result<std::string> new_page_token();
 

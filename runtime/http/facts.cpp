@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -123,9 +125,17 @@ std::string run_facts(const RunFolder& run, const std::string& checkpoints) {
 }
 
 std::string shown_config(const RunFolder& run) {
-  static const std::regex secret("(^|\n)(\\s*notify\\s*=)[^\n]+");
   const auto text = read_text(run.config());
-  return text.ok() ? std::regex_replace(*text, secret, "$1$2 \"…\"  # not shown") : "";
+  std::istringstream lines(text.ok() ? *text : "");
+  std::string shown;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t key = std::min(line.find_first_not_of(" \t"), line.size());
+    const size_t equals = line.find_first_not_of(" \t", key + std::strlen("notify"));
+    const bool secret = line.compare(key, std::strlen("notify"), "notify") == 0 &&
+                        equals != std::string::npos && line[equals] == '=';
+    shown += (secret ? line.substr(0, equals + 1) + " \"…\"  # not shown" : line) + "\n";
+  }
+  return shown;
 }
 
 std::string log_path(const RunFolder& run, const std::string& of) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kBytesMax = 1 << 20;
 constexpr size_t kSpreadLinesMax = 2500;
+constexpr size_t kSpreadBytesMax = 16 << 20;
 
 size_t size_of(std::ifstream& file) {
   return static_cast<size_t>(std::max<std::streamoff>(0, file.seekg(0, std::ios::end).tellg()));
@@ -23,19 +24,19 @@ size_t line_from(std::ifstream& file, size_t at, size_t size) {
   if (at == 0 || at >= size) return std::min(at, size);
   file.seekg(static_cast<std::streamoff>(at - 1));
   std::string rest;
-  return next_line(file, rest) && !file.eof() ? at + rest.size() : size;
+  return next_line(file, rest, kBytesMax) && !file.eof() ? at + rest.size() : size;
 }
 
 /// About `count` complete lines, spread evenly over the bytes of a file, and the offset behind the
-/// last of them.
+/// last of them. Ends before a line that is too long.
 std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, size_t count) {
   std::string text, line;
   size_t next = 0;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count && text.size() < kSpreadBytesMax; ++i) {
     const size_t at = line_from(file, std::max(next, i * size / count), size);
     if (at >= size) break;
     file.seekg(static_cast<std::streamoff>(at));
-    if (!next_line(file, line) || file.eof()) break;
+    if (!next_line(file, line, kBytesMax) || file.eof()) break;
     next = at + line.size() + 1;
     text += line + "\n";
   }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -29,7 +30,7 @@ using nlohmann::json;
 constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
-  const auto text = read_text(run.status());
+  const auto text = read_text(run.status(), RunFolder::kFileBytesMax);
   return text.ok() ? parse_json(*text) : json();
 }
 

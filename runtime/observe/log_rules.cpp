@@ -14,6 +14,34 @@ namespace {
 
 constexpr size_t kLineBytesMax = 2048;
 
+/// The end of the set in brackets that begins at `at`: "[^]a]", "[[:space:](]".
+size_t end_of_set(const std::string& pattern, size_t at) {
+  at += pattern.compare(at + 1, 1, "^") == 0 ? 2 : 1;
+  if (pattern.compare(at, 1, "]") == 0) ++at;  // a member
+  for (; at < pattern.size() && pattern[at] != ']'; ++at) {
+    const char inner = pattern[at] == '[' && at + 1 < pattern.size() ? pattern[at + 1] : ' ';
+    if (inner == ':' || inner == '.' || inner == '=')
+      at = std::min(pattern.find(std::string{inner, ']'}, at + 2), pattern.size() - 1) + 1;
+  }
+  return at;
+}
+
+/// All that the pattern matches begins at the start of a line: it begins with "^", which no "|" outside
+/// of parentheses leaves behind. The pattern has been compiled, so "^" is not repeated.
+bool is_anchored(const std::string& pattern) {
+  if (!pattern.starts_with('^')) return false;
+  int depth = 0;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    const char c = pattern[at];
+    if (c == '\\') ++at;
+    if (c == '[') at = end_of_set(pattern, at);
+    if (c == '(') ++depth;
+    if (c == ')' && --depth < 0) return false;
+    if (c == '|' && depth == 0) return false;
+  }
+  return true;
+}
+
 Result<LogRule> read_rule(const toml::table& table) {
   static const std::set<std::string_view> keys = {"name",  "contains", "pattern", "severity",
                                                   "cause", "action",   "hint",    "example"};
@@ -42,7 +70,7 @@ Result<LogRule> read_rule(const toml::table& table) {
     return bad("contains must be a list of texts that are not empty");
   if (const std::string pattern = text("pattern"); !pattern.empty()) {
     SS_ASSIGN(rule.pattern, Regex::compile(pattern));
-    rule.anchored = pattern[0] == '^';
+    rule.anchored = is_anchored(pattern);
   }
   return rule;
 }

@@ -17,7 +17,7 @@ struct LogRule {
   bool root = false;                  // true: the cause of an incident; false: a consequence
   std::vector<std::string> contains;  // the line must contain one of these texts
   std::optional<Regex> pattern;       // and match this pattern
-  bool anchored = false;              // the pattern begins with "^"
+  bool anchored = false;              // every match of the pattern begins at "^"
   bool matches(const std::string& line) const;
 };
 

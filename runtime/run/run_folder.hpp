@@ -13,6 +13,8 @@
 namespace simplescale {
 
 struct RunFolder {
+  /// Larger files of control/ are not read. JSON takes 20 times as much memory as text.
+  static constexpr size_t kFileBytesMax = size_t{16} << 20;
   std::string path;
   std::string config() const { return path + "/config.toml"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }

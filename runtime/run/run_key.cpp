@@ -35,7 +35,7 @@ Status check_folder(const std::string& path) {
     return Status(Code::bad_config, path + " belongs to another user (uid " +
                                         std::to_string(folder.st_uid) +
                                         "): choose another folder with --run=FOLDER");
-  if ((folder.st_mode & S_IWOTH) != 0 && (folder.st_mode & S_ISVTX) == 0)
+  if ((folder.st_mode & S_IWOTH) != 0)
     return Status(Code::bad_config, path + " can be written by other users: chmod o-w " + path);
   return {};
 }

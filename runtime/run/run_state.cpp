@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -15,7 +16,7 @@ std::string instance_of(const RunFolder& run) {
 }
 
 std::optional<RunEnd> end_of(const RunFolder& run) {
-  const auto text = read_text(run.end());
+  const auto text = read_text(run.end(), RunFolder::kFileBytesMax);
   if (!text.ok()) return std::nullopt;
   const auto document = parse_json(*text);
   if (!document.is_object() || !document.contains("exit") || !document["exit"].is_number_integer())

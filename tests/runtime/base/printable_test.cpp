@@ -42,8 +42,10 @@ TEST_CASE("printable: control characters become question marks, other text stays
                   "31m") == "?31m");
   CHECK(printable("\xc3\x9b\xe2\x80\x94\xf0\x9f\x98\x80") ==
         "\xc3\x9b\xe2\x80\x94\xf0\x9f\x98\x80");
-  CHECK(printable("\xe2\x9b") == "\xe2?");
-  CHECK(printable("\xe2\033[2J") == "\xe2?[2J");
+  CHECK(printable("\xe2\x9b") == "??");
+  CHECK(printable("\xe2\033[2J") == "??[2J");
+  CHECK(printable("\xe0\x80\x9b \xf0\x80\x80\x9b \xe0\x80\x8d \xc1\x9b") == "??? ???? ??? ??");
+  CHECK(printable("caf\xe9 \xed\xa0\x80") == "caf? ???");
   CHECK(printable("\033[31mred\033[0m") == "?[31mred?[0m");
   CHECK(printable_painted("\033[31mred\033[0m\033[2J\033[8m") == "\033[31mred\033[0m?[2J?[8m");
 }

@@ -200,6 +200,7 @@ TEST_CASE("safetensors folder: an index is used, and a contradictory one is refu
   refused(R"({"weight_map":{"a":"two.safetensors"}})", "no tensor \"a\"");
   refused(R"({"weight_map":{"a":"three.safetensors"}})", "three.safetensors");
   refused(R"({"weight_map":{"a":"../one.safetensors"}})", "not a plain file name");
+  refused(R"({"weight_map":{"a":"weights.bin"}})", "no .safetensors file");  // or a link, unseen
   refused(R"({"weight_map":{"a":7}})", "not a file name");
   refused(R"([])", "no weight_map");
 }

@@ -231,6 +231,21 @@ TEST_SUITE("token file") {
               .message()
               .find("train.bin: is not the file that") != std::string::npos);
     CHECK(check_files(folder.path, manifest, {}, 10).ok());  // larger files are not hashed
+    // A manifest of somebody else may say that a pipe or a device has 0 bytes: no read of it ends.
+    Manifest hostile = manifest;
+    hostile.tokenizer.bytes = 0, hostile.tokenizer.changed_ns = 1;
+    for (const bool pipe : {true, false}) {
+      const std::string path = folder.path + "/tokenizer.model";
+      std::filesystem::remove(path);
+      if (pipe)
+        REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+      else
+        std::filesystem::create_symlink("/dev/zero", path);
+      CHECK(check_files(folder.path, hostile, {}, 10).code() == Code::bad_data);
+      CHECK(record_file(folder.path, "tokenizer.model").status().code() == Code::bad_data);
+    }
+    std::filesystem::remove(folder.path + "/tokenizer.model");
+    folder.write("tokenizer.model", counting<uint16_t>(3));
     folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));  // copied again
     CHECK(open_dataset(folder.path, "auto", 64, 0).ok());
     manifest.train_tokens = 51;

@@ -37,23 +37,30 @@ TEST_CASE("http access: the token comes in the header or as a parameter, as a wh
   CHECK(!has_token("", "", ""));
 }
 
-TEST_CASE("http access: a token stays while its file is trusted, and is new otherwise") {
+TEST_CASE("http access: a token stays while its file is trusted and of this start and host") {
   char name[] = "/tmp/simplescale-token-XXXXXX";
   const RunFolder run{mkdtemp(name)};
   REQUIRE(make_control(run).ok());
-  const auto first = page_token(run), second = page_token(run);
+  REQUIRE(write_file_atomic(run.instance(), "abc").ok());
+  const auto first = page_token(run, "h"), second = page_token(run, "h");
   REQUIRE(first.ok());
   REQUIRE(second.ok());
   CHECK(first->size() == 32);
   CHECK(*first != *second);
-  REQUIRE(write_file_atomic(run.http(), "{\"token\":\"" + *first + "\"}").ok());
-  CHECK(*page_token(run) == *first);
+  REQUIRE(
+      write_file_atomic(run.http(), R"({"host":"h","instance":"abc","token":")" + *first + "\"}")
+          .ok());
+  CHECK(*page_token(run, "h") == *first);
+  CHECK(*page_token(run, "other") != *first);
+  REQUIRE(write_file_atomic(run.instance(), "next").ok());
+  CHECK(*page_token(run, "h") != *first);
+  REQUIRE(write_file_atomic(run.instance(), "abc").ok());
   REQUIRE(chmod(run.http().c_str(), 0666) == 0);  // other users may have chosen it
-  CHECK(*page_token(run) != *first);
+  CHECK(*page_token(run, "h") != *first);
   REQUIRE(chmod(run.http().c_str(), 0600) == 0);
   for (const char* wrong : {"", "[]", "{\"token\":\"short\"}", "{\"token\":7}"}) {
     REQUIRE(write_file_atomic(run.http(), wrong).ok());
-    CHECK(page_token(run)->size() == 32);
+    CHECK(page_token(run, "h")->size() == 32);
   }
   std::filesystem::remove_all(run.path);
 }

@@ -52,6 +52,26 @@ TEST_SUITE("log_rules") {
       CHECK_MESSAGE(!rules->match(line), line);
   }
 
+  TEST_CASE("log rules: a kernel line makes a node be examined only if the pattern is anchored") {
+    const auto examines = [](const std::string& pattern) {
+      const auto rules = LogRules::parse(
+          "[[rule]]\nname = 'x'\nseverity = 'error'\ncause = 'root'\n"
+          "action = 'diagnose'\ncontains = ['GPU']\npattern = '" +
+              pattern + "'\n",
+          "f.toml");
+      REQUIRE(rules.ok());
+      CHECK(rules->match("NVRM: GPU lost"));
+      return rules->match("NVRM: GPU lost", true) != nullptr;
+    };
+    for (const char* anchored :
+         {"^NVRM: GPU", "^(NVRM|nvidia): GPU", "^NVRM: ([A-Z]+|x) lost", "^NVRM[]|:]+ GPU",
+          "^NVRM[^]|] GPU", "^NVRM.( GPU|\\|)", "^[^[:space:]|(]+ GPU"})
+      CHECK_MESSAGE(examines(anchored), anchored);
+    for (const char* anywhere : {"GPU", "^x|GPU", "^(a|b)|GPU lost", "(^NVRM: GPU)", "^[(]|GPU",
+                                 "^x)|GPU", "^[^[:space:](]x|GPU"})
+      CHECK_MESSAGE(!examines(anywhere), anywhere);
+  }
+
   TEST_CASE("log rules: the name of a process or file in a kernel line fakes no hardware error") {
     auto rules = LogRules::load("");
     REQUIRE(rules.ok());

@@ -1,11 +1,16 @@
 // ACTOR-4 and CONNECTION-3 against a peer that breaks the protocol. The test sends frames itself.
 // Whatever it sends is counted and dropped, and the process under attack goes on.
 #include <doctest/doctest.h>
+#include <spdlog/sinks/ostream_sink.h>
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <random>
+#include <sstream>
 
+#include "runtime/base/log.hpp"
+#include "runtime/observe/trace.hpp"
 #include "tests/transport/caf/rogue.hpp"
 
 using namespace simplescale;
@@ -153,6 +158,54 @@ TEST_CASE("rogue: CONNECTION-3, a message with an unknown token ends its connect
     CHECK(victim.transport->counters().malformed == 1);  // only the first was looked at
     CHECK(victim.texts_handled() == 0);
   }
+}
+
+TEST_CASE("rogue: CONNECTION-3, neither a token nor the key stands in a trace or a log") {
+  const Wire wire("unix");
+  std::ostringstream log;
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  spdlog::set_level(spdlog::level::trace);
+  REQUIRE(trace::start(1024).ok());
+  TransportOptions options = Victim::quiet();
+  options.key = "the key of this run: 32 bytes ..";
+  uint64_t token = 0, guess = 0;
+  {
+    Victim victim(options);
+    Rogue rogue(victim.transport->address());
+    rogue.key = options.key;
+    rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(rogue.answer() == "welcome");
+    rogue.send(rogue.next(), rogue.proof(options.key));
+    rogue.wait_until_handled();
+    rogue.send(rogue.next(), rogue.message(fill_text));
+    rogue.wait_until_handled();
+    CHECK(victim.texts_handled() == 1);
+    token = rogue.theirs.token, guess = remote::random_token();
+    rogue.send({remote::FrameHeader::kMagic, 0, guess, rogue.sequence}, rogue.message(fill_text));
+    rogue.progress_until([&] { return rogue.ended > 0; });
+  }
+  spdlog::set_default_logger(logger);
+  auto reader = trace::Reader::own();
+  REQUIRE(reader.ok());
+  const std::vector<trace::Event> events = (*reader)->read().events;
+  REQUIRE(trace::start(0).ok());
+  std::string written = log.str();
+  written.append(reinterpret_cast<const char*>(events.data()),
+                 events.size() * sizeof(trace::Event));
+  CHECK(written.find("unknown token") != std::string::npos);          // the log was kept,
+  CHECK(std::ranges::any_of(events, [&](const trace::Event& event) {  // and so was the trace
+    return event.kind == trace::Kind::received &&
+           event.a == remote::name_of_token(options.key, token);
+  }));
+  for (const uint64_t secret : {token, guess}) {
+    const std::string raw(reinterpret_cast<const char*>(&secret), sizeof secret);
+    for (const std::string& text : {raw, raw.substr(0, 4), raw.substr(4), std::to_string(secret),
+                                    fmt::format("{:x}", secret)})
+      CHECK(written.find(text) == std::string::npos);
+  }
+  CHECK(written.find(options.key.substr(0, 8)) == std::string::npos);
 }
 
 TEST_CASE("rogue: a kind of message that only a newer program has is counted as unknown") {
