@@ -49,10 +49,12 @@ struct StopSignal {
   int signal;
 };
 
-/// node -> checkpoint: save the pinned side of a trainer's state.
+/// node -> checkpoint: save the pinned side of a trainer's state. Without a pin: the copy of the step
+/// in `segment`, which nobody writes.
 struct SaveShard {
   std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;
+  std::string segment = {};
 };
 
 /// node -> peer copies: stage the pinned side of a trainer's state for a peer node.

@@ -50,10 +50,13 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self) {
 }
 
 void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
-          const local::SaveShard& job) {
+          const CheckpointOptions& options, const local::SaveShard& job) {
   auto& waiting = self->state.waiting;
-  trace::Span span("copy pinned state", static_cast<int64_t>(job.shard));
-  auto copy = job.pin->copy();
+  trace::Span span("copy state", static_cast<int64_t>(job.shard));
+  auto copy = job.pin
+                  ? job.pin->copy()
+                  : copy_of(job.segment,
+                            shard_layout(units_of(options.shape), options.shards).total, job.step);
   span.end();
   if (!copy.ok()) {
     self->send(node, ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
@@ -73,7 +76,7 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
                                CheckpointOptions options) {
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
-      [self, node](const local::SaveShard& job) { save(self, node, job); },
+      [self, node, options](const local::SaveShard& job) { save(self, node, options, job); },
       [self](local::WriterFree) {
         self->state.writing = false;
         write_next(self);

@@ -60,6 +60,14 @@ TrainState::Side StateStore::Copy::side() {
   return TrainState::Side::over(values, total, moments);
 }
 
+namespace {
+void copy_side(TrainState& state, int side, StateStore::Copy& copy) {
+  copy.hash = state.hash(side);
+  for (const auto& part : state.side(side).parts())
+    copy.values.insert(copy.values.end(), part.begin(), part.end());
+}
+}  // namespace
+
 Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
                                                     const HeldStep& wanted) {
   std::unique_lock lock(mutex_);
@@ -82,10 +90,7 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   }
   const uint64_t restarts = found->second.restarts;
   lock.unlock();  // entries_ is stable, and the copy takes long
-  const TrainState::Side from = state.side(side);
-  copy.hash = state.hash(side);
-  for (const auto& part : from.parts())
-    copy.values.insert(copy.values.end(), part.begin(), part.end());
+  copy_side(state, side, copy);
   lock.lock();
   if (found->second.restarts != restarts)  // trainer_restarted() released both pins
     return Status(Code::aborted, trainer + " has been replaced while its state was copied");
@@ -112,6 +117,21 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   if (!side.ok()) return;
   found->second.state.unpin(*side);
   found->second.state.unpin(*side);
+}
+
+Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step) {
+  SS_ASSIGN(TrainState state, TrainState::open(segment, total));
+  StateStore::Copy copy{.total = total, .moments = state.format().moments};
+  copy.values.reserve(state.side(0).values());
+  SS_ASSIGN(const int side, state.pin(step));
+  copy_side(state, side, copy);
+  state.unpin(side);
+  Status status = check_copy(copy.side(), step, copy.hash);
+  if (!status.ok()) {
+    state.forget(step);
+    return status;
+  }
+  return copy;
 }
 
 StatePin::StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,

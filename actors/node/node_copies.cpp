@@ -13,6 +13,16 @@ std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer, const
                  : nullptr;
 }
 
+/// Has the checkpoint actor save a shard, and reports the save as failed if there is none.
+void save(Self* self, local::SaveShard job) {
+  NodeState& s = self->state;
+  const ShardSaved failed{job.generation, job.step, job.shard, "",
+                          "the checkpoint actor is being restarted"};
+  if (!s.checkpoint) return to_supervisor(self, failed);
+  s.saving.push_back(failed);
+  self->send(s.checkpoint, std::move(job));
+}
+
 void state_saved(Self* self, const ShardSaved& saved) {
   std::erase_if(self->state.saving, [&](const ShardSaved& asked) {
     return asked.generation == saved.generation && asked.step == saved.step &&
@@ -51,11 +61,20 @@ void save_state(Self* self, const std::string& trainer, uint64_t generation, uin
   NodeState& s = self->state;
   auto pin = pinned ? take_pin(self, trainer, {step, generation}) : nullptr;
   if (!pin) return;
-  const uint64_t shard = s.options.states->held(trainer).shard;
-  const ShardSaved failed{generation, step, shard, "", "the checkpoint actor is being restarted"};
-  if (!s.checkpoint) return to_supervisor(self, failed);
-  s.saving.push_back(failed);
-  self->send(s.checkpoint, local::SaveShard{std::move(pin), generation, step, shard});
+  save(self, {std::move(pin), generation, step, s.options.states->held(trainer).shard});
+}
+
+void save_from_memory(Self* self, const JoinGeneration& job) {
+  const NodeState& s = self->state;
+  for (const Transfer& part : job.transfers) {
+    if (part.source != s.options.name()) continue;
+    std::string segment = segment_of_copy(job, local_memory(s), part.shard, part.step);
+    if (segment.empty())
+      to_supervisor(self, ShardSaved{job.generation, part.step, part.shard, "",
+                                     s.options.name() + " holds no copy of the shard"});
+    else
+      save(self, {nullptr, job.generation, part.step, part.shard, std::move(segment)});
+  }
 }
 
 void stage_state(Self* self, const StepDone& done) {

@@ -43,6 +43,9 @@ void checkpoint_ended(Self* self);
 /// Has the state of a step copied for a checkpoint, if the trainer has pinned it for one.
 void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
                 bool pinned);
+/// Has the shards that the order names this node for saved from its memory. JoinGeneration::source is
+/// "agents".
+void save_from_memory(Self* self, const JoinGeneration& job);
 /// Has the state of a step copied for a peer node, if the trainer has pinned it for one.
 void stage_state(Self* self, const StepDone& done);
 void start_peer_copies(Self* self);

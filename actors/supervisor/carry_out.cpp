@@ -137,7 +137,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
                           const std::vector<job::Place>& places) {
   JoinGeneration order;
   order.generation = join.generation;
-  order.source = join.save_only ? "save" : job::to_string(join.source);
+  order.source = join.by_agents ? "agents" : join.save_only ? "save" : job::to_string(join.source);
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
   order.rates = s.job.rates.changes;
@@ -151,7 +151,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   for (const job::Move& move : join.moves) {
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
                                move.source, move.peer, move.targets});
-    if (!known.insert(move.source).second) continue;
+    if (join.by_agents || !known.insert(move.source).second) continue;
     const auto trainer = s.job.trainers.find(move.source);  // or a node, whose agent sends
     order.members.push_back({move.source, no_group, move.shard,
                              trainer != s.job.trainers.end()
@@ -193,7 +193,7 @@ struct CarryOut {
     s.steps.begin(join.generation, members, join.step);
     record_up_to(self, join.step);
     publish_generation(join.generation);
-    to_nodes(self, join_order(s, join, members));
+    to_nodes(self, join_order(s, join, join.by_agents ? std::vector<job::Place>{} : members));
     s.steps.set_rates(s.job.rates.changes);
     s.anomalies.reset();
     s.stalls.begin();

@@ -10,9 +10,11 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
   std::erase_if(unpublished, [&](const ShardSaved& saved) {
     if (!job::trusted(job, saved.step, saved.generation)) return true;
     if (job.has_checkpoint && saved.step <= job.checkpoint_step) return true;
-    // Replicas compare the state of a step in the next one, or before they finish.
+    // Replicas compare the state of a step in the next one, or before they finish. What agents save is
+    // the last state that is left.
     const bool compared =
         saved.step < recorded ||
+        (saved.step == recorded && saved.generation == job.saving.generation) ||
         (saved.step == recorded && std::ranges::any_of(job.trainers, [&](const auto& entry) {
            const job::Trainer& trainer = entry.second;
            return trainer.state == job::TrainerState::finished && trainer.step == saved.step;

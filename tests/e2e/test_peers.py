@@ -46,6 +46,17 @@ class Peers(Case):
         return (next(n["name"] for n in document["nodes"] if n["peer_copies"]),
                 next(n["name"] for n in document["nodes"] if n["group"] and n["name"] != document["supervisor"]["node"]))
 
+    def keeper_of_both(self, run, step):
+        """Two nodes are the only group. Waits until the one that runs the supervisor keeps both shards of the step or a newer one.
+        Returns it, the other node, and the step that it keeps."""
+        self.wait_for(lambda: (status(run) or {}).get("standby"), "a standby")
+        keeper = status(run)["supervisor"]["node"]
+
+        def kept():
+            steps = [{c["step"] for c in self.node(run, keeper)["peer_copies"] if c["shard"] == shard} for shard in (0, 1)]
+            return max(steps[0] & steps[1], default=0)
+        return keeper, {"n0": "n1", "n1": "n0"}[keeper], self.wait_for(lambda: kept() >= step and kept(), "copies of both shards on one node")
+
     def kill_with_its_memory(self, run, name):
         node = self.node(run, name)
         pids = [node["pid"], *(t["pid"] for t in node["trainers"])]
@@ -82,14 +93,7 @@ class Peers(Case):
         self.common = [*self.common, "--train.moments_precision=bf16"]
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1"))
-        self.wait_for(lambda: (status(run) or {}).get("standby"), "a standby")
-        keeper = status(run)["supervisor"]["node"]
-        victim = {"n0": "n1", "n1": "n0"}[keeper]
-
-        def kept_by_keeper():
-            steps = [{c["step"] for c in self.node(run, keeper)["peer_copies"] if c["shard"] == shard} for shard in (0, 1)]
-            return max(steps[0] & steps[1], default=0)
-        kept = self.wait_for(lambda: kept_by_keeper() >= 10 and kept_by_keeper(), "copies of both shards on one node")
+        keeper, victim, kept = self.keeper_of_both(run, 10)
         self.kill_with_its_memory(run, victim)
         self.finish(run, process, want)
         self.assertTrue([r for r in self.reasons(run) if "from peer" in r], self.reasons(run))
@@ -97,6 +101,24 @@ class Peers(Case):
         self.assertTrue([t for t in told if f"Node {victim} was lost" in t and "to the copies of step" in t and "To avoid this: " in t], told)
         again = [int(m["step"]) for m in lines(run / "metrics.jsonl") if m["generation"] > 1][0]
         self.assertGreater(again, kept, "not from the beginning")
+
+    def test_a_node_that_is_left_alone_saves_what_its_memory_holds_before_the_run_ends(self):
+        want = self.reference()
+        run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1", "--checkpoint.disk_every_steps=1000000",
+                                                     "--supervision.max_restarts=0", "--cluster.join_timeout_ms=10000"))
+        keeper, victim, kept = self.keeper_of_both(run, 10)
+        self.kill_with_its_memory(run, victim)  # and nothing starts its agent again
+        self.assertEqual(process.wait(60), 75, process.stdout.read())
+        (end,) = self.events(run, "stopped")
+        self.assertRegex(end["reason"], rf"missing: {victim} \(lost: .*\); step (\d+) was saved$")
+        saved = int((run / "checkpoints/latest").readlink().name.removeprefix("step-"))
+        self.assertGreaterEqual(saved, kept)
+        self.assertEqual(last_step(run), saved)
+        self.assertIn(f"metrics.jsonl: {saved} steps", self.verify(run))
+        self.assertFalse(leftovers(run))
+        self.command("resume", run, "--cluster.join_timeout_ms=120000")
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
 
     def test_a_damaged_peer_copy_is_skipped_for_the_older_one(self):
         want = self.reference()

@@ -146,6 +146,7 @@ struct Generation {
   };
   std::map<int, Agent> agents;  // by node: those that send copies
   std::vector<job::Move> moves;
+  bool by_agents = false;            // as job::Join::by_agents
   size_t trainers = 0;               // number of members without helpers
   size_t joined = 0, applied = 0;    // number of members that have joined, applied the step
   bool leave = false, stop = false;  // ordered by the supervisor
@@ -395,6 +396,8 @@ class Cluster {
 
   // disk.cpp: checkpoints
   void save_shard(const StateCopy& copy, int node);
+  void save_from_memory(int node, const Generation& g);
+  void forget_copies(int node, uint32_t shard, uint64_t step);
   void shard_saved(int node, ShardSaved saved);
   void publish_shards(Supervisor& by);
   void run_publisher(Supervisor& by);

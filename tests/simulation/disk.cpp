@@ -36,6 +36,31 @@ void Cluster::save_shard(const StateCopy& copy, int node) {
         });
 }
 
+/// As save_from_memory() of actors/node/node_copies.cpp.
+void Cluster::save_from_memory(int node, const Generation& g) {
+  for (const job::Move& move : g.moves) {
+    if (move.source != nodes[node].name) continue;
+    const StateCopy* held = copy_of_node(node, move, g);
+    if (held && held->content == held->checksum) {
+      StateCopy copy = *held;
+      copy.generation = g.number;
+      save_shard(copy, node);
+      continue;
+    }
+    rejected.insert({move.source, move.step});
+    forget_copies(node, move.shard, move.step);
+    shard_saved(node, {g.number, move.step, move.shard, "", "there is no intact copy"});
+  }
+}
+
+/// The agent has found that a copy is damaged.
+void Cluster::forget_copies(int node, uint32_t shard, uint64_t step) {
+  const auto is_it = [&](const StateCopy& c) { return c.shard == shard && c.step == step; };
+  for (auto& [of, copies] : nodes[node].peer) std::erase_if(copies, is_it);
+  for (int slot = 0; slot < options.trainers; ++slot)
+    std::erase_if(trainers[node * options.trainers + slot].copies, is_it);
+}
+
 void Cluster::shard_saved(int node, ShardSaved saved) {
   if (!nodes[node].link.up) return;
   send(node, 0, [this, supervisor = nodes[node].link.supervisor, saved = std::move(saved)] {

@@ -233,13 +233,22 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     if (std::holds_alternative<job::Join>(action)) reason = &decision.reason;
     require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
+    if (const auto* end = std::get_if<job::Shutdown>(&action)) check_given_up(supervisor, *end);
   }
+}
+
+/// JOB-1: a run that gives up because of missing copies leaves none behind.
+void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdown& end) {
+  if (supervisor.epoch != cluster_.disk.newest_epoch) return;
+  if (end.reason.find("no memory holds a copy") == std::string::npos) return;
+  check_newest_step(supervisor, {.step = supervisor.job.checkpoint_step});
 }
 
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
   if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // it is deposed and will not act
-  check_layout(supervisor);
+  if (!join.by_agents) check_layout(supervisor);
   for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
+    if (join.by_agents) break;  // no trainer joins
     const int index = cluster_.trainer_index.at(place.trainer);
     const Trainer& t = cluster_.trainers[index];
     const auto g = cluster_.generations.find(t.generation);

@@ -32,6 +32,7 @@ enum class Bug : unsigned char {
   undone_copies,          // copies of undone steps are used as if they were the new ones
   silent_decision,        // a decision without a reason
   memory_forgotten,       // the memory of a node does not count while its trainers are not up
+  memory_discarded,       // a run that gives up with too few nodes for a group saves nothing
   answers_not_awaited,    // a generation begins before all agents have said what they hold
   copies_after_answer,    // an agent takes copies of a generation whose end it has reported
   undone_copy_sent,       // a trainer sends a copy of its node that an undone generation made
@@ -86,6 +87,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::undone_copies, "undone_copies"},
     {Bug::silent_decision, "silent_decision"},
     {Bug::memory_forgotten, "memory_forgotten"},
+    {Bug::memory_discarded, "memory_discarded"},
     {Bug::answers_not_awaited, "answers_not_awaited"},
     {Bug::copies_after_answer, "copies_after_answer"},
     {Bug::undone_copy_sent, "undone_copy_sent", true},

@@ -462,19 +462,24 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   g->source = order.source;
   g->begun_at = g->step = order.step;
   g->stop = order.save_only;
+  g->by_agents = order.by_agents;
   g->moves = order.moves;
   auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
     const int index = trainer_index.at(name);
     if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
     g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
   };
-  for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
-    add(place.trainer, place.group, place.shard, false);
-    g->groups = std::max(g->groups, place.group + 1);
-  }
+  g->over = g->by_agents;  // nobody joins it
+  if (!g->by_agents)
+    for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
+      add(place.trainer, place.group, place.shard, false);
+      g->groups = std::max(g->groups, place.group + 1);
+    }
   g->trainers = g->members.size();
   for (const job::Move& move : order.moves)
-    if (const auto node = node_index.find(move.source); node != node_index.end())
+    if (g->by_agents)
+      break;
+    else if (const auto node = node_index.find(move.source); node != node_index.end())
       g->agents[node->second].pid = supervisor.job.nodes.at(move.source).pid;
     else
       add(move.source, 0, move.shard, true);
@@ -489,7 +494,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
     command(supervisor, n, "join", [this, n, g] {
       nodes[n].generation = nodes[n].ended = g->number;
       nodes[n].copied_step = 0;
-      join_members(n, g);
+      g->by_agents ? save_from_memory(n, *g) : join_members(n, g);
     });
   after(2 * collective_timeout, [this, g] {
     if (!g->restored && !g->over) abort_generation(*g, job::Fault::failed, "");
@@ -594,6 +599,15 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       break;
     case Bug::begins_again:
       s.had_checkpoint = false;
+      break;
+    case Bug::memory_discarded:
+      for (job::Action& action : decision.actions) {
+        const auto* join = std::get_if<job::Join>(&action);
+        if (!join || !join->by_agents) continue;
+        s.phase = job::Phase::failed;
+        action = job::Shutdown{s.exit, "no memory holds a copy of every shard"};
+        break;
+      }
       break;
     case Bug::answers_not_awaited:
       for (auto& [name, node] : s.nodes) node.answered = UINT64_MAX;

@@ -86,7 +86,8 @@ std::string text_of(const job::Action& action) {
           [](const job::Leave& a) { return "Leave " + number(a.generation) + ": " + a.reason; },
           [](const job::Join& a) {
             std::string text = "Join " + number(a.generation) + " step " + number(a.step) +
-                               " from " + job::to_string(a.source);
+                               " from " + job::to_string(a.source) +
+                               (a.by_agents ? " by agents" : "");
             for (const job::Move& move : a.moves) {
               text += "; " + number(move.shard) + "@" + number(move.step) + " " + move.source +
                       (move.peer ? "'s peer copy to" : " to");

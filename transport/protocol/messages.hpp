@@ -129,8 +129,9 @@ SS_FIELDS(RateChange, x.step, x.peak);
 
 /// Supervisor to nodes: a generation of `groups` groups begins at `step`. source: where the state
 /// of that step comes from (initialize, checkpoint, memory; save: as memory, but the trainers train
-/// no step and save the state). transfers: to the trainers that lack it. rates: the changes of the
-/// learning rate so far.
+/// no step and save the state; agents: as save, but no trainer takes part, and the source of each
+/// transfer is the node that writes the shard to the disk). transfers: to the trainers that lack it.
+/// rates: the changes of the learning rate so far.
 struct JoinGeneration {
   uint64_t generation = 0;
   std::string source;

@@ -325,6 +325,8 @@ void Decider::operator()(const CheckpointSaved& e) {
   keep_newest(older);
   record("", "checkpoint_saved", "step-" + number(e.step), "");
   add_action(PruneCheckpoints{s_.checkpoint_step});
+  if (s_.saving.step > 0 && e.step == s_.saving.step)
+    return end_giving_up("step " + number(e.step) + " was saved");
   finish_if_saved();
 }
 
@@ -341,6 +343,8 @@ void Decider::operator()(const CheckpointFailed& e) {
   if (e.generation != s_.generation) return;  // GEN-1: a newer generation saves that step again
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
+  if (std::exchange(s_.saving, {}).step > 0)  // a copy may be damaged: ask again what there is
+    return end_generation("the disk: step " + number(e.step) + " could not be saved: " + e.reason);
   finish_if_saved();
 }
 
@@ -430,7 +434,8 @@ void Decider::operator()(const SetRequested& e) {
 }
 
 void Decider::operator()(const Tick&) {
-  if (s_.giving_up && now_ - s_.giving_up_since_ms > s_.save_timeout_ms)
+  if ((s_.giving_up && now_ - s_.giving_up_since_ms > s_.save_timeout_ms) ||
+      (s_.saving.step > 0 && waited(s_.save_timeout_ms)))
     return end_giving_up("step " + number(s_.committed_step) + " could not be saved within " +
                          milliseconds(s_.save_timeout_ms));
   kill_trainers_ignoring_fence();
@@ -458,7 +463,7 @@ void Decider::operator()(const Tick&) {
   }
   plan();
   leave_to_grow();
-  if (over() || s_.paused || !s_.examined.empty() || !awaiting_first_step() ||
+  if (over() || s_.stop_requested || s_.paused || !s_.examined.empty() || !awaiting_first_step() ||
       all_in_generation() || !waited(s_.join_timeout_ms))
     return;
   const bool drained = std::ranges::any_of(
@@ -467,8 +472,6 @@ void Decider::operator()(const Tick&) {
           "There were not enough nodes for " + groups_needed() + " within " +
               milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
   plan();  // fewer nodes may save than train
-  if (!over() && !all_in_generation())
-    end_giving_up("step " + number(s_.committed_step) + " could not be saved");
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event, bool more) {

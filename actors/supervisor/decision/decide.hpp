@@ -179,6 +179,9 @@ struct State {
   bool stop_requested = false;
   bool giving_up = false;  // the run saves what only memory holds, then ends with `exit`
   int64_t giving_up_since_ms = 0;
+  HeldStep
+      saving;  // agents write the shards of this state; step 0: none. Not in state_codec.hpp: a
+               // new supervisor begins again
   Code exit = Code::ok;
   std::string exit_reason;
 };
@@ -337,14 +340,17 @@ struct Leave {
   uint64_t generation = 0;
   std::string reason;
 };
-/// The trainers of state.layout join the generation and begin with `step`.
+/// The trainers of state.layout join the generation and begin with `step`. by_agents: no trainer joins;
+/// the node that is the source of a move writes that shard to the disk from its memory, and the
+/// moves have no targets.
 struct Join {
   uint64_t generation = 0;
   Source source = Source::initialize;
   uint64_t step = 0;
   std::vector<Move> moves;
   bool save_only = false;  // they train no step, save that state and finish
-  bool regained = false;   // the steps up to `step` had been undone, and count again
+  bool by_agents = false;
+  bool regained = false;  // the steps up to `step` had been undone, and count again
 };
 struct KillTrainer {
   std::string trainer, reason;

@@ -35,6 +35,7 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
   node.peer.clear();
   node.checking = false;
   record_failure(name);
+  s_.saving = {};  // it may have been about to write a shard
   set_node_state(name, NodeState::lost, reason);
   if (in)
     fence("detect", "node_lost", name, reason);
@@ -204,6 +205,13 @@ void Decider::give_up(Code exit, std::string reason) {
 
 void Decider::end_giving_up(const std::string& outcome) {
   shut_down(s_.exit, s_.exit_reason + "; " + outcome + advice());
+}
+
+void Decider::end_without_copies() {
+  const std::string missing = missing_nodes();
+  end_giving_up("step " + number(s_.committed_step) +
+                " could not be saved: no memory holds a copy of every shard" +
+                (missing.empty() ? "" : "; missing: " + missing));
 }
 
 std::string Decider::advice() const {

@@ -67,6 +67,7 @@ void Decider::plan() {
   if (over() || plan_waits()) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::draining) return;
+  if (s_.saving.step > 0) return;
   if (any_in_generation()) return fence_if_newer_state_returned();
   begin_diagnosis();
   end_diagnosis();
@@ -82,11 +83,12 @@ void Decider::plan() {
         if (s_.nodes.at(name).state == NodeState::up && !node_is_idle(name)) return;
   Layout next = assign(s_.rules, s_.layout, nodes);
   if (next.cells.size() < cells_needed() || next.cells.empty()) {
+    if (s_.stop_requested) return save_from_memory();
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
-    if (hopeless && !s_.giving_up) {
+    if (hopeless) {
       give_up(Code::gave_up, "every node is drained: " + missing_nodes());
-      plan();  // drained nodes may save, once their trainers are up
+      plan();  // drained nodes may save
     } else if (!awaiting_first_step()) {
       end_generation("nodes");
     }
@@ -94,23 +96,14 @@ void Decider::plan() {
   }
   if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
-  if (!waited(s_.join_timeout_ms)) {  // JOB-1
-    if (answers_missing(beginning)) {
-      if (s_.generation <= newest_joined(s_)) end_generation("agents to report their memory");
-      return;
-    }
-    // The memory of a node outlives its trainers: wait for them while its agent reports.
-    if (memory_may_be_newer(beginning) || s_.publishing.step > beginning.step) return;
-  }
+  if (newer_may_come(beginning)) return;
   if (beginning.source == Source::initialize && s_.had_checkpoint)
     return shut_down(
         Code::bad_data,
         "No checkpoint can be used, and no memory holds a copy of every shard. The run "
         "does not begin again by itself: repair a checkpoint that events.jsonl names "
         "as skipped, or start a new run with --run=FOLDER");
-  if (s_.giving_up && beginning.source != Source::memory)
-    return end_giving_up("step " + number(s_.committed_step) +
-                         " could not be saved: no memory holds a copy of every shard");
+  if (s_.giving_up && beginning.source != Source::memory) return end_without_copies();
   join(std::move(next), beginning);
 }
 
@@ -296,14 +289,18 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
   return false;
 }
 
-void Decider::join(Layout next, const Beginning& beginning) {
-  const std::vector<Place> members = places(s_.rules, next);
+bool Decider::newer_may_come(const Beginning& beginning) {
+  if (waited(s_.join_timeout_ms)) return false;
+  if (answers_missing(beginning)) {
+    if (s_.generation <= newest_joined(s_)) end_generation("agents to report their memory");
+    return true;
+  }
+  // The memory of a node outlives its trainers: wait for them while its agent reports.
+  return memory_may_be_newer(beginning) || s_.publishing.step > beginning.step;
+}
+
+Join Decider::next_generation(const Beginning& beginning) {
   Join order{.source = beginning.source, .step = beginning.step};
-  const bool ends = s_.stop_requested || order.step >= s_.max_steps;
-  order.save_only =
-      s_.giving_up || (ends && save_failed(order.step) && order.source == Source::memory);
-  if (order.source == Source::memory)
-    order.moves = moves_for(members, beginning.copies, order.step);
   // GEN-2: a number is used once. The number of a fence has not begun yet, unless a predecessor
   // made that fence: it may begin that generation, too.
   if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving ||
@@ -315,21 +312,65 @@ void Decider::join(Layout next, const Beginning& beginning) {
     take_undoings_back(beginning.undoings);
   else if (step_was_made())
     settle_undoings(s_);
-  const std::string what = describe_change(s_.layout, next);
-  const bool changed = s_.phase == Phase::training || s_.leaving;
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
            "no newer step has a copy of every shard left");
   if (order.regained && order.step > s_.committed_step)
     record("", "steps_regained", number(order.step - s_.committed_step),
            "a memory with step " + number(order.step) + " came back before a step was made again");
-  s_.previous_layout = std::exchange(s_.layout, std::move(next));
   s_.leaving = false;
   s_.joined_step = order.step;
-  s_.joined_from = origin_of(order);
   // If the step is read from a checkpoint, older copies of it are not needed and may differ.
   undo_from(order.source == Source::memory ? order.step + 1 : order.step);
   s_.committed_step = order.step;  // JOB-1: lower only if no newer step is complete
+  s_.failed_checkpoint_reason.clear();
+  return order;
+}
+
+void Decider::save_from_memory() {
+  const Beginning beginning = newest_state();
+  const std::string step = "step " + number(beginning.step);
+  if (save_failed(s_.committed_step) && !waited(disk_retry_ms)) return;
+  if (newer_may_come(beginning)) return;
+  if (s_.committed_step <= (s_.has_checkpoint ? s_.checkpoint_step : 0))
+    return end_giving_up("step " + number(s_.committed_step) + " is saved");
+  if (beginning.source != Source::memory ||
+      (s_.has_checkpoint && s_.checkpoint_step == beginning.step)) {
+    if (waited(s_.join_timeout_ms)) end_without_copies();  // else a node may come back
+    return;
+  }
+  if (beginning.step < s_.committed_step && !waited(s_.join_timeout_ms)) return;
+  if (s_.publishing.step >= beginning.step) return;
+  Join order = next_generation(beginning);
+  order.save_only = order.by_agents = true;
+  for (uint32_t shard = 0; shard < static_cast<uint32_t>(s_.rules.shards); ++shard) {
+    const auto copy = std::ranges::find_if(beginning.copies, [&](const AvailableCopy& c) {
+      return c.shard == shard && c.step == order.step;
+    });
+    const bool agent = s_.nodes.contains(copy->source);
+    order.moves.push_back(
+        {shard, order.step, agent ? copy->source : node_of(copy->source), true, {}});
+  }
+  s_.saving = {order.step, order.generation};
+  begin_wait("agents to save what their memory holds");
+  set_reason("agents save " + step + " from their memory");
+  record("", "saves_memory", "", decision_.reason + ": fewer nodes are left than a group has");
+  add_action(std::move(order));
+}
+
+void Decider::join(Layout next, const Beginning& beginning) {
+  const std::vector<Place> members = places(s_.rules, next);
+  const bool ends = s_.stop_requested || beginning.step >= s_.max_steps;
+  const bool save_only =
+      s_.giving_up || (ends && save_failed(beginning.step) && beginning.source == Source::memory);
+  const std::string what = describe_change(s_.layout, next);
+  const bool changed = s_.phase == Phase::training || s_.leaving;
+  Join order = next_generation(beginning);
+  order.save_only = save_only;
+  if (order.source == Source::memory)
+    order.moves = moves_for(members, beginning.copies, order.step);
+  s_.joined_from = origin_of(order);
+  s_.previous_layout = std::exchange(s_.layout, std::move(next));
   for (const Place& place : members) {
     Trainer& trainer = s_.trainers.at(place.trainer);
     trainer.state = TrainerState::training;
@@ -338,7 +379,6 @@ void Decider::join(Layout next, const Beginning& beginning) {
     trainer.step = order.step;
   }
   if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
-  s_.failed_checkpoint_reason.clear();
   begin_wait("trainers to restore their state");
   set_reason(what + "; generation " + number(s_.generation) + " begins at step " +
              number(order.step) + " from " + s_.joined_from +

@@ -169,6 +169,7 @@ class Decider {
   void give_up(Code exit, std::string reason);
   /// Ends a run that gives up. outcome: what became of its newest step.
   void end_giving_up(const std::string& outcome);
+  void end_without_copies();
   /// "; to go on without …", if a value was not finite.
   std::string advice() const;
 
@@ -178,7 +179,8 @@ class Decider {
   std::string groups_needed() const {
     return counted(s_.rules.min_cells * s_.rules.groups_per_cell(), "group");
   }
-  /// The fewest cells of a generation. One is enough to save, also with nodes that were drained.
+  /// The fewest cells of a generation. One is enough to save, also with nodes that were drained, and
+  /// with fewer nodes than that their agents can (save_from_memory()).
   size_t cells_needed() const { return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_cells); }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;
@@ -238,11 +240,20 @@ class Decider {
   /// generation may also hold each newer step that other trainers hold. This includes nodes that
   /// cannot send now, because none of their trainers is up.
   bool memory_may_be_newer(const Beginning& beginning) const;
+  /// JOB-1: a newer state than `beginning` may yet be reported or saved. Asks for what is missing.
+  bool newer_may_come(const Beginning& beginning);
   /// GEN-2: the next number, which no other generation has.
   void use_next_number() { s_.generation = std::max(s_.generation, s_.generations_above) + 1; }
   /// Ends a generation that trainers have left, or will: all agents report what their memory holds.
   void end_generation(std::string what);
+  /// An order for the next generation, which begins with this state: its number, and what becomes of
+  /// the steps that this undoes or regains.
+  Join next_generation(const Beginning& beginning);
+  /// Its trainers join it.
   void join(Layout next, const Beginning& beginning);
+  /// JOB-1: the run is to end, and too few nodes are left for a group. Their agents write the newest
+  /// state of which the memory of these nodes holds every shard, and the run ends.
+  void save_from_memory();
   /// The current generation undoes what older ones made of `step` and later steps.
   void undo_from(uint64_t step);
   /// Ends the generation after a step if enough nodes are up for more cells.

@@ -177,6 +177,86 @@ TEST_CASE("job: JOB-1, drained nodes and fewer groups than min_groups save befor
   CHECK(drained.step == 3);
 }
 
+namespace {
+/// A group of two nodes has lost n1, and the memory of n0 holds copies of all shards at step 3. The time
+/// to wait for another node is over. Returns that decision.
+Decision gives_up_with_half_a_group(State& s) {
+  s = training(1, 0, 2);
+  decide(0, s, NodeUp{"n0", 1, {9}});
+  std::vector<PeerCopy> copies;
+  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, s.generation});
+  decide(0, s, PeerCopies{"n0", copies, 0});
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(all<Join>(all_idle(s, Steps{3})).empty());
+  return decide(s.join_timeout_ms + 1, s, Tick{});
+}
+}  // namespace
+
+TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a group are left") {
+  State s;
+  Join save = only<Join>(gives_up_with_half_a_group(s));
+  CHECK(save.by_agents);
+  CHECK(save.step == 3);
+  CHECK(save.moves.size() == 4);
+  for (const Move& move : save.moves) CHECK(move.source == "n0");
+  CHECK(s.layout.contains("n1"));  // no trainer joins
+  int64_t now = s.join_timeout_ms + 2;
+  CHECK(decide(now, s, Tick{}).actions.empty());
+
+  SUBCASE("the disk takes it") {
+    const Shutdown end = only<Shutdown>(decide(now, s, CheckpointSaved{3}));
+    CHECK(end.exit == Code::requeue);
+    CHECK(end.reason.ends_with("missing: n1 (lost: gone); step 3 was saved"));
+  }
+  SUBCASE("the disk takes it later, and one copy is damaged") {
+    for (int i = 0; i < 3; ++i) {
+      const uint64_t generation = s.generation;
+      CHECK(only<Fence>(decide(now, s, CheckpointFailed{3, "disk full", generation})).generation >
+            generation);
+      std::vector<PeerCopy> left = s.nodes.at("n0").peer;
+      std::erase_if(left, [](const PeerCopy& copy) { return copy.shard == 0; });
+      decide(now, s, PeerCopies{"n0", left, s.generation});  // n0.0 holds it too
+      CHECK(all<Join>(decide(now + 5'000, s, Tick{})).empty());
+      save = only<Join>(decide(now += 5'001, s, Tick{}));
+      CHECK(save.by_agents);
+      CHECK(save.step == 3);
+      CHECK(save.generation == s.generation);
+    }
+    CHECK(all<Shutdown>(decide(now, s, CheckpointSaved{3})).size() == 1);
+  }
+  SUBCASE("the disk never takes it") {
+    decide(now, s, CheckpointFailed{3, "disk full", s.generation});
+    const Shutdown end = only<Shutdown>(decide(now + s.save_timeout_ms, s, Tick{}));
+    CHECK(end.reason.find("; step 3 could not be saved within 600 s") != std::string::npos);
+  }
+  SUBCASE("the last node is lost, too") {
+    CHECK(all<Shutdown>(decide(now, s, NodeLost{"n0", "gone"})).empty());
+    const Shutdown end = only<Shutdown>(decide(now + s.join_timeout_ms + 10'000, s, Tick{}));
+    CHECK(end.reason.find("step 3 could not be saved: no memory holds") != std::string::npos);
+  }
+}
+
+TEST_CASE(
+    "job: a stop with too few nodes for a group is saved by agents, at once if no step is undone") {
+  for (const uint64_t kept : {3, 2}) {
+    State s = training(1, 0, 2);
+    decide(0, s, NodeUp{"n0", 1, {9}});
+    std::vector<PeerCopy> copies;
+    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, kept, s.generation});
+    decide(0, s, PeerCopies{"n0", copies, 0});
+    decide(0, s, NodeLost{"n1", "gone"});
+    all_idle(s, Steps{3});
+    Decision d = decide(5'000, s, StopRequested{Code::ok, "stopped by Ctrl-C", false});
+    CHECK(all<Join>(d).size() == (kept == 3));  // else n1 may come back with step 3
+    if (kept == 2) d = decide(s.join_timeout_ms + 1, s, Tick{});
+    CHECK(only<Join>(d).by_agents);
+    CHECK(only<Join>(d).step == kept);
+    const Shutdown end = only<Shutdown>(decide(s.join_timeout_ms + 2, s, CheckpointSaved{kept}));
+    CHECK(end.exit == Code::ok);
+    CHECK(end.reason == "stopped by Ctrl-C; step " + std::to_string(kept) + " was saved");
+  }
+}
+
 TEST_CASE("job: a token that the model does not know ends the run with its steps saved") {
   for (const bool reported_first : {true, false}) {
     State s = training(2);
