@@ -128,18 +128,20 @@ TEST_SUITE("prepare") {
   }
 
   TEST_CASE("prepare: the most that was kept of a piece is continued, never what is damaged") {
-    const Fixture f;
+    Fixture f;
     const uint64_t tokens = fs::file_size(f.whole + "/train.bin");
     f.killed_at(tokens / 2);
     const std::string part = f.parts().at(0), kept = contents(part);
     std::ofstream(part, std::ios::binary) << kept.substr(0, 200);
-    f.killed_at(tokens / 4);  // it began anew
-    REQUIRE(f.parts().size() == 1);
-    const std::string less = f.parts().at(0);
-    CHECK(contents(less).size() <= tokens / 4);
-    std::ofstream(part, std::ios::binary) << kept << "what was not synced";
-    const uint64_t text = read_manifest(f.whole)->text_bytes;
-    CHECK(f.complete() > text / 3);
+    CHECK(f.complete() == 0);
+    f.options.folder += "-again";
+    f.killed_at(tokens / 2);
+    const std::string most = f.parts().at(0);
+    const std::string piece = most.substr(0, most.find(".tokens")) + ".tokens";
+    std::ofstream(most, std::ios::binary | std::ios::app) << "what was not synced";
+    std::ofstream(piece + ".00000001.part", std::ios::binary) << kept.substr(0, 200);
+    std::ofstream(piece + ".00000002.part", std::ios::binary);
+    CHECK(f.complete() > read_manifest(f.whole)->text_bytes / 3);
   }
 
   TEST_CASE("prepare: an error in the middle of a file costs only its end") {

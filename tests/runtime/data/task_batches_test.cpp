@@ -115,6 +115,8 @@ TEST_SUITE("tasks") {
     kept(row);
     row.sequences = {{1, {10, 11, 20}}, {1, {9, 10, 11, 20}}};
     kept(row);
+    row.sequences = {{1, {10, 11, 20}}, {1, {10, 11, 12, 20}}};
+    kept(row);
     TaskTokens pieces = text("t", 10, 4, 1);
     pieces.sequences.push_back(pieces.sequences[0]);
     kept(pieces);
