@@ -189,7 +189,7 @@ class CommandLine {
 
     add(app_, "verify", "check all checkpoints, the sample ledger and the event log of a run",
         [this](CLI::App*) { return report_status(verify_text_command(run_)); })
-        ->add_option("RUN", run_, "the run's folder")
+        ->add_option("RUN", run_, "the run's folder, or s3://BUCKET/PREFIX with its checkpoints")
         ->required();
   }
 

@@ -35,7 +35,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
       {"digest", {"digest runs/my"}},
       {"export", {"export runs/my my-model --dtype bf16"}},
       {"import", {"import my-model imported"}},
-      {"verify", {"verify runs/my"}},
+      {"verify", {"verify runs/my", "verify s3://my-bucket/runs/my"}},
       {"status", {"status runs/my --watch", "status runs/my --json"}},
       {"console",
        {"# interactive, with history and completion", "console runs/my",

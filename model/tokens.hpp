@@ -32,6 +32,9 @@ inline bool split_tokens(const int32_t* tokens, int64_t B, int64_t T, int64_t V,
 struct Documents {
   std::vector<int32_t> begin;  // the first row of each, in order; then B * T
   std::vector<int32_t> first;  // (B + 1): the index of each sample's first one; then their number
+  std::vector<int32_t>
+      prompt;            // of each, the index of the one that it sees, too (kSeesPrompt); or -1
+  bool prompts = false;  // there are such
 
   int64_t count() const { return static_cast<int64_t>(begin.size()) - 1; }
 };
@@ -40,11 +43,20 @@ struct Documents {
 inline void find_documents(const int32_t* tokens, int64_t B, int64_t T, Documents& documents) {
   documents.begin.clear();
   documents.first.clear();
+  documents.prompt.clear();
+  documents.prompts = false;
   for (int64_t b = 0; b < B; ++b) {
-    documents.first.push_back(static_cast<int32_t>(documents.begin.size()));
-    for (int64_t t = 0; t < T; ++t)
-      if (t == 0 || (tokens[b * (T + 1) + t] & kBeginsDocument) != 0)
-        documents.begin.push_back(static_cast<int32_t>(b * T + t));
+    auto last = static_cast<int32_t>(documents.begin.size());  // that sees itself only
+    documents.first.push_back(last);
+    for (int64_t t = 0; t < T; ++t) {
+      const int32_t token = tokens[b * (T + 1) + t];
+      if (t > 0 && (token & kBeginsDocument) == 0) continue;
+      const bool sees = t > 0 && (token & kSeesPrompt) != 0;
+      if (!sees) last = static_cast<int32_t>(documents.begin.size());
+      documents.begin.push_back(static_cast<int32_t>(b * T + t));
+      documents.prompt.push_back(sees ? last : -1);
+      documents.prompts = documents.prompts || sees;
+    }
   }
   documents.first.push_back(static_cast<int32_t>(documents.begin.size()));
   documents.begin.push_back(static_cast<int32_t>(B * T));

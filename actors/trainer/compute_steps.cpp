@@ -194,7 +194,8 @@ Status ComputeThread::open_tasks() {
   const RunFolder run{run_folder(options_.config)};
   SS_ASSIGN(std::vector<TaskTokens> rows,
             read_task_tokens(run.tasks(), plan.shape.block_size, plan.shape.vocab));
-  tasks_.emplace(std::move(rows), plan.shape.block_size, plan.micro_batch_size);
+  tasks_.emplace(std::move(rows), plan.shape.block_size, plan.micro_batch_size,
+                 /*share_prompts=*/!device_index_);
   return {};
 }
 

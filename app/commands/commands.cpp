@@ -25,10 +25,12 @@
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
+#include "runtime/checkpoint/verify_bucket.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/divide_batches.hpp"
 #include "runtime/http/facts.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
 #include "transport/caf/address.hpp"
@@ -132,13 +134,26 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
   return print(import_command(folder, checkpoint));
 }
 
-Status verify_text_command(const std::string& run) {
+Result<VerifyText> verify_folder(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   TrainedSamples trained;  // a config.toml that cannot be read is reported by verify_command()
   if (const auto loaded = load_config(RunFolder{run}.config()); loaded.ok())
     if (auto plan = make_plan(loaded->config); plan.ok())
       trained = {std::move(plan->mixture), std::move(plan->batch)};
-  SS_ASSIGN(const VerifyText result, verify_command(run, trained));
+  return verify_command(run, trained);
+}
+
+/// The checkpoints of checkpoint.upload. url: its value.
+Result<VerifyText> verify_upload(const std::string& url) {
+  SS_ASSIGN(const VerifyReport report, verify_bucket(url, [](const StoredCheckpoint& stored) {
+              terminal::error("verifying step %llu\n",
+                              static_cast<unsigned long long>(stored.step));
+            }));
+  return verify_text(url, report);
+}
+
+Status verify_text_command(const std::string& run) {
+  SS_ASSIGN(const VerifyText result, is_s3_url(run) ? verify_upload(run) : verify_folder(run));
   SS_RETURN_IF_ERROR(print(printable(result.text)));
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }

@@ -131,7 +131,8 @@ Status evaluate_tasks(const EvaluateOptions& o) {
   auto tokens = encode_tasks(rows, tokenizer, model.shape.block_size, model.shape.vocab);
   if (!tokens.ok()) return tokens.status().in(model.tokenizer);
   const TaskScores scores =
-      score(model, TaskBatches(tokens.take(), model.shape.block_size, model.batch));
+      score(model, TaskBatches(tokens.take(), model.shape.block_size, model.batch,
+                               /*share_prompts=*/true));
   terminal::text(o.json ? json_text(task_json(scores)) + "\n" : task_table(scores));
   return {};
 }

@@ -99,6 +99,9 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   if (last.kept_files > 0)
     line.print_line(label + std::to_string(last.kept_files) +
                     " files were encoded before, or by other processes");
+  if (last.kept_bytes > 0)
+    line.print_line(label + std::to_string(last.kept_bytes / 1'000'000) +
+                    " MB of text were encoded before the interruption");
   if (last.mb_per_second > 0) {
     char rate[64];
     std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);

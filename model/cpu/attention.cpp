@@ -6,6 +6,7 @@
 
 #include "model/cpu/gemm.hpp"
 #include "model/cpu/kernels.hpp"
+#include "runtime/base/status.hpp"
 
 namespace simplescale::cpu {
 namespace {
@@ -33,19 +34,19 @@ class Scratch {
   size_t used_ = 0;
 };
 
-/// One call's scratch. R = min(kQueryRows, T) rows; keys: up to T.
+/// One call's scratch. R = min(kQueryRows, T) rows; keys: up to T, or prompt + T.
 template <class T>
 struct Buffers {
   Buffers(const AttentionShape& s, void* memory) : scratch(memory) {
-    const int64_t rows = std::min(kQueryRows, s.T);
-    scores = scratch.take<float>(rows * s.T);
-    dp = scratch.take<float>(rows * s.T);
+    const int64_t rows = std::min(kQueryRows, s.T), keys = s.prompt + s.T;
+    scores = scratch.take<float>(rows * keys);
+    dp = scratch.take<float>(rows * keys);
     if constexpr (std::is_same_v<T, float>) {
       p = scores;
       ds = dp;
     } else {
-      p = scratch.take<T>(rows * s.T);
-      ds = scratch.take<T>(rows * s.T);
+      p = scratch.take<T>(rows * keys);
+      ds = scratch.take<T>(rows * keys);
     }
     block = scratch.take<float>(rows * s.D);
     inverse_sum = scratch.take<float>(rows);
@@ -82,8 +83,32 @@ size_t attention_scratch_bytes(const AttentionShape& shape) {
   return Buffers<T>(shape, nullptr).scratch.used();
 }
 
+/// The same for a document behind a prompt: its keys are those of the prompt, then its own.
+template <class T>
+void attention_behind_prompt(const AttentionShape& s, const AttentionView<T>& at, void* scratch) {
+  Buffers<T> b(s, scratch);
+  const Kernels<T>& kernel = kernels<T>();
+  const float scale = 1.0f / std::sqrt(float(s.D));
+  const T *prompt_k = at.k - s.behind * s.ld_qkv, *prompt_v = at.v - s.behind * s.ld_qkv;
+  for (int64_t h = 0; h < s.group; ++h)
+    for (int64_t first = 0; first < s.T; first += kQueryRows) {
+      const int64_t rows = std::min(kQueryRows, s.T - first), own = first + rows;
+      const int64_t keys = s.prompt + own;
+      const T* q = at.q + first * s.ld_qkv + h * s.D;
+      gemm(kNo, kYes, rows, s.prompt, s.D, q, s.ld_qkv, prompt_k, s.ld_qkv, 0, b.scores, keys);
+      gemm(kNo, kYes, rows, own, s.D, q, s.ld_qkv, at.k, s.ld_qkv, 0, b.scores + s.prompt, keys);
+      kernel.softmax(rows, keys, s.prompt + first + 1, s.window, scale, b.scores, keys, b.p,
+                     b.inverse_sum, at.lse + h * s.T + first);
+      gemm(kNo, kNo, rows, s.D, s.prompt, b.p, keys, prompt_v, s.ld_qkv, 0, b.block, s.D);
+      gemm(kNo, kNo, rows, s.D, own, b.p + s.prompt, keys, at.v, s.ld_qkv, 1, b.block, s.D);
+      kernel.store_scaled(rows, s.D, b.block, s.D, b.inverse_sum,
+                          at.out + first * s.ld_out + h * s.D, s.ld_out);
+    }
+}
+
 template <class T>
 void attention_forward(const AttentionShape& s, const AttentionView<T>& at, void* scratch) {
+  if (s.prompt > 0) return attention_behind_prompt(s, at, scratch);
   Buffers<T> b(s, scratch);
   const Kernels<T>& kernel = kernels<T>();
   const float scale = 1.0f / std::sqrt(float(s.D));
@@ -104,6 +129,7 @@ void attention_forward(const AttentionShape& s, const AttentionView<T>& at, void
 template <class T>
 void attention_backward(const AttentionShape& s, const AttentionView<T>& at,
                         const AttentionGradient<T>& g, void* scratch) {
+  SS_ASSERT(s.prompt == 0);
   Buffers<T> b(s, scratch);
   const Kernels<T>& kernel = kernels<T>();
   const float scale = 1.0f / std::sqrt(float(s.D));

@@ -18,6 +18,9 @@ struct AttentionShape {
   int64_t ld_qkv = 0;    // elements from one token's q, k, v to the next token's
   int64_t ld_out = 0;    // elements from one token's output to the next token's
   int64_t window = 0;    // a token attends to itself and window - 1 before it; 0: to all
+  // Of a document that goes on behind a prompt, which it sees; only for the forward pass.
+  int64_t prompt = 0;  // tokens of the prompt
+  int64_t behind = 0;  // from the prompt's first token to the document's, in tokens of memory
 };
 
 /// Pointers to a document's first token, at the first query head of the group and at its key/value
@@ -29,8 +32,8 @@ struct AttentionView {
   float* lse;    // (group, T)
 };
 
-/// Bytes of scratch that a call of either pass needs; for a smaller T it needs no more. The scratch
-/// must be 64-byte aligned.
+/// Bytes of scratch that a call of either pass needs; for a smaller T + prompt it needs no more. The
+/// scratch must be 64-byte aligned.
 template <class T>
 size_t attention_scratch_bytes(const AttentionShape& shape);
 

@@ -27,6 +27,11 @@ void CpuBackend<T>::for_attention(const Saved& s, Body body) {
       const int64_t position = row - sample * T_;
       AttentionShape shape = attention_;
       shape.T = documents_.begin[static_cast<size_t>(d) + 1] - row;
+      if (const int32_t prompt = documents_.prompt[static_cast<size_t>(d)]; prompt >= 0) {
+        const int32_t* begin = &documents_.begin[static_cast<size_t>(prompt)];
+        shape.prompt = begin[1] - begin[0];
+        shape.behind = row - begin[0];
+      }
       T* qkv = s.qkv + row * Q_;
       // lse: the heads of the group, each with the document's tokens, document after document.
       float* lse = s.lse + (sample * shape_.heads + head) * T_ + position * attention_.group;
@@ -35,6 +40,20 @@ void CpuBackend<T>::for_attention(const Saved& s, Body body) {
       body(shape, view, position, worker);
     }
   });
+}
+
+template <class T>
+template <class Body>
+void CpuBackend<T>::for_positions(Chunk c, Body body) const {
+  if (!documents_.prompts) return body(c.first, c.rows, c.first);
+  const std::vector<int32_t>& begin = documents_.begin;
+  auto d = static_cast<size_t>(std::ranges::upper_bound(begin, c.first) - begin.begin()) - 1;
+  for (int64_t row = c.first, end = 0; row < c.first + c.rows; row = end, ++d) {
+    end = std::min<int64_t>(begin[d + 1], c.first + c.rows);
+    const int32_t prompt = documents_.prompt[d];
+    const int64_t moved = prompt < 0 ? 0 : begin[d] - begin[static_cast<size_t>(prompt) + 1];
+    body(row, end - row, row - moved);
+  }
 }
 
 template <class T>
@@ -121,8 +140,11 @@ void CpuBackend<T>::project_qkv(const BlockParameters<const T>& p, const Factors
     kernel_.norm_pieces(c.rows, q.pieces, q.width, qk, ld, p.q_norm, eps_, product, Q_);
     kernel_.norm_pieces(c.rows, k.pieces, k.width, qk + A_, ld, p.k_norm, eps_, product + A_, Q_);
   }
-  kernel_.rope(c.rows, shape_.heads + shape_.kv_heads, D_, c.first, T_, cosine_, sine_, false,
-               product, Q_, qkv, Q_);
+  for_positions(c, [&](int64_t first, int64_t rows, int64_t position) {
+    const int64_t at = (first - c.first) * Q_;
+    kernel_.rope(rows, shape_.heads + shape_.kv_heads, D_, position, T_, cosine_, sine_, false,
+                 product + at, Q_, qkv + at, Q_);
+  });
   if (!std::is_same_v<T, float>)
     kernel_.store(c.rows, K_, product + A_ + K_, Q_, qkv + A_ + K_, Q_);
 }

@@ -156,6 +156,10 @@ class CpuBackend final : public LlamaBackend {
   /// position: of the document's first token in its sample.
   template <class Body>
   void for_attention(const Saved& s, Body body);
+  /// Calls body(first, rows, position) for the rows of a chunk, in parts whose positions follow each
+  /// other; position: of the first one, plus a multiple of T.
+  template <class Body>
+  void for_positions(Chunk c, Body body) const;
   void weight_gradients(int64_t rows, std::span<const WeightGradient> gradients, bool first,
                         bool last, float* sums);
   void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);

@@ -27,6 +27,7 @@ void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
   group_by_token({inputs, static_cast<size_t>(N_)}, V_, pinned + (token_begin_ - tokens_),
                  pinned + (token_rows_ - tokens_));
   find_documents(tokens, B_, T_, documents_);
+  SS_ASSERT(!documents_.prompts);
   const std::vector<int32_t>& begin = documents_.begin;
   std::copy(begin.begin(), begin.end(), pinned + (document_begin_ - tokens_));
   int32_t* row_document = pinned + (row_document_ - tokens_);

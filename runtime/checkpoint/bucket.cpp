@@ -133,19 +133,28 @@ Status CheckpointBucket::upload(const StoredCheckpoint& stored, const std::strin
   return {};
 }
 
-/// Removes the objects of checkpoints that `latest` does not list: old ones, and what a crash has
-/// left. Other objects below the prefix are not touched.
-Status CheckpointBucket::remove_unlisted(const std::vector<StoredCheckpoint>& listed) {
+Result<std::vector<std::string>> CheckpointBucket::unlisted(
+    const std::vector<StoredCheckpoint>& listed) {
+  std::vector<std::string> keys;
   const std::string below = key("step-");
   SS_ASSIGN(const std::vector<ObjectFacts> objects, store_->list(below));
   for (const ObjectFacts& object : objects) {
     const std::string rest = object.key.substr(below.size() - 5);  // "step-..."
     const std::string folder = rest.substr(0, rest.find('/'));
-    if (!is_bucket_folder_name(folder) ||
-        std::ranges::find(listed, folder, &StoredCheckpoint::folder) != listed.end())
-      continue;
+    if (is_bucket_folder_name(folder) &&
+        std::ranges::find(listed, folder, &StoredCheckpoint::folder) == listed.end())
+      keys.push_back(object.key);
+  }
+  return keys;
+}
+
+/// Removes the objects of checkpoints that `latest` does not list: old ones, and what a crash has
+/// left. Other objects below the prefix are not touched.
+Status CheckpointBucket::remove_unlisted(const std::vector<StoredCheckpoint>& listed) {
+  SS_ASSIGN(const std::vector<std::string> keys, unlisted(listed));
+  for (const std::string& key : keys) {
     SS_RETURN_IF_ERROR(check_leads());
-    SS_RETURN_IF_ERROR(store_->remove(object.key));
+    SS_RETURN_IF_ERROR(store_->remove(key));
   }
   return {};
 }
@@ -177,16 +186,21 @@ Status CheckpointBucket::download(const std::string& key, const std::string& pat
   return file.sync();
 }
 
+Result<std::string> CheckpointBucket::manifest_text(const StoredCheckpoint& stored) {
+  SS_ASSIGN(ObjectText text, store_->get(key(stored.folder + "/" + kManifest), kManifestBytesMax));
+  if (bucket_folder_name(stored.step, text.text) != stored.folder)
+    return Status(Code::bad_data, store_->url(key(stored.folder)) +
+                                      ": its manifest.json is not the one that it had");
+  return std::move(text.text);
+}
+
 Result<Checkpoint> CheckpointBucket::fetch(const StoredCheckpoint& stored,
                                            const std::string& folder, const ModelShape* shape) {
   FileOps& files = system_files();
   const auto get = [&]() -> Result<Checkpoint> {
-    SS_ASSIGN(const ObjectText text,
-              store_->get(key(stored.folder + "/" + kManifest), kManifestBytesMax));
+    SS_ASSIGN(const std::string text, manifest_text(stored));
     const std::string what = store_->url(key(stored.folder));
-    if (bucket_folder_name(stored.step, text.text) != stored.folder)
-      return Status(Code::bad_data, what + ": its manifest.json is not the one that it had");
-    auto manifest = parse_manifest(text.text);
+    auto manifest = parse_manifest(text);
     if (!manifest.ok()) return manifest.status().in(what);
     if (shape && manifest->info.shape != *shape)
       return Status(Code::bad_config, what +
@@ -198,7 +212,7 @@ Result<Checkpoint> CheckpointBucket::fetch(const StoredCheckpoint& stored,
     if (manifest->tokenizer) names.push_back(manifest->tokenizer->file);
     for (const std::string& name : names)
       SS_RETURN_IF_ERROR(download(key(stored.folder + "/" + name), folder + "/" + name));
-    SS_RETURN_IF_ERROR(write_text_file(files, folder + "/" + kManifest, text.text));
+    SS_RETURN_IF_ERROR(write_text_file(files, folder + "/" + kManifest, text));
     SS_RETURN_IF_ERROR(files.fsync_folder(folder));
     SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(folder));
     SS_RETURN_IF_ERROR(checkpoint.verify());

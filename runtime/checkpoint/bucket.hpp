@@ -59,6 +59,12 @@ class CheckpointBucket {
   /// warning. not_found: `latest` lists none.
   Result<Checkpoint> fetch_newest(const std::string& checkpoints, const ModelShape& shape);
 
+  /// Compares every byte of a checkpoint with its checksums, in memory of part_bytes. bad_data: the
+  /// object that is damaged; not_found: one that is missing; otherwise errors as ObjectStore.
+  Status verify(const StoredCheckpoint& stored);
+  /// The keys of all objects of checkpoints other than these.
+  Result<std::vector<std::string>> unlisted(const std::vector<StoredCheckpoint>& listed);
+
   /// "s3://BUCKET/PREFIX"
   std::string name() const { return options_.url.text(); }
 
@@ -70,6 +76,10 @@ class CheckpointBucket {
   Status remove_unlisted(const std::vector<StoredCheckpoint>& listed);
   Status abort_uploads();
   Status download(const std::string& key, const std::string& path);
+  /// bad_data: it is not the one that the folder's name tells.
+  Result<std::string> manifest_text(const StoredCheckpoint& stored);
+  Status verify_shard(const std::string& key, const ShardRecord& record,
+                      const std::vector<TensorEntry>& expected);
 
   std::shared_ptr<ObjectStore> store_;
   BucketOptions options_;

@@ -62,6 +62,10 @@ Result<std::string> import_command(const std::string& folder, const std::string&
 
 Result<VerifyText> verify_command(const std::string& run, const TrainedSamples& trained) {
   SS_ASSIGN(const VerifyReport report, verify_run(run, trained));
+  return verify_text(run, report);
+}
+
+VerifyText verify_text(const std::string& run, const VerifyReport& report) {
   VerifyText out{report.ok, ""};
   for (const std::string& line : report.lines) out.text += line + "\n";
   out.text += run + (report.ok ? ": valid\n" : ": INVALID\n");

@@ -25,6 +25,7 @@ struct VerifyText {
   bool ok = true;
   std::string text;
 };
+VerifyText verify_text(const std::string& run, const VerifyReport& report);
 Result<VerifyText> verify_command(const std::string& run, const TrainedSamples& trained = {});
 
 }  // namespace simplescale

@@ -30,13 +30,14 @@ using Clock = std::chrono::steady_clock;
 /// whole.
 class FileEncoder {
  public:
-  /// threads: how many may encode now; asked for each batch.
+  /// threads: how many may encode now; asked for each batch. written: records that `out` has.
   FileEncoder(const Tokenizer& tokenizer, Tokenizer::Cuts cuts, int32_t eos,
-              std::function<size_t()> threads, PieceWriter& out)
+              std::function<size_t()> threads, PieceWriter& out, uint64_t written)
       : tokenizer_(tokenizer),
         cutter_(cuts, [this](TextChunk chunk) { return take(std::move(chunk)); }),
         eos_(eos),
         out_(out),
+        written_(written),
         threads_(std::move(threads)),
         batch_max_(kBatch * threads_()) {}
 
@@ -46,11 +47,17 @@ class FileEncoder {
     SS_RETURN_IF_ERROR(flush());
     return end_document();
   }
+  /// What is added now is in `out` already.
+  bool skips() const { return written_ > 0; }
 
  private:
   static constexpr size_t kBatch = 16;  // chunks of usual size for a thread
 
   Status take(TextChunk chunk) {
+    if (skips()) {
+      --written_;
+      return {};
+    }
     batch_bytes_ += chunk.text.size();
     batch_.push_back(std::move(chunk));
     const bool full =
@@ -111,18 +118,21 @@ class FileEncoder {
   DocumentCutter cutter_;
   const int32_t eos_;
   PieceWriter& out_;
+  uint64_t written_;
   const std::function<size_t()> threads_;
   size_t batch_max_, batch_bytes_ = 0;
   std::vector<TextChunk> batch_;
   std::optional<TokenRecord> last_;  // is not written yet
 };
 
-/// Removes what processes that died have left of pieces. Those that live hold the lock of the piece.
-void remove_unfinished(const std::string& folder) {
+/// Removes what processes that died have left of other pieces than these. Those that live hold the
+/// lock of the piece.
+void remove_unfinished(const std::string& folder, const std::vector<std::string>& pieces) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.path().extension() != ".part") continue;
     const std::string piece = entry.path().stem().stem().string();  // HASH.tokens.RANDOM.part
+    if (std::ranges::find(pieces, folder + "/" + piece) != pieces.end()) continue;
     FileLock lock;
     const auto free = lock.try_take(folder + "/" + piece + ".lock");
     if (free.ok() && *free) fs::remove(entry.path(), ignored);
@@ -151,6 +161,7 @@ class Encoding {
   }
 
   Status run(const std::function<void(const EncodeProgress&)>& progress) {
+    if (!helps()) remove_unfinished(options_.folder, pieces_);
     {
       std::vector<std::jthread> workers;
       const size_t count = std::min(jobs_, corpus_.files());
@@ -222,7 +233,7 @@ class Encoding {
       first_error_ = 0;  // no further files
       return true;
     }
-    const Status encoded = encode(file);
+    const Status encoded = encode(file, mine);
     std::error_code ignored;
     fs::remove(lock_file, ignored);
     SS_RETURN_IF_ERROR(encoded);
@@ -253,18 +264,20 @@ class Encoding {
     return !helps() && Clock::now() > newest_ + kPatience;
   }
 
-  Status encode(size_t file) {
-    PieceWriter out(pieces_[file], options_.token_bytes);
+  /// mine: no other process makes the piece.
+  Status encode(size_t file, bool mine) {
+    PieceWriter out(pieces_[file], options_.token_bytes, options_.keep_bytes);
+    SS_ASSIGN(const uint64_t written, mine ? out.resume() : Result<uint64_t>(0));
     const auto threads = [this] {
       return std::max<size_t>(1, jobs_ / std::max<size_t>(1, active_));
     };
-    FileEncoder encoder(tokenizer_, cuts_, options_.eos, threads, out);
+    FileEncoder encoder(tokenizer_, cuts_, options_.eos, threads, out, written);
     PieceFacts facts{.made_from = made_from_[file]};
     Hasher hasher;
     uint64_t seen = 0;
     SS_ASSIGN(facts.bad_lines, corpus_.read_file(file, 0, [&](TextChunk chunk, uint64_t read) {
       read_ += read - std::exchange(seen, read);
-      text_ += chunk.text.size();
+      (encoder.skips() ? kept_bytes_ : text_) += chunk.text.size();
       facts.documents += chunk.begins_document;
       facts.text_bytes += chunk.text.size();
       hasher.update(&chunk.begins_document, 1);
@@ -273,6 +286,10 @@ class Encoding {
       return encoder.add(std::move(chunk));
     }));
     SS_RETURN_IF_ERROR(encoder.finish());
+    if (encoder.skips()) {
+      out.forget();
+      return Status(Code::bad_data, corpus_.path(file) + ": it has changed; prepare it again");
+    }
     read_ += corpus_.bytes(file) - std::min(seen, corpus_.bytes(file));
     facts.text = hasher.digest();
     return out.finish(facts);
@@ -294,7 +311,7 @@ class Encoding {
 
   EncodeProgress now() const {
     const auto all = static_cast<double>(std::max<uint64_t>(1, corpus_.bytes()));
-    return {std::min(1.0, static_cast<double>(read_) / all), text_, files_, kept_};
+    return {std::min(1.0, static_cast<double>(read_) / all), text_, files_, kept_, kept_bytes_};
   }
 
   const Corpus& corpus_;
@@ -306,7 +323,7 @@ class Encoding {
   std::vector<std::string> pieces_;
 
   std::atomic<size_t> active_ = 0, first_error_ = SIZE_MAX;
-  std::atomic<uint64_t> read_ = 0, text_ = 0, files_ = 0, kept_ = 0;
+  std::atomic<uint64_t> read_ = 0, text_ = 0, files_ = 0, kept_ = 0, kept_bytes_ = 0;
   std::mutex mutex_;  // guards what follows, and the end of the workers
   std::condition_variable ended_;
   size_t next_ = 0;                          // no worker has looked at it and those behind it
@@ -324,7 +341,6 @@ Result<std::vector<std::string>> encode_files(
     std::error_code error;
     fs::create_directories(options.folder, error);
     if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
-    remove_unfinished(options.folder);
   }
   Encoding encoding(corpus, tokenizer, options);
   SS_RETURN_IF_ERROR(encoding.run(progress));

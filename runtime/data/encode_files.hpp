@@ -26,6 +26,7 @@ struct EncodeProgress {
   uint64_t text_bytes = 0;  // encoded by this call
   uint64_t files = 0;       // encoded by this call
   uint64_t kept = 0;        // files whose pieces were there already, or came from other processes
+  uint64_t kept_bytes = 0;  // of text that was encoded before an interruption, of the other files
 };
 
 struct EncodeOptions {
@@ -34,6 +35,7 @@ struct EncodeOptions {
   int token_bytes = 2;
   int32_t eos = -1;  // is put behind each document; -1: nothing is
   int jobs = 1;
+  uint64_t keep_bytes = 16 << 20;  // of tokens; an interruption costs so many of each file
   /// If it is set, another process waits for the pieces, and this call helps it: it makes those that
   /// no process is making, and returns. Asked before each file, on any thread; false: the pieces are
   /// not needed any more.
@@ -41,8 +43,9 @@ struct EncodeOptions {
 };
 
 /// The paths of the pieces in the order of the corpus's files. A piece that is there already and was
-/// made from the same file with the same tokenizer is kept. So the pieces do not depend on jobs, nor
-/// on interruptions, nor on helpers. Waits for those that other processes are making, up to ten
+/// made from the same file with the same tokenizer is kept. A piece that was begun is continued: its
+/// file is read from the start, but only what is not in the piece is encoded. So the pieces do not
+/// depend on jobs, nor on interruptions, nor on helpers. Waits for those that other processes are making, up to ten
 /// minutes without a new one; then it makes them itself. progress: called about ten times a second.
 /// Errors are those of the first file that has one, as of Corpus::read(); then pieces of other files
 /// may be complete.

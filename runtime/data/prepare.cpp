@@ -168,6 +168,7 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, const To
     now.fraction = kEncoding * encoded.fraction;
     now.mb_per_second = static_cast<double>(encoded.text_bytes) / 1e6 / seconds.count();
     now.kept_files = encoded.kept;
+    now.kept_bytes = encoded.kept_bytes;
     progress(now);
   };
   SS_ASSIGN(const auto pieces, encode_files(corpus, tokenizer,
@@ -175,7 +176,8 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, const To
                                              .tokenizer_hash = made.tokenizer_hash,
                                              .token_bytes = token_bytes,
                                              .eos = made.appended_eos,
-                                             .jobs = jobs_of(options)},
+                                             .jobs = jobs_of(options),
+                                             .keep_bytes = options.keep_bytes},
                                             report));
   TokenSplit out(options.folder, {.token_bytes = token_bytes,
                                   .fraction = made.validation_fraction,
@@ -286,8 +288,11 @@ uint64_t signs_of_life(const std::string& folder) {
   for (const char* part : {"/train.bin.part", "/validation.bin.part"})
     if (const auto bytes = fs::file_size(folder + part, none); !none) signs += bytes;
   for (auto entry = fs::directory_iterator(pieces_folder(folder), none);
-       !none && entry != fs::directory_iterator(); entry.increment(none))
-    ++signs;
+       !none && entry != fs::directory_iterator(); entry.increment(none)) {
+    std::error_code gone;
+    const auto bytes = entry->file_size(gone);
+    signs += 1 + (gone ? 0 : bytes);
+  }
   return signs;
 }
 
@@ -305,6 +310,7 @@ uint64_t help(const PrepareOptions& options, const Corpus& corpus) {
                     .token_bytes = token_bytes_of(*tokenizer),
                     .eos = manifest->appended_eos,
                     .jobs = jobs_of(options),
+                    .keep_bytes = options.keep_bytes,
                     .wanted = [&] { return is_being_made(options.folder); }},
                    [&](const EncodeProgress& progress) { files = progress.files; });
   return files;

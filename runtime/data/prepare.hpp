@@ -6,8 +6,9 @@
 //   PREPARE-2  The output of a stage is kept if its inputs are unchanged; checking a folder that is
 //              complete costs a few stat() calls.
 //   PREPARE-3  The same text and options give the same bytes, with any number of jobs.
-//   PREPARE-4  After an interruption, files of the text that were encoded as a whole are not read
-//              again: folder/pieces holds their tokens (token_piece.hpp) until all are done.
+//   PREPARE-4  After an interruption, what was encoded is not encoded again, but for the last 16 MiB
+//              of tokens of each file: folder/pieces holds the tokens of the files (token_piece.hpp)
+//              until all are done. Files that were encoded as a whole are not read again.
 //   PREPARE-5  Processes that prepare one folder, also on several hosts, share its files. If one
 //              dies, another one takes over what it was making.
 #pragma once
@@ -36,8 +37,9 @@ struct PrepareOptions {
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
   int64_t vocab = 0;
   double validation_fraction =
-      0.01;           // share of the tokens, spread over the text, for validation; 0: none
-  int jobs = 0;       // threads that encode; 0: one for each core
+      0.01;      // share of the tokens, spread over the text, for validation; 0: none
+  int jobs = 0;  // threads that encode; 0: one for each core
+  uint64_t keep_bytes = 16 << 20;  // of tokens, as in EncodeOptions
   uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
 
@@ -47,6 +49,7 @@ struct PrepareProgress {
   // Of the stage "tokens":
   double mb_per_second = 0;  // of text, in this call
   uint64_t kept_files = 0;   // of the text, encoded before an interruption
+  uint64_t kept_bytes = 0;   // of the other files, likewise
 };
 
 /// Completes the folder and returns its manifest. One process holds the folder's lock and makes its

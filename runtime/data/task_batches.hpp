@@ -1,5 +1,6 @@
 // The sequences of a task file as samples for a model: many sequences lie in one sample, as
-// documents that do not see each other. Plain data; any thread.
+// documents that do not see each other, but for a prompt that several choices share: the model
+// computes its keys and values once. Plain data; any thread.
 //
 // B samples per micro-batch, T = block_size.
 #pragma once
@@ -17,8 +18,10 @@ namespace simplescale {
 class TaskBatches {
  public:
   /// Each sequence of `rows` begins in the newest sample if that has room for all of it, else in a
-  /// new sample. So the samples depend on rows, T and B only.
-  TaskBatches(std::vector<TaskTokens> rows, int64_t block_size, int64_t micro_batch_size);
+  /// new sample. So the samples depend on the arguments only. share_prompts: the choices of a
+  /// question see one prompt (kSeesPrompt), as far as they lie in one sample.
+  TaskBatches(std::vector<TaskTokens> rows, int64_t block_size, int64_t micro_batch_size,
+              bool share_prompts = false);
   TaskBatches(TaskBatches&&) = default;  // places_ points into rows_
 
   uint64_t batches() const { return first_.size() - 1; }
@@ -40,7 +43,11 @@ class TaskBatches {
  private:
   struct Place {
     const TaskSequence* sequence;
-    uint64_t sample, column;  // of its first token; samples count from the batch's first
+    uint64_t sample, column;  // of its first token here; samples count from the batch's first
+    uint64_t shared;          // so many of its tokens are a document of their own, the prompt
+    bool behind;              // that document is before it, with another sequence
+    uint64_t left_out() const { return behind ? shared : 0; }
+    uint64_t length() const { return sequence->ids.size() - left_out(); }
   };
   std::vector<TaskTokens> rows_;
   const uint64_t T_, B_;

@@ -9,19 +9,22 @@
 #include <random>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/sync_path.hpp"
 
 namespace simplescale {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3245434549505353;  // "SSPIECE2"
+// Another number, too, if a text is cut into other records than before: resume() counts them.
+constexpr uint64_t kMagic = 0x3345434549505353;  // "SSPIECE3"
 constexpr uint32_t kBegins = uint32_t{1} << 31, kMasked = uint32_t{1} << 30;
 struct StoredRange {
   uint32_t begin = 0, end = 0;
 };
-static_assert(std::is_trivially_copyable_v<PieceFacts> && sizeof(PieceFacts) == 72);
+static_assert(std::is_trivially_copyable_v<PieceFacts> && sizeof(PieceFacts) == 80);
 
 std::string_view bytes_of(const auto& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
@@ -31,11 +34,22 @@ Status bad(const std::string& path) {
   return Status(Code::bad_data, path + ": this piece is damaged; remove it, and prepare again");
 }
 
+/// What the writer of `part` has kept; nothing if that is damaged.
+PieceFacts kept_facts(const std::string& part) {
+  PieceFacts facts;
+  const auto file = InputFile::open(part);
+  const bool good = file.ok() && file->bytes() >= sizeof facts &&
+                    file->read(0, &facts, sizeof facts).ok() && facts.magic == kMagic &&
+                    facts.bytes <= file->bytes() - sizeof facts;
+  return good ? facts : PieceFacts{};
+}
+
 }  // namespace
 
-PieceWriter::PieceWriter(const std::string& path, int token_bytes)
+PieceWriter::PieceWriter(const std::string& path, int token_bytes, uint64_t keep_bytes)
     : path_(path),
       part_(fmt::format("{}.{:08x}.part", path, std::random_device()())),
+      keep_bytes_(keep_bytes),
       narrow_(token_bytes) {
   out_.open(part_, std::ios::binary | std::ios::trunc);
   out_ << bytes_of(PieceFacts{});
@@ -43,7 +57,54 @@ PieceWriter::PieceWriter(const std::string& path, int token_bytes)
 
 PieceWriter::~PieceWriter() {
   std::error_code ignored;
-  std::filesystem::remove(part_, ignored);
+  if (kept_ == 0) std::filesystem::remove(part_, ignored);
+}
+
+Result<uint64_t> PieceWriter::resume() {
+  namespace fs = std::filesystem;
+  const std::string name = fs::path(path_).filename().string() + ".";
+  std::vector<std::string> left;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(fs::path(path_).parent_path(), error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (path.extension() == ".part" && path.filename().string().starts_with(name) && path != part_)
+      left.push_back(path.string());
+  }
+  PieceFacts most;
+  std::string from;
+  for (const std::string& part : left)
+    if (const PieceFacts facts = kept_facts(part); facts.bytes > most.bytes)
+      most = facts, from = part;
+  if (!from.empty()) {
+    out_.close();
+    fs::rename(from, part_, error);
+    if (!error) fs::resize_file(part_, sizeof most + most.bytes, error);
+    if (error) return Status(Code::io, "cannot go on with " + from + ": " + error.message());
+    out_.open(part_, std::ios::binary | std::ios::in | std::ios::out | std::ios::ate);
+    bytes_ = kept_ = most.bytes;
+    records_ = most.records;
+  }
+  for (const std::string& part : left) fs::remove(part, error);
+  return records_;
+}
+
+Status PieceWriter::put_facts(PieceFacts facts) {
+  facts.magic = kMagic;
+  facts.bytes = bytes_;
+  facts.records = records_;
+  out_.seekp(0);
+  out_ << bytes_of(facts);
+  out_.seekp(0, std::ios::end);
+  return out_.flush() ? Status() : system_error("cannot write", part_, errno);
+}
+
+/// The facts count only bytes that no crash of the machine takes away.
+Status PieceWriter::keep() {
+  if (!out_.flush()) return system_error("cannot write", part_, errno);
+  SS_RETURN_IF_ERROR(sync_path(part_));
+  kept_ = bytes_;
+  return put_facts({});
 }
 
 Status PieceWriter::write(const TokenRecord& record) {
@@ -63,14 +124,14 @@ Status PieceWriter::write(const TokenRecord& record) {
   const std::string_view tokens = narrow_.of(record.ids);
   out_ << tokens;
   bytes_ += tokens.size();
-  return out_ ? Status() : system_error("cannot write", part_, errno);
+  ++records_;
+  if (!out_) return system_error("cannot write", part_, errno);
+  return bytes_ - kept_ >= keep_bytes_ ? keep() : Status();
 }
 
 Status PieceWriter::finish(PieceFacts facts) {
-  facts.magic = kMagic;
-  facts.bytes = bytes_;
-  out_.seekp(0);
-  out_ << bytes_of(facts);
+  SS_RETURN_IF_ERROR(keep());
+  SS_RETURN_IF_ERROR(put_facts(facts));
   out_.close();
   if (!out_) return system_error("cannot write", part_, errno);
   return publish_file(part_, path_);

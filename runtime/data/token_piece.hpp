@@ -1,9 +1,9 @@
 // The tokens of one file of a text, as a file of their own. `prepare` keeps these pieces while it
-// works, so that files can be encoded in parallel and an interruption costs only the files that were
-// being read. One thread for each writer and reader.
+// works, so that files can be encoded in parallel, and so that an interruption costs little. One
+// thread for each writer and reader.
 //
 //   PieceFacts    see below; machine's byte order, since a piece is read on the machine type that
-//                 wrote it
+//                 wrote it. Of a piece that is being written: the records that are on the disk
 //   records       u32 count of ids; its highest bit: the record begins a document; its second
 //                 highest: some tokens are masked. Then, if so, u32 count of ranges and these, u32
 //                 begin and end each; then the ids
@@ -25,9 +25,9 @@ namespace simplescale {
 struct PieceFacts {
   uint64_t magic = 0;  // filled in by the writer
   uint64_t documents = 0, text_bytes = 0, bad_lines = 0;
-  uint64_t bytes = 0;  // of the records; filled in by the writer
-  Hash128 text;        // xxh3-128 of the documents' texts
-  Hash128 made_from;   // the file, how it is read, and the tokenizer
+  uint64_t bytes = 0, records = 0;  // of all records, their count; filled in by the writer
+  Hash128 text;                     // xxh3-128 of the documents' texts
+  Hash128 made_from;                // the file, how it is read, and the tokenizer
 };
 
 /// Tokens that follow each other: of a document, or of a part of one.
@@ -40,21 +40,32 @@ struct TokenRecord {
 class PieceWriter {
  public:
   /// Writes a file beside `path` until finish(): PATH.RANDOM.part, so that two processes do not
-  /// write the same one.
-  PieceWriter(const std::string& path, int token_bytes);
+  /// write the same one. Whenever keep_bytes more have been written, they are synced, and a later
+  /// writer may go on behind them.
+  PieceWriter(const std::string& path, int token_bytes, uint64_t keep_bytes);
   PieceWriter(const PieceWriter&) = delete;
   PieceWriter& operator=(const PieceWriter&) = delete;
-  /// Removes what is not finished.
+  /// Leaves what a later writer may go on with; else removes what is not finished.
   ~PieceWriter();
+  /// Before the first write(): takes over what a writer whose process died has left of this piece.
+  /// Returns how many records are there already. For the holder of the piece's lock.
+  Result<uint64_t> resume();
+  /// What is there is of another text: the destructor removes it.
+  void forget() { kept_ = 0; }
   Status write(const TokenRecord& record);
   /// Gives the piece its final name. A piece under its final name is whole.
   Status finish(PieceFacts facts);
 
  private:
+  Status keep();
+  Status put_facts(PieceFacts facts);
+
   const std::string path_, part_;
+  const uint64_t keep_bytes_;
   NarrowTokens narrow_;
   std::ofstream out_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, records_ = 0;
+  uint64_t kept_ = 0;  // bytes
 };
 
 class PieceReader {

@@ -1,5 +1,5 @@
-// Marks that travel with tokens from the data to the model, in the two highest bits below the sign:
-// where documents begin, and which targets are not trained. Tokens without marks are plain ids. Pure
+// Marks that travel with tokens from the data to the model, in the three highest bits below the sign:
+// where documents begin, what they see, and which targets are not trained. Tokens without marks are plain ids. Pure
 // functions, any thread.
 #pragma once
 
@@ -11,8 +11,11 @@ namespace simplescale {
 inline constexpr int32_t kBeginsDocument = 1 << 30;
 /// As a target, this token does not count in the loss.
 inline constexpr int32_t kNotTrained = 1 << 29;
+/// With kBeginsDocument: this document goes on where the sample's last document without this mark
+/// ends, and sees it, but no document between them. Only for the forward pass of the CPU.
+inline constexpr int32_t kSeesPrompt = 1 << 28;
 /// The largest id that there can be.
-inline constexpr int32_t kLargestTokenId = kNotTrained - 1;
+inline constexpr int32_t kLargestTokenId = kSeesPrompt - 1;
 
 constexpr int32_t token_id(int32_t marked) {
   return marked & kLargestTokenId;

@@ -31,6 +31,9 @@ class ObjectStore(BucketCase):
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
         self.assert_no_secret(run)
+        self.assertIn("3 of run \"run\" have all their objects, and all checksums match", self.command("verify", self.url))
+        self.command("verify", "s3://bucket/runs/none", code=65)
+        self.assertIn("there is no object `latest`", self.stderr)
         # A run of another name does not take it over; a branch reads it.
         self.train("other", *self.flat, *self.upload, "--train.max_steps=8", code=78)
         self.assertIn('holds the checkpoints of another run, "run"', self.stderr)

@@ -4,6 +4,7 @@ import array
 import importlib.util
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import unittest
@@ -92,6 +93,35 @@ class Prepare(Case):
             self.assertEqual((folder / name).read_bytes(), (expected / name).read_bytes(), name)
         self.assertEqual(sorted(f.name for f in folder.iterdir()),
                          [".lock", "manifest.json", "tokenizer.model", "train.bin", "validation.bin"])
+
+    def test_a_large_file_is_continued_where_the_process_was_killed(self):
+        words = [f"{i * i * i % 9973:x}" for i in range(5000)]
+        row = lambda i: json.dumps({"text": " ".join(words[(i * 31 + k * k) % 5000] for k in range(400))}) + "\n"
+        source = self.folder / "rows.jsonl.zst"
+        subprocess.run(["zstd", "-q", "-1", "-o", source], input="".join(map(row, range(1000))).encode() * 22, check=True)
+        sample = self.folder / "sample.txt"
+        sample.write_text("\n".join(words))
+        options = [f'--data.source="{source}"', "--model.vocab=300", f'--tokenizer.train_on="{sample}"']
+        start = lambda folder: subprocess.Popen([PROGRAM, "prepare", str(self.config), f'--data.folder="{folder}"', *options],
+                                                cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+        def kept():  # bytes of the tokens that are on the disk
+            for part in folder.glob("pieces/*.part"):
+                with part.open("rb") as file:
+                    return struct.unpack("5Q", file.read(40).ljust(40, b"\0"))[4]
+
+        folder = self.folder / "killed"
+        first = start(folder)
+        self.wait_for(kept, "the first tokens that are kept")
+        first.kill()
+        first.communicate()
+        second = start(folder)
+        output = second.communicate(timeout=120)[0]
+        self.assertEqual(second.returncode, 0, output)
+        self.assertIn("MB of text were encoded before the interruption", output)
+        expected = self.prepare("alone", *options)
+        for name in ("train.bin", "validation.bin"):
+            self.assertEqual((folder / name).read_bytes(), (expected / name).read_bytes(), name)
 
 
 if __name__ == "__main__":

@@ -147,9 +147,13 @@ class Tasks(Case):
             self.assertEqual(self.digest(run), self.digest(without), (groups, trainers))
             self.assertEqual(scored(run), scores, (groups, trainers))
             self.assertEqual(in_metrics(run), in_metrics(one))
-        for step in (4, 8):
+        every = os.sched_getaffinity(0)
+        for step, cores in ((4, every), (8, every), (8, {min(every)})):
             checkpoint = one / f"checkpoints/step-{step:08}"
-            self.assertEqual(json.loads(self.command("evaluate", checkpoint, "--tasks", self.tasks, "--json")), scores[step])
+            os.sched_setaffinity(0, cores)
+            self.addCleanup(os.sched_setaffinity, 0, every)
+            self.assertEqual(json.loads(self.command("evaluate", checkpoint, "--tasks", self.tasks, "--json")), scores[step], cores)
+        os.sched_setaffinity(0, every)
         # Where they are shown.
         self.assertEqual(status(one)["tasks"], scores[8])
         self.assertIn(f"{(scores[8]['words']['acc'] + scores[8]['others']['acc']) / 2:.4f}", self.command("runs", self.folder))

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/model/engine_world.hpp"
+#include "tests/model/test_model.hpp"
 
 using namespace simplescale;
 
@@ -51,6 +52,42 @@ std::vector<TaskTokens> rows(size_t count, const ModelShape& shape) {
     else
       row.characters = {5, 3, 9}, row.answer = i % 3;
     for (int k = text ? 1 : 0; k < 3; ++k) row.sequences.push_back(sequence());
+  }
+  return all;
+}
+
+/// Questions whose choices share a prompt of up to `prompt` tokens.
+std::vector<TaskTokens> questions(size_t count, size_t prompt, int64_t vocab) {
+  std::mt19937 random(5);
+  const auto add = [&](std::vector<int32_t>& ids, size_t tokens) {
+    for (size_t i = 0; i < tokens; ++i)
+      ids.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab)));
+  };
+  std::vector<TaskTokens> all;
+  for (size_t i = 0; i < count; ++i) {
+    TaskTokens& row = all.emplace_back(TaskTokens{.task = "t", .characters = {5, 3, 9, 4}});
+    std::vector<int32_t> seen;
+    add(seen, 1 + random() % prompt);
+    for (size_t choice = 0; choice < row.characters.size(); ++choice) {
+      TaskSequence& sequence = row.sequences.emplace_back();
+      sequence = {1 + random() % 5, seen};
+      add(sequence.ids, sequence.scored);
+    }
+  }
+  return all;
+}
+
+/// The log-likelihoods of all sequences.
+std::vector<double> log_likelihoods(Engine& engine, const TaskBatches& tasks,
+                                    const EngineOptions& options) {
+  std::vector<int32_t> tokens(static_cast<size_t>(options.micro_batch_size) *
+                              static_cast<size_t>(options.shape.block_size + 1));
+  std::vector<double> all(tasks.sequences());
+  for (uint64_t batch = 0; batch < tasks.batches(); ++batch) {
+    tasks.fill(batch, tokens.data());
+    const auto losses = engine.losses(tokens.data());
+    REQUIRE(losses.ok());
+    tasks.sum(batch, *losses, all.data() + tasks.first(batch));
   }
   return all;
 }
@@ -118,5 +155,27 @@ TEST_SUITE("validation") {
     }
     CHECK(together == doctest::Approx(apart).epsilon(1e-5));
     CHECK(right_together == right);
+  }
+
+  TEST_CASE("validation: choices that share their prompt are as likely as each with its own") {
+    EngineOptions options = options_for(1, DType::f32);
+    std::vector<ModelShape> shapes = testing::with_options(options.shape);
+    shapes.push_back(options.shape);
+    shapes.back().block_size = 200;  // more than a block of query rows and a chunk
+    for (const ModelShape& shape : shapes) {
+      CAPTURE(options_text(shape));
+      options.shape = shape;
+      World world(options, 1, 1, cpu_backends());
+      world.initialize();
+      world.train(1, 3);
+      const auto prompt = static_cast<size_t>(shape.block_size) - 8;
+      const std::vector<TaskTokens> rows = questions(12, prompt, shape.vocab);
+      const TaskBatches shared(rows, shape.block_size, 2, true), apart(rows, shape.block_size, 2);
+      CHECK(shared.batches() < apart.batches());
+      Engine& engine = *world.seats.front().engine;
+      const std::vector<double> one = log_likelihoods(engine, shared, options);
+      const std::vector<double> other = log_likelihoods(engine, apart, options);
+      for (size_t i = 0; i < one.size(); ++i) CHECK(std::abs(one[i] - other[i]) < 2e-4);
+    }
   }
 }

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <functional>
 
+#include "runtime/checkpoint/verify_bucket.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 
@@ -44,6 +47,7 @@ struct Fixture {
   std::string prefix;
   TempFolder folder;
   bool leads = true;
+  size_t part_bytes = kPartBytesMin;
 
   std::string checkpoints() const { return folder / "checkpoints"; }
   CheckpointBucket bucket(int tries = 2, const std::string& run = "run") {
@@ -54,7 +58,7 @@ struct Fixture {
                                                .run_id = run,
                                                .run_name = "name",
                                                .leads = [this] { return leads; },
-                                               .part_bytes = kPartBytesMin});
+                                               .part_bytes = part_bytes});
   }
   std::vector<uint64_t> listed() {
     auto read = bucket().read();
@@ -74,6 +78,13 @@ struct Fixture {
       if (found.empty() || found.back() != name) found.push_back(name);
     }
     return found;
+  }
+  VerifyReport verified(const std::function<void(const StoredCheckpoint&)>& begins =
+                            [](const StoredCheckpoint&) {}) {
+    CheckpointBucket bucket = this->bucket();
+    const auto report = verify_bucket(bucket, begins);
+    REQUIRE_MESSAGE(report.ok(), report.status().message());
+    return *report;
   }
   /// The manifest of what a machine that lost its folder gets.
   Result<std::string> restored(const ModelShape& shape) {
@@ -234,6 +245,108 @@ TEST_SUITE("bucket") {
     const std::string manifest = "damaged/" + (*index)->checkpoints[0].folder + "/manifest.json";
     REQUIRE(store.put(manifest, store.get(manifest, 1 << 20)->text + "\n").ok());
     CHECK(fetch(0) == Code::bad_data);
+  }
+
+  TEST_CASE("verify: every object of a bucket's checkpoints is compared, each byte of it") {
+    S3Server* const s3 = shared_server();
+    if (!s3) return;
+    Fixture f{*s3, "verified", {}};
+    CheckpointInfo info;
+    info.step = 20, info.shape = tiny_shape();
+    info.tokenizer = f.folder / "tokenizer.model";
+    std::ofstream(info.tokenizer) << "the bytes of a tokenizer";
+    REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
+    REQUIRE(save(f.checkpoints(), random_state(info.shape, 2), info, 2).ok());
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 2}).ok());
+    f.part_bytes = 907;  // several pieces of a file
+    const VerifyReport good = f.verified();
+    CHECK(good.ok);
+    REQUIRE(good.lines.size() == 1);
+    CHECK(good.lines[0].find("2 of run \"name\" have all their objects") != std::string::npos);
+
+    ObjectStore store = s3->store();
+    const auto objects = store.list("verified/step-");
+    REQUIRE(objects->size() == 3 + 4);
+    REQUIRE(std::ranges::max(*objects, {}, &ObjectFacts::bytes).bytes > 2 * f.part_bytes);
+    CheckpointBucket bucket = f.bucket();
+    const auto index = bucket.read();
+    const auto finds = [&](const std::string& key) {
+      const Status status = bucket.verify((*index)->checkpoints[1]);
+      CHECK((status.code() == Code::bad_data || status.code() == Code::not_found));
+      const std::string named = key.substr(0, key.find("/manifest.json"));
+      CHECK_MESSAGE(status.message().find(named) != std::string::npos, status.message());
+    };
+    for (const ObjectFacts& object : *objects) {
+      if (!object.key.starts_with("verified/step-00000020")) continue;
+      CAPTURE(object.key);
+      const std::string whole = store.get(object.key, 16 << 20)->text;
+      const size_t format = whole.find(R"("pt")");  // in a header, which any letter leaves valid
+      for (const size_t at : {size_t{0}, size_t{9}, whole.size() / 2, whole.size() - 1,
+                              format == whole.npos ? 0 : format + 1}) {
+        CAPTURE(at);
+        std::string damaged = whole;
+        damaged[at] = static_cast<char>(damaged[at] ^ 1);
+        REQUIRE(store.put(object.key, damaged).ok());
+        finds(object.key);
+      }
+      for (const size_t bytes : {size_t{0}, size_t{7}, whole.size() - 1}) {
+        CAPTURE(bytes);
+        REQUIRE(store.put(object.key, whole.substr(0, bytes)).ok());
+        finds(object.key);
+      }
+      REQUIRE(store.put(object.key, whole + "x").ok());
+      finds(object.key);
+      REQUIRE(store.remove(object.key).ok());
+      finds(object.key);
+      const VerifyReport report = f.verified();
+      CHECK_FALSE(report.ok);
+      REQUIRE(report.lines.size() == 2);
+      CHECK_MESSAGE(report.lines[1].find("checkpoints: 1 of run") == 0, report.lines[1]);
+      REQUIRE(store.put(object.key, whole).ok());
+    }
+    CHECK(f.verified().ok);
+  }
+
+  TEST_CASE("verify: a bucket's checkpoint that the run removes meanwhile is no problem") {
+    S3Server* const s3 = shared_server();
+    if (!s3) return;
+    Fixture f{*s3, "meanwhile", {}};
+    for (const uint64_t step : {10, 20})
+      REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step)).ok());
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 2}).ok());
+    REQUIRE(s3->store().put("meanwhile/step-00000005-0123456789abcdef/manifest.json", "old").ok());
+    const VerifyReport report = f.verified([&](const StoredCheckpoint& stored) {
+      if (stored.step != 10) return;
+      CHECK(f.bucket().update(f.checkpoints(), {.keep = 1}).ok());
+      CHECK(s3->store().put("meanwhile/step-00000005-0123456789abcdef/manifest.json", "").ok());
+    });
+    CHECK(report.ok);
+    REQUIRE(report.lines.size() == 3);
+    CHECK(report.lines[0].find("step-00000010-") != std::string::npos);
+    CHECK(report.lines[0].find("was removed meanwhile") != std::string::npos);
+    CHECK(report.lines[1].find("1 of run \"name\"") != std::string::npos);
+    CHECK(report.lines[2].find("1 objects of checkpoints that `latest` does not list") == 0);
+  }
+
+  TEST_CASE("verify: a bucket that cannot be read is an error, not damage") {
+    S3Server* const s3 = shared_server();
+    if (!s3) return;
+    Fixture f{*s3, "unread", {}};
+    const auto status = [&] {
+      CheckpointBucket bucket = f.bucket(1);
+      return verify_bucket(bucket, [](const StoredCheckpoint&) {}).status();
+    };
+    CHECK(status().code() == Code::not_found);
+    REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 1}).ok());
+    for (const char* match : {"latest", "manifest.json", "GET .*shard", "prefix=unread"}) {
+      CAPTURE(match);
+      s3->set_faults(json::array({{{"match", match}, {"kind", "refuse"}}}));
+      CHECK(status().code() == Code::io);
+      s3->clear_faults();
+    }
+    REQUIRE(s3->store().put("unread/latest", "{").ok());
+    CHECK(status().code() == Code::bad_data);
   }
 
   TEST_CASE("CHECKPOINT-5: under random faults of the server it ends with the newest") {

@@ -133,6 +133,15 @@ TEST_SUITE("prepare") {
     {
       FileLock lock;
       REQUIRE(*lock.try_take(f.options.folder + "/.lock"));
+      const auto corpus = Corpus::open(f.options.source);
+      const auto tokenizer = Tokenizer::load(f.options.tokenizer_path);
+      const std::string unwanted = f.folder.path + "/unwanted";  // nobody waits for these
+      fs::create_directory(unwanted);
+      uint64_t files = kFiles;
+      CHECK(encode_files(*corpus, *tokenizer, {.folder = unwanted, .wanted = [] { return false; }},
+                         [&](const EncodeProgress& now) { files = now.files; })
+                .ok());
+      CHECK(files == 0);
       CHECK(help_prepare(f.options) == kFiles);
       CHECK(help_prepare(f.options) == 0);
       CHECK(f.pieces() == kFiles);
@@ -185,9 +194,14 @@ TEST_SUITE("prepare") {
     const std::string part = f.options.folder + "/pieces/" + std::string(32, '0') + ".tokens";
     std::ofstream(part + ".00000001.part") << "half";
     std::ofstream(part + ".00000002.part") << "half";
+    const std::string made = f.options.folder + "/pieces/" + std::string(32, '1') + ".tokens";
+    const pid_t maker = hold(made + ".lock");
+    std::ofstream(made + ".00000003.part") << "half";
     f.folder.write("text/0.txt", "\xff\n");  // it ends before the pieces are removed
     CHECK(prepare(f.options).status().code() == Code::bad_data);
-    CHECK(f.pieces(".part") == 0);
+    CHECK(f.pieces(".part") == 1);  // its process lives
+    CHECK(fs::exists(made + ".00000003.part"));
+    end(maker);
   }
 
   TEST_CASE("prepare: PREPARE-5, processes that start together make one folder") {

@@ -62,6 +62,66 @@ TEST_SUITE("tasks") {
     CHECK(sums == std::vector<double>{-3, -2, -4});
   }
 
+  TEST_CASE("task batches: choices in one sample share their prompt, but for its last token") {
+    TaskTokens row{.task = "t", .characters = {1, 1, 1, 1}};
+    for (const std::vector<int32_t>& choice :
+         std::vector<std::vector<int32_t>>{{20}, {21, 22}, {23}, {24, 25, 26}}) {
+      TaskSequence& sequence = row.sequences.emplace_back();
+      sequence = {choice.size(), {10, 11, 12}};
+      sequence.ids.insert(sequence.ids.end(), choice.begin(), choice.end());
+    }
+    const TaskBatches tasks({row}, T, B, true);
+    CHECK(tasks.batches() == 1);
+    constexpr int32_t kBehind = kDocument | kSeesPrompt;
+    const std::vector<int32_t> expected = {10 | kDocument,
+                                           11 | kNotTrained,
+                                           12 | kBehind,
+                                           20,
+                                           12 | kBehind,
+                                           21,
+                                           22,
+                                           12 | kBehind,
+                                           23,
+                                           kDocument,  // and one left over
+                                           10 | kDocument,
+                                           11 | kNotTrained,
+                                           12 | kBehind,
+                                           24,
+                                           25,
+                                           26,
+                                           kDocument,
+                                           kNotTrained,
+                                           kNotTrained,
+                                           kNotTrained};
+    std::vector<int32_t> tokens(B * (T + 1));
+    tasks.fill(0, tokens.data());
+    CHECK(tokens == expected);
+    std::vector<float> losses(B * T, 100);
+    losses[2] = 1, losses[4] = 2, losses[5] = 0.5, losses[7] = 3;
+    losses[T + 2] = 4, losses[T + 3] = 5, losses[T + 4] = 6;
+    std::vector<double> sums(4);
+    tasks.sum(0, losses, sums.data());
+    CHECK(sums == std::vector<double>{-1, -2.5, -3, -15});
+    // A prompt of one token has nothing to share, nor have prompts that differ, nor texts.
+    const auto kept = [&](const TaskTokens& other) {
+      std::vector<int32_t> one(tokens.size()), two(tokens.size());
+      TaskBatches({other}, T, B, true).fill(0, one.data());
+      TaskBatches({other}, T, B, false).fill(0, two.data());
+      CHECK(one == two);
+    };
+    row.sequences = {{1, {10, 20}}, {2, {10, 21, 22}}};
+    kept(row);
+    row.sequences = {{1, {9, 10, 11, 20}}, {1, {9, 12, 11, 20}}};
+    kept(row);
+    row.sequences = {{1, {10, 11, 20}}, {1, {9, 10, 11, 20}}};
+    kept(row);
+    row.sequences = {{1, {10, 11, 20}}, {1, {10, 11, 12, 20}}};
+    kept(row);
+    TaskTokens pieces = text("t", 10, 4, 1);
+    pieces.sequences.push_back(pieces.sequences[0]);
+    kept(pieces);
+  }
+
   TEST_CASE("task batches: every sequence is scored once, with its own tokens, in any layout") {
     std::mt19937 random(1);
     std::vector<TaskTokens> rows;
