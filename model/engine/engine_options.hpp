@@ -40,6 +40,7 @@ struct EngineOptions {
   double ema_decay = 0;                // 0: the state has no average of the parameters
   std::vector<ParameterGroup> groups;  // checked by check_groups()
   float z_loss = 0;                    // the backend's
+  bool fp8 = false;                    // the backend's
   uint64_t seed = 1;                   // of the initial values and of the rounding of moments
   int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
   // Device memory: every so many steps the state is copied to host memory; 0: only on demand.

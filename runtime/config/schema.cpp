@@ -134,6 +134,7 @@ const Key table[] = {
   {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, run, "Samples that a trainer computes at once."},
   {"train", "global_batch_size", REF(train.global_batch_size), {0, 1e9}, run, "Samples per step; must be a multiple of micro_batch_size x trainers. 0: that product, without gradient accumulation."},
   {"train", "precision", ENUM(train.precision, precision_names), any, run, "Precision of matrix products, activations and gathered parameters. Master parameters and gradient sums are always fp32; for the moments see moments_precision."},
+  {"train", "fp8", REF(train.fp8), any, run, "Round both factors of the blocks' matrix products to fp8, with a scale for each block of values: weights and activations to e4m3, gradients to e5m2 (docs/models.md#products-in-fp8). CPU trainers emulate this, to show what it does to a loss; there is no such path for GPUs, so it needs cluster.device = \"cpu\"."},
   {"train", "learning_rate", REF(train.learning_rate), {0, 1}, recipe, "Peak learning rate, reached after the warm-up; schedule then decays it to min_learning_rate."},
   {"train", "min_learning_rate", REF(train.min_learning_rate), {-1, 1}, recipe, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
   {"train", "schedule", ENUM(train.schedule, schedule_names), any, recipe, "How the learning rate falls after the warm-up. wsd: constant, then linear in the last tenth of the run. polynomial: by decay_power. constant: not at all."},
