@@ -155,7 +155,7 @@ const Key table[] = {
   {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", ENUM(train.activation_checkpointing, recompute_names), any, no, "What the backward pass computes again, to need less memory. true: each block from its input, about a third more compute. mlp: the first product of each block's MLP, about a sixth more compute. The bits are the same."},
-  {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
+  {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout and after every recovery. false: on GPUs, NCCL's own sums and the fastest attention, whose bits depend on the layout and may differ when a step is made again. CPU trainers give the same bits anyway."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
   {"train", "tasks", REF(train.tasks), any, no, "File of questions and texts that the model is scored by, at the start and at the end of the run (docs/operations.md#questions-for-a-model). Empty: none.", true},

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -27,7 +28,7 @@ struct Gpus {
 };
 
 /// Two trainers' planes on one host.
-Planes planes(DeviceTransport first, DeviceTransport second) {
+Planes planes(DeviceTransport first, DeviceTransport second, bool native_sums = false) {
   static int count = 0;
   Planes made;
   for (int i = 0; i < 2; ++i) {
@@ -38,7 +39,8 @@ Planes planes(DeviceTransport first, DeviceTransport second) {
     INFO(host.status().message());
     REQUIRE(host.ok());
     auto plane = library.make_device_plane(
-        host.take(), {.device_index = i, .transport = i == 0 ? first : second});
+        host.take(),
+        {.device_index = i, .transport = i == 0 ? first : second, .native_sums = native_sums});
     REQUIRE(plane.ok());
     made[static_cast<size_t>(i)] = plane.take();
   }
@@ -63,8 +65,8 @@ Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
   return joined;
 }
 
-/// The sum of ranks 0 and 1, which contribute 1 and 2.
-void check_sum(Joined& joined) {
+/// The sum of ranks 0 and 1, which contribute 1 and 2. native: it is NCCL's own.
+void check_sum(Joined& joined, bool native = false) {
   std::vector<std::jthread> threads;
   for (size_t rank = 0; rank < 2; ++rank) {
     INFO(joined[rank].status().message());
@@ -78,8 +80,12 @@ void check_sum(Joined& joined) {
       if (!memory.ok()) return;
       auto* values = static_cast<float*>(*memory);
       std::fill_n(values, 64, static_cast<float>(rank + 1));
+      std::vector<std::string> calls;
+      fake_gpu::record(&calls);
       CHECK(each.all_reduce(values, 64, DType::f32)->wait().ok());
+      fake_gpu::record(nullptr);
       CHECK(values[63] == 3);
+      CHECK(std::ranges::count(calls, "nccl: all_reduce 256 bytes") == (native ? 1 : 0));
     });
 }
 
@@ -128,6 +134,9 @@ TEST_SUITE("device plane") {
       Joined joined = join(both, 1);
       check_sum(joined);
     }
+    Planes native = planes(DeviceTransport::nccl, DeviceTransport::nccl, true);
+    Joined with_native_sums = join(native, 1);
+    check_sum(with_native_sums, true);
     Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
     Joined joined = join(mixed, 1, true);
     check_sum(joined);

@@ -164,6 +164,20 @@ size_t size_of(ncclDataType_t type) {
   return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : 4;
 }
 
+/// sum += next, of fp32 or bf16.
+void add(std::vector<char>& sum, const std::vector<char>& next, ncclDataType_t type) {
+  auto* wide = reinterpret_cast<float*>(sum.data());
+  auto* narrow = reinterpret_cast<uint16_t*>(sum.data());
+  const auto* wide_next = reinterpret_cast<const float*>(next.data());
+  const auto* narrow_next = reinterpret_cast<const uint16_t*>(next.data());
+  for (size_t i = 0; i < sum.size() / size_of(type); ++i)
+    if (type == ncclFloat32)
+      wide[i] += wide_next[i];
+    else
+      narrow[i] = simplescale::f32_to_bf16(simplescale::bf16_to_f32(narrow[i]) +
+                                           simplescale::bf16_to_f32(narrow_next[i]));
+}
+
 }  // namespace
 
 struct ncclComm {
@@ -526,6 +540,61 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
       if (state->rank != root) return state->receive(root, true, to);
       for (int r = 0; r < state->size; ++r)
         if (r != root) state->send(r, true, from, count * size_of(type));
+    });
+  });
+}
+/// Adds in the order of a ring, from the rank after the one that gets the part, and rounds each sum
+/// to the type.
+ncclResult_t ncclReduceScatter(const void* full, void* part, size_t count, ncclDataType_t type,
+                               ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if (operation != ncclSum) return ncclInvalidArgument;
+  note("nccl: reduce_scatter of " + std::to_string(count * size_of(type)) + " bytes each");
+  return begin(comm->state, [=, state = comm->state] {
+    run_on(stream, [=] {
+      const size_t bytes = count * size_of(type);
+      const auto part_of = [&](int r) {
+        return static_cast<const char*>(full) + static_cast<size_t>(r) * bytes;
+      };
+      for (int r = 0; r < state->size; ++r)
+        if (r != state->rank) state->send(r, true, part_of(r), bytes);
+      std::vector<char> sum(bytes), next(bytes);
+      for (int i = 1; i <= state->size; ++i) {
+        const int from = (state->rank + i) % state->size;
+        if (from == state->rank)
+          std::memcpy(next.data(), part_of(from), bytes);
+        else
+          state->receive(from, true, next.data());
+        if (i == 1)
+          sum = next;
+        else
+          add(sum, next, type);
+      }
+      std::memcpy(part, sum.data(), bytes);
+    });
+  });
+}
+/// All ranks add in the order of ranks.
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if (operation != ncclSum) return ncclInvalidArgument;
+  note("nccl: all_reduce " + std::to_string(count * size_of(type)) + " bytes");
+  return begin(comm->state, [=, state = comm->state] {
+    run_on(stream, [=] {
+      const size_t bytes = count * size_of(type);
+      for (int r = 0; r < state->size; ++r)
+        if (r != state->rank) state->send(r, true, from, bytes);
+      std::vector<char> sum(bytes), next(bytes);
+      for (int r = 0; r < state->size; ++r) {
+        if (r == state->rank)
+          std::memcpy(next.data(), from, bytes);
+        else
+          state->receive(r, true, next.data());
+        if (r == 0)
+          sum = next;
+        else
+          add(sum, next, type);
+      }
+      std::memcpy(to, sum.data(), bytes);
     });
   });
 }

@@ -251,16 +251,32 @@ WorkPtr NcclCommunicator::broadcast(void* data, size_t count, DType dtype, int r
 }
 
 WorkPtr NcclCommunicator::reduce_scatter(const void* full, void* shard, size_t count, DType dtype) {
+  if (spec_.native_sums)
+    return start("reduce_scatter", [&] {
+      return call("reduce_scatter", [&](ncclComm_t comm) {
+        return ncclReduceScatter(full, shard, count, type_of(dtype), ncclSum, comm,
+                                 stream_->handle());
+      });
+    });
   return start(collective::plan_reduce_scatter(rank(), size(), full, shard, count, dtype));
 }
 
 WorkPtr NcclCommunicator::all_reduce(void* data, size_t count, DType dtype) {
+  if (spec_.native_sums)
+    return start("all_reduce", [&] {
+      return call("all_reduce", [&](ncclComm_t comm) {
+        return ncclAllReduce(data, data, count, type_of(dtype), ncclSum, comm, stream_->handle());
+      });
+    });
   return start(collective::plan_all_reduce(rank(), size(), data, count, dtype));
 }
 
 WorkPtr NcclCommunicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                                 std::span<const TreeNode> leaf_of_rank,
                                                 PartialSum& slice) {
+  if (spec_.native_sums)
+    return start("reduce_scatter_leaves",
+                 [&] { return native_leaves(full, count, dtype, leaf_of_rank.front(), slice); });
   return start(collective::plan_reduce_scatter_leaves(rank(), size(), full, count, dtype,
                                                       leaf_of_rank, slice));
 }
@@ -274,6 +290,8 @@ WorkPtr NcclCommunicator::all_reduce_partials(const PartialSum& mine,
       return SS_CUDA_STATUS(
           cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle()));
     });
+  if (spec_.native_sums)
+    return start("all_reduce_partials", [&] { return native_total(mine, total); });
   return start(collective::plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
 }
 
@@ -366,6 +384,48 @@ Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) 
   }
   return SS_CUDA_STATUS(
       run_tree_program(stream_->handle(), *program, static_cast<int64_t>(s.count)));
+}
+
+/// The slice becomes, or remains, one node: the sum of all leaves so far. `first` stands for it.
+Status NcclCommunicator::native_leaves(const void* full, size_t count, DType dtype, TreeNode first,
+                                       PartialSum& slice) {
+  const void* leaves = full;
+  if (size() > 1) {
+    SS_ASSIGN(std::byte * received, scratch(count * bytes_of(dtype)));
+    SS_RETURN_IF_ERROR(call("reduce_scatter_leaves", [&](ncclComm_t comm) {
+      return ncclReduceScatter(full, received, count, type_of(dtype), ncclSum, comm,
+                               stream_->handle());
+    }));
+    leaves = received;
+  }
+  std::vector<TreeSource> sources;
+  if (!slice.nodes().empty()) sources.push_back({{0, 0}, slice.data(0), DType::f32});
+  sources.push_back({{0, 1}, leaves, dtype});
+  if (slice.nodes().empty()) slice.added({&first, 1});
+  return total_of(sources, slice.buffer(0), count);
+}
+
+/// A rank without leaves adds zeros.
+Status NcclCommunicator::native_total(const PartialSum& mine, float* total) {
+  const float* from = mine.nodes().size() == 1 && size() > 1 ? mine.data(0) : total;
+  if (mine.nodes().empty()) {
+    SS_RETURN_IF_ERROR(
+        SS_CUDA_STATUS(cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle())));
+  } else if (from == total) {
+    std::vector<TreeSource> sources;
+    for (size_t i = 0; i < mine.nodes().size(); ++i)
+      sources.push_back({mine.nodes()[i], mine.data(i), DType::f32});
+    SS_RETURN_IF_ERROR(total_of(sources, total, mine.count()));
+  }
+  if (size() == 1) return {};
+  return call("all_reduce_partials", [&](ncclComm_t comm) {
+    return ncclAllReduce(from, total, mine.count(), ncclFloat32, ncclSum, comm, stream_->handle());
+  });
+}
+
+Status NcclCommunicator::total_of(std::span<const TreeSource> sources, float* total, size_t count) {
+  SS_ASSIGN(const TreeProgram program, tree_total_program(sources, total, DType::f32));
+  return SS_CUDA_STATUS(run_tree_program(stream_->handle(), program, static_cast<int64_t>(count)));
 }
 
 Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {

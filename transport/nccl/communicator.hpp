@@ -4,7 +4,9 @@
 // Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: ranks
 // exchange slices by grouped sends and receives, then a kernel (tree_sum.cu) adds them in leaf
 // order. That transfers as many bytes as a ring. transport/collective/plan.hpp says which bytes go
-// where, as on CPUs.
+// where, as on CPUs. With Spec::native_sums NCCL's own reductions are used instead: they take fewer
+// messages, but the bits depend on the layout and on NCCL's choice of an algorithm. The sums of
+// micro-batches are in fp32 also then.
 //
 // Operations run on one stream in the order of their start, each after the work that the followed
 // stream had been given by then. The compute thread starts and waits; any thread may call abort().
@@ -38,6 +40,7 @@ class NcclCommunicator final : public DeviceCollective {
     uint64_t generation;
     int timeout_ms;
     int abort_timeout_ms = 10'000;  ///< the destructor waits so long for ncclCommAbort
+    bool native_sums = false;  ///< by ncclReduceScatter and ncclAllReduce; a slice has one node
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
   NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
@@ -71,6 +74,10 @@ class NcclCommunicator final : public DeviceCollective {
   Status run(const collective::Plan& plan);
   Status exchange(const collective::Plan& plan, bool after_sum, std::byte* received);
   Status sum(const collective::Plan& plan, std::byte* received);
+  Status native_leaves(const void* full, size_t count, DType dtype, TreeNode first,
+                       PartialSum& slice);
+  Status native_total(const PartialSum& mine, float* total);
+  Status total_of(std::span<const TreeSource> sources, float* total, size_t count);
   Status wait(const char* name, uint64_t number, const Event& event);
 
   Status call(const char* what, Clock::time_point limit,

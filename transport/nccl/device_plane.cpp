@@ -63,8 +63,10 @@ Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& sp
     return std::unique_ptr<Collective>(std::make_unique<StagedCommunicator>(
         std::move(host), std::move(stream), mirrors_, spec.timeout_ms));
   auto communicator = std::make_unique<NcclCommunicator>(
-      NcclCommunicator::Spec{spec.name + "@" + std::to_string(spec.generation), spec.generation,
-                             spec.timeout_ms},
+      NcclCommunicator::Spec{.name = spec.name + "@" + std::to_string(spec.generation),
+                             .generation = spec.generation,
+                             .timeout_ms = spec.timeout_ms,
+                             .native_sums = options_.native_sums},
       std::move(host), std::move(stream), [this](NcclCommunicator* gone) {
         std::lock_guard guard(lock_);
         std::erase(communicators_, gone);
