@@ -48,7 +48,8 @@ Planes planes(DeviceTransport first, DeviceTransport second, bool native_sums = 
 }
 
 /// Both ranks join.
-Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
+Joined join(Planes& planes, uint64_t generation, bool host_memory = false,
+            bool separate_gathers = false, int timeout_ms = 60'000) {
   Joined joined{Status(Code::internal, ""), Status(Code::internal, "")};
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 2; ++rank)
@@ -58,8 +59,9 @@ Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
                                      .name = "shard",
                                      .rank = rank,
                                      .members = {planes[0]->address(), planes[1]->address()},
-                                     .timeout_ms = 60'000,
-                                     .host_memory = host_memory});
+                                     .timeout_ms = timeout_ms,
+                                     .host_memory = host_memory,
+                                     .separate_gathers = separate_gathers});
     });
   threads.clear();
   return joined;
@@ -140,6 +142,52 @@ TEST_SUITE("device plane") {
     Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
     Joined joined = join(mixed, 1, true);
     check_sum(joined);
+  }
+
+  TEST_CASE(
+      "device plane: a separate gather does not wait for a sum that another rank has not begun") {
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl, true);
+    Joined joined = join(both, 1, false, true);
+    for (const auto& each : joined) REQUIRE(each.ok());
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        Collective& each = **joined[rank];
+        const auto memory = each.allocate(3 * sizeof(float));
+        CHECK(memory.ok());
+        if (!memory.ok()) return;
+        auto* values = static_cast<float*>(*memory);
+        values[rank] = values[2] = static_cast<float>(rank + 1);
+        WorkPtr sum;
+        if (rank == 0) sum = each.all_reduce(values + 2, 1, DType::f32);
+        CHECK(each.all_gather(values + rank, values, 1, DType::f32)->wait().ok());
+        if (rank == 1) sum = each.all_reduce(values + 2, 1, DType::f32);
+        CHECK(sum->wait().ok());
+        CHECK(values[0] == 1);
+        CHECK(values[1] == 2);
+        CHECK(values[2] == 3);
+      });
+  }
+
+  TEST_CASE("device plane: a gather that fails ends the sums, and an abort ends both") {
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    Joined joined = join(both, 1, false, true, 500);
+    for (const auto& each : joined) REQUIRE(each.ok());
+    Collective& first = **joined[0];
+    const auto memory = first.allocate(2 * sizeof(float));
+    REQUIRE(memory.ok());
+    auto* values = static_cast<float*>(*memory);
+    const Status missing = first.all_gather(values, values, 1, DType::f32)->wait();
+    CHECK(missing.code() == Code::deadline);
+    CHECK(missing.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    const Status after = first.all_reduce(values, 1, DType::f32)->wait();
+    CHECK(after.code() == Code::aborted);
+    CHECK(after.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    both[1]->abort(1, "a test");
+    Collective& second = **joined[1];
+    for (const Status& status : {second.all_reduce(values, 1, DType::f32)->wait(),
+                                 second.broadcast(values, 1, DType::f32, 1)->wait()})
+      CHECK(status.message().find("a test") != std::string::npos);
   }
 
   TEST_CASE("device plane: ranks of different transports are refused") {

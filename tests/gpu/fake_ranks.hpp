@@ -1,4 +1,4 @@
-// The communicators of trainers on fake GPUs: a thread for each trainer, NCCL over fake_gpu.cpp.
+// The communicators of trainers on fake GPUs: a thread for each trainer, NCCL over fake_nccl.cpp.
 #pragma once
 
 #include <doctest/doctest.h>

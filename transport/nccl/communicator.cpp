@@ -83,7 +83,7 @@ class NcclCommunicator::Handle final : public Work {
   Status status_;
 };
 
-NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
+NcclCommunicator::NcclCommunicator(Spec spec, std::shared_ptr<Collective> host,
                                    std::unique_ptr<Stream> stream,
                                    std::function<void(NcclCommunicator*)> forget)
     : DeviceCollective(std::move(host), std::move(stream)),

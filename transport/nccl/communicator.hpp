@@ -43,7 +43,7 @@ class NcclCommunicator final : public DeviceCollective {
     bool native_sums = false;  ///< by ncclReduceScatter and ncclAllReduce; a slice has one node
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
-  NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
+  NcclCommunicator(Spec spec, std::shared_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
   /// Ends the process with code 75 if ncclCommAbort hangs: nothing else frees what NCCL then holds,
   /// and the node replaces a trainer that ends.
