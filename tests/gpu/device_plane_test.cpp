@@ -169,6 +169,30 @@ TEST_SUITE("device plane") {
       });
   }
 
+  TEST_CASE("device plane: with native sums NCCL knows all buffers, and trains without, too") {
+    Planes native = planes(DeviceTransport::nccl, DeviceTransport::nccl, true),
+           ordered = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    REQUIRE(fake_gpu::registered_buffers() == 0);
+    {
+      Joined joined = join(native, 1, false, true);
+      const size_t connected = fake_gpu::registered_buffers();
+      CHECK(connected >= 4);  // those of connecting: two communicators of two ranks
+      check_sum(joined, true);
+      CHECK(fake_gpu::registered_buffers() == connected + 4);
+    }
+    CHECK(fake_gpu::registered_buffers() == 0);
+    fake_gpu::refuse_buffers(true);
+    {
+      Joined joined = join(native, 2, false, true);
+      check_sum(joined, true);
+      CHECK(fake_gpu::registered_buffers() == 0);
+    }
+    fake_gpu::refuse_buffers(false);
+    Joined joined = join(ordered, 1);
+    check_sum(joined);
+    CHECK(fake_gpu::registered_buffers() == 0);
+  }
+
   TEST_CASE("device plane: a gather that fails ends the sums, and an abort ends both") {
     Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
     Joined joined = join(both, 1, false, true, 500);

@@ -25,7 +25,8 @@ namespace {
 
 constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
-std::atomic<bool> aborts_hang = false;
+std::atomic<bool> aborts_hang = false, buffers_refused = false;
+std::atomic<size_t> buffers = 0;
 
 /// Shared by the ranks of one ncclUniqueId: bytes in flight.
 struct Network {
@@ -104,6 +105,12 @@ void lose_peer_of(int rank) {
 }
 void hang_aborts() {
   aborts_hang = true;
+}
+size_t registered_buffers() {
+  return buffers;
+}
+void refuse_buffers(bool wanted) {
+  buffers_refused = wanted;
 }
 int calls_too_early() {
   return early_calls;
@@ -275,6 +282,18 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
       std::memcpy(to, sum.data(), bytes);
     });
   });
+}
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void*, size_t, void** handle) {
+  if (buffers_refused || comm->state->polls > 0) return ncclInvalidUsage;
+  ++buffers;
+  *handle = new int;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  if (comm->state->polls > 0) return ncclInvalidUsage;
+  --buffers;
+  delete static_cast<int*>(handle);
+  return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return begin(comm->state, nullptr);

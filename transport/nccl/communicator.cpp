@@ -1,5 +1,6 @@
 #include "transport/nccl/communicator.hpp"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +52,21 @@ ncclResult_t in_group(Body body) {
   const ncclResult_t inside = body();
   const ncclResult_t ended = ncclGroupEnd();
   return inside == ncclSuccess || inside == ncclInProgress ? ended : inside;
+}
+
+/// Functions that the loaded NCCL may lack if it is older than the one of the build; then null. Not
+/// weak references, which mold makes strong.
+struct Registering {
+  decltype(ncclCommRegister)* add = find<decltype(ncclCommRegister)>("ncclCommRegister");
+  decltype(ncclCommDeregister)* remove = find<decltype(ncclCommDeregister)>("ncclCommDeregister");
+  template <class F>
+  static F* find(const char* name) {
+    return reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name));
+  }
+};
+const Registering& registering() {
+  static const Registering found;
+  return found;
 }
 
 bool is_error(ncclResult_t result) {
@@ -114,6 +130,10 @@ void NcclCommunicator::close() {
   if (is_dead_) return;
   const auto limit = Clock::now() + kCloseTimeout;
   Status closed = stream_->finish(limit);
+  for (void* registration : std::exchange(registrations_, {}))
+    if (closed.ok())
+      closed = call("deregister", limit,
+                    [&](ncclComm_t comm) { return registering().remove(comm, registration); });
   if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
   if (!closed.ok()) {
     (void)fail(Status(Code::aborted, spec_.name + " has been destroyed"));
@@ -203,13 +223,25 @@ Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
-/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, and is faster only for
-/// registered buffers.
+/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, which is hundreds of
+/// megabytes.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
   Result<void*> data = stream_->allocate(bytes, limit());
   if (!data.ok()) return data.status().in(spec_.name);
   blocks_.push_back(*data);
+  register_buffer(*data, bytes);
   return data;
+}
+
+void NcclCommunicator::register_buffer(void* data, size_t bytes) {
+  if (!spec_.native_sums || size() == 1 || bytes == 0) return;
+  if (!registering().add || !registering().remove) return;
+  void* registration = nullptr;
+  const Status registered = call("register", [&](ncclComm_t comm) {
+    return registering().add(comm, data, bytes, &registration);
+  });
+  // Operations work without it. Null: NCCL_LOCAL_REGISTER = 0.
+  if (registered.ok() && registration) registrations_.push_back(registration);
 }
 
 /// Device memory for one operation. If it has to grow, the old block stays allocated: operations on

@@ -55,6 +55,10 @@ class NcclCommunicator final : public DeviceCollective {
   Status connect();
 
   Result<void*> allocate(size_t bytes) override;
+  /// With Spec::native_sums, tells NCCL of a buffer that operations will use, as allocate() does of
+  /// its own, so that NCCL need not copy it piece by piece. Does nothing if the loaded NCCL cannot
+  /// (before 2.19) or will not. The buffer must outlive the communicator.
+  void register_buffer(void* data, size_t bytes);
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
@@ -100,7 +104,8 @@ class NcclCommunicator final : public DeviceCollective {
 
   const Spec spec_;
   std::function<void(NcclCommunicator*)> forget_;
-  std::vector<void*> blocks_;     // device memory of allocate()
+  std::vector<void*> blocks_;  // device memory of allocate()
+  std::vector<void*> registrations_;
   std::byte* scratch_ = nullptr;  // one of blocks_; operations use it in turn
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;

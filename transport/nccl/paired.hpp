@@ -20,7 +20,11 @@ class PairedCommunicator final : public Collective {
 
   int rank() const override { return sums_->rank(); }
   int size() const override { return sums_->size(); }
-  Result<void*> allocate(size_t bytes) override { return sums_->allocate(bytes); }
+  Result<void*> allocate(size_t bytes) override {
+    Result<void*> data = sums_->allocate(bytes);
+    if (data.ok()) gathers_->register_buffer(*data, bytes);
+    return data;
+  }
   WorkPtr barrier() override { return sums_->barrier(); }
   WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
     return sums_->all_gather_bytes(mine, all, bytes);
