@@ -40,6 +40,9 @@ struct BackendOptions {
   bool deterministic = true;
   float z_loss = 0;   // coefficient; see Backend::head()
   bool muon = false;  // orthogonalize() will be called
+  // CPU: the factors of the blocks' products are rounded to fp8 (model/cpu/fp8.hpp); sums, the
+  // products of attention and of the head are not.
+  bool fp8 = false;
   // CUDA: bytes of logits that are kept at a time. Where a micro-batch has more, the head computes
   // some of its rows at a time, and lm_head's gradient is rounded after each of these parts.
   int64_t logit_bytes = int64_t{2} << 30;

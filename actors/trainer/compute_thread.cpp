@@ -248,6 +248,7 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   if (order.group == no_group) return {};
   CommunicatorSpec shard{order.generation, "shard", static_cast<int>(order.shard),
                          addresses(order.shard_members), timeout_ms};
+  shard.separate_gathers = !options_.config.train.deterministic && shards > 1;
   CommunicatorSpec replicate{order.generation, "replicate", static_cast<int>(order.group),
                              addresses(order.replicate_members), timeout_ms};
   SS_ASSIGN(g.shard, plane_->join(shard));

@@ -34,6 +34,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.ema_decay = config.train.ema_decay;
   o.groups = config.train.group;
   o.z_loss = static_cast<float>(config.train.z_loss);
+  o.fp8 = config.train.fp8;
   o.seed = static_cast<uint64_t>(config.run.seed);
   o.memory_every_steps = static_cast<uint64_t>(config.checkpoint.memory_every_steps);
   return o;
@@ -49,6 +50,7 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);
   o.muon = config.train.optimizer == Optimizer::muon;
+  o.fp8 = config.train.fp8;
   return o;
 }
 

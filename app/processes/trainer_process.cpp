@@ -130,6 +130,7 @@ ComputeOptions make_compute_options(const Config& config, const Plan& plan, int 
       log::info("{} uses GPU {}: another process holds GPU {}", trainer, claim.device_index,
                 own->device_index);
     own->device_index = claim.device_index;
+    own->native_sums = !config.train.deterministic;
     *lock = std::move(claim.lock);
     SS_ASSIGN(host, make_device_plane(std::move(host), *own));
     return own->device_index;

@@ -64,6 +64,31 @@ Weight<T> CpuBackend<T>::weight(const T* data, int64_t out, int64_t in, Transpos
 }
 
 template <class T>
+Weight<T> CpuBackend<T>::factor(const T* data, int64_t out, int64_t in, Transpose transpose,
+                                int slot) {
+  if (options_.fp8) {
+    T* rounded = rounded_[slot];
+    pool_.run((out + kFp8Block - 1) / kFp8Block, [&](int64_t task, int) {
+      const int64_t first = task * kFp8Block;
+      round_to_fp8(Fp8::e4m3, Fp8Blocks::square, std::min(kFp8Block, out - first), in,
+                   data + first * in, in, rounded + first * in);
+    });
+    data = rounded;
+  }
+  return weight(data, out, in, transpose, slot);
+}
+
+template <class T>
+void CpuBackend<T>::multiply(int64_t rows, const T* x, Fp8 format, const Weight<T>& f, float* to,
+                             Workspace& w) {
+  if (options_.fp8) {
+    round_to_fp8(format, Fp8Blocks::row, rows, f.k, x, f.k, w.rounded);
+    x = w.rounded;
+  }
+  gemm(rows, x, f.k, f, to, f.n);
+}
+
+template <class T>
 void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
   if constexpr (std::is_same_v<T, float>)
     pool_.run(int64_t(weights.size()), [&](int64_t task, int) { pack(weights[size_t(task)]); });
@@ -72,9 +97,9 @@ void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
 template <class T>
 typename CpuBackend<T>::Factors CpuBackend<T>::factors(const BlockParameters<const T>& p,
                                                        Transpose transpose) {
-  const Weight<T> all[] = {weight(p.gate_up, 2 * F_, C_, transpose, 0),
-                           weight(p.down, C_, F_, transpose, 1),
-                           weight(p.qkv, Q_, C_, transpose, 2), weight(p.o, C_, A_, transpose, 3)};
+  const Weight<T> all[] = {factor(p.gate_up, 2 * F_, C_, transpose, 0),
+                           factor(p.down, C_, F_, transpose, 1),
+                           factor(p.qkv, Q_, C_, transpose, 2), factor(p.o, C_, A_, transpose, 3)};
   pack_all(all);
   return {.qkv = all[2], .o = all[3], .gate_up = all[0], .down = all[1]};
 }
@@ -102,8 +127,8 @@ void CpuBackend<T>::restore(int layer, const T* params) {
   if (options_.recompute == Recompute::nothing || held_layer_ == layer) return;
   if (options_.recompute == Recompute::block) return forward(layer, params, true);
   const BlockParameters<const T> p(params, shape_);
-  const Weight<T> factor = weight(p.gate_up, 2 * F_, C_, kYes, 0);
-  pack_all({&factor, 1});
+  const Weight<T> gate_up_factor = factor(p.gate_up, 2 * F_, C_, kYes, 0);
+  pack_all({&gate_up_factor, 1});
   const Saved& s = saved(layer);
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
     const T* input = s.middle + c.first * C_;
@@ -113,7 +138,7 @@ void CpuBackend<T>::restore(int layer, const T* params) {
     }
     T* gate_up = s.gate_up + c.first * 2 * F_;
     float* product = direct(gate_up, w.wide);
-    gemm(c.rows, input, C_, factor, product, 2 * F_);
+    multiply(c.rows, input, Fp8::e4m3, gate_up_factor, product, w);
     if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
   });
   held_layer_ = layer;
@@ -130,7 +155,7 @@ void CpuBackend<T>::project_qkv(const BlockParameters<const T>& p, const Factors
   }
   T* qkv = s.qkv + c.first * Q_;
   float* product = direct(qkv, w.wide);
-  gemm(c.rows, input, C_, f.qkv, product, Q_);
+  multiply(c.rows, input, Fp8::e4m3, f.qkv, product, w);
   if (shape_.qkv_bias) kernel_.add_row(c.rows, Q_, p.bias, product, Q_);
   if (has_qk_norm()) {
     const int64_t ld = A_ + K_;
@@ -156,7 +181,7 @@ void CpuBackend<T>::output_and_mlp(const BlockParameters<const T>& p, const Fact
                                    const Saved& s, T* next, Chunk c, Workspace& w) {
   const int64_t at = c.first * C_;
   const T* input = post_norm() ? s.middle + at : w.normed;
-  gemm(c.rows, s.attended + c.first * A_, A_, f.o, w.narrow, C_);
+  multiply(c.rows, s.attended + c.first * A_, Fp8::e4m3, f.o, w.narrow, w);
   if (post_norm()) {
     kernel_.store(c.rows, C_, w.narrow, C_, s.attention_out + at, C_);
     kernel_.norm_add(c.rows, C_, s.attention_out + at, p.norm1, eps_, x + at, s.middle + at);
@@ -165,13 +190,13 @@ void CpuBackend<T>::output_and_mlp(const BlockParameters<const T>& p, const Fact
   }
   T* gate_up = s.gate_up + c.first * 2 * F_;
   float* product = direct(gate_up, w.wide);
-  gemm(c.rows, input, C_, f.gate_up, product, 2 * F_);
+  multiply(c.rows, input, Fp8::e4m3, f.gate_up, product, w);
   if (!next && !post_norm()) {
     if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
     return;
   }
   kernel_.swiglu(c.rows, F_, product, gate_up, w.act);
-  gemm(c.rows, w.act, F_, f.down, w.narrow, C_);
+  multiply(c.rows, w.act, Fp8::e4m3, f.down, w.narrow, w);
   if (post_norm()) {
     kernel_.store(c.rows, C_, w.narrow, C_, s.mlp_out + at, C_);
     if (next) kernel_.norm_add(c.rows, C_, s.mlp_out + at, p.norm2, eps_, s.middle + at, next + at);
@@ -207,9 +232,9 @@ void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factor
   T* act = act_ + c.first * F_;
   T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
   float* d_act = direct(act, w.wide);
-  gemm(c.rows, d_mlp, C_, f.down, d_act, F_);
+  multiply(c.rows, d_mlp, Fp8::e5m2, f.down, d_act, w);
   kernel_.swiglu_backward(c.rows, F_, s.gate_up + c.first * 2 * F_, d_act, d_gate_up, act);
-  gemm(c.rows, d_gate_up, 2 * F_, f.gate_up, w.narrow, C_);
+  multiply(c.rows, d_gate_up, Fp8::e5m2, f.gate_up, w.narrow, w);
   const T* d_attention = d_middle_ + at;
   if (post_norm()) {
     kernel_.add(c.rows * C_, d_out_ + at, w.narrow, d_middle_ + at);
@@ -222,7 +247,7 @@ void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factor
   }
   T* to = d_attended_ + c.first * A_;
   float* d_attended = direct(to, w.narrow);
-  gemm(c.rows, d_attention, C_, f.o, d_attended, A_);
+  multiply(c.rows, d_attention, Fp8::e5m2, f.o, d_attended, w);
   if (!std::is_same_v<T, float>) kernel_.store(c.rows, A_, d_attended, A_, to, A_);
 }
 
@@ -243,7 +268,7 @@ void CpuBackend<T>::backward_qkv(const BlockParameters<const T>& p, const Factor
                                  Q_, d_k_norm_ + chunk * k.width);
   }
   if (shape_.qkv_bias) kernel_.column_sums(c.rows, Q_, d_qkv, Q_, d_bias_ + chunk * Q_);
-  gemm(c.rows, d_qkv, Q_, f.qkv, w.narrow, C_);
+  multiply(c.rows, d_qkv, Fp8::e5m2, f.qkv, w.narrow, w);
   if (post_norm())
     kernel_.add(c.rows * C_, d_middle_ + at, w.narrow, d_in_ + at);
   else
@@ -274,11 +299,12 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   });
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_qkv(p, f, input, s, c, w); });
   const bool post = post_norm();
+  const bool fp8 = options_.fp8;
   const WeightGradient gradients[] = {
-      {2 * F_, C_, d_gate_up_, 2 * F_, post ? s.middle : normed2_, g.gate_up},
-      {C_, F_, post ? normed2_ : d_out_, C_, act_, g.down},
-      {Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv},
-      {C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o}};
+      {2 * F_, C_, d_gate_up_, 2 * F_, post ? s.middle : normed2_, g.gate_up, fp8},
+      {C_, F_, post ? normed2_ : d_out_, C_, act_, g.down, fp8},
+      {Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv, fp8},
+      {C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o, fp8}};
   weight_gradients(N_, gradients, true, true, nullptr);
   const int64_t chunks = (N_ + kRows - 1) / kRows;
   vector_gradient(d_gamma1_, chunks, C_, g.norm1);
@@ -307,10 +333,20 @@ void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradien
     T* grad = g->grad + begin * g->in;
     float* product = sums ? sums + begin * g->in : workspaces_[size_t(worker)].wide;
     if (std::is_same_v<T, float>) product = direct(grad, product);
-    for (int64_t row = 0; row < rows; row += kWeightTokens)
-      gemm(kYes, kNo, count, g->in, std::min(kWeightTokens, rows - row),
-           g->dy + row * g->ld_dy + begin, g->ld_dy, g->x + row * g->in, g->in,
-           first && row == 0 ? 0 : 1, product, g->in);
+    for (int64_t row = 0; row < rows; row += kWeightTokens) {
+      const int64_t tokens = std::min(kWeightTokens, rows - row);
+      const T *dy = g->dy + row * g->ld_dy + begin, *x = g->x + row * g->in;
+      int64_t ld_dy = g->ld_dy;
+      if (g->fp8) {
+        T* const rounded_dy = workspaces_[size_t(worker)].rounded;
+        T* const rounded_x = rounded_dy + tokens * count;
+        round_to_fp8(Fp8::e5m2, Fp8Blocks::column, tokens, count, dy, ld_dy, rounded_dy);
+        round_to_fp8(Fp8::e4m3, Fp8Blocks::column, tokens, g->in, x, g->in, rounded_x);
+        dy = rounded_dy, x = rounded_x, ld_dy = count;
+      }
+      gemm(kYes, kNo, count, g->in, tokens, dy, ld_dy, x, g->in, first && row == 0 ? 0 : 1, product,
+           g->in);
+    }
     if (!std::is_same_v<T, float> && last) kernel_.store(count, g->in, product, g->in, grad, g->in);
   });
 }

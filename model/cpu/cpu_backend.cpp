@@ -39,6 +39,10 @@ Status CpuBackend<T>::allocate_buffers() {
     w.narrow = take<float>(rows * std::max(C_, A_));
     w.normed = take<T>(rows * C_);
     w.act = take<T>(rows * F_);
+    if (options_.fp8)
+      w.rounded =
+          take<T>(std::max(rows * std::max({2 * F_, Q_, C_}),
+                           std::min(kWeightTokens, N_) * (kWeightRows + std::max({C_, F_, A_}))));
     w.attention = take<unsigned char>(static_cast<int64_t>(attention_scratch_bytes<T>(attention_)));
   }
   cosine_ = take<float>(T_ * (D_ / 2));
@@ -93,12 +97,13 @@ Status CpuBackend<T>::allocate_buffers() {
   return allocated_;
 }
 
-/// Allocates a buffer for each slot of packed weights. It fits every weight of blocks and head that
+/// Allocates the buffers of each slot of weights. That of packed weights fits every weight of blocks and head that
 /// uses the slot, in both orientations. A slot that would be too large stays null.
 template <class T>
 void CpuBackend<T>::take_packed() {
   const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, A_}};
   for (int slot = 0; slot < 4; ++slot) {
+    if (options_.fp8) rounded_[slot] = take<T>(shapes[slot][0] * shapes[slot][1]);
     size_t bytes = 0;
     auto need = [&](int64_t out, int64_t in) {
       for (Transpose transpose : {Transpose::no, Transpose::yes}) {

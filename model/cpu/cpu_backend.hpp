@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "model/cpu/attention.hpp"
+#include "model/cpu/fp8.hpp"
 #include "model/cpu/gemm.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/memory.hpp"
@@ -103,6 +104,7 @@ class CpuBackend final : public LlamaBackend {
     float* narrow = nullptr;    // (kRows, C) or (kRows, A), whichever is larger
     T* normed = nullptr;        // (kRows, C)
     T* act = nullptr;           // (kRows, F)
+    T* rounded = nullptr;       // factors in fp8: the left one of multiply(), both of a gradient
     void* attention = nullptr;  // attention_scratch_bytes()
   };
   /// grad (out, in) = dy^T x over `rows` tokens.
@@ -112,6 +114,7 @@ class CpuBackend final : public LlamaBackend {
     int64_t ld_dy;
     const T* x;  // (rows, in)
     T* grad;     // (out, in)
+    bool fp8 = false;
     int64_t pieces() const { return (out + kWeightRows - 1) / kWeightRows; }
     /// Rows of `grad` in each piece but the last: equal shares, rounded up to a multiple of 32.
     int64_t piece_rows() const { return ((out + pieces() - 1) / pieces() + 31) / 32 * 32; }
@@ -151,6 +154,11 @@ class CpuBackend final : public LlamaBackend {
   /// The right factors of x W^T (transpose yes, forward) or of dy W (no, backward), packed.
   Factors factors(const BlockParameters<const T>& p, Transpose transpose);
   Weight<T> weight(const T* data, int64_t out, int64_t in, Transpose transpose, int slot) const;
+  /// As weight(), of a block's matrix, which is rounded with options_.fp8.
+  Weight<T> factor(const T* data, int64_t out, int64_t in, Transpose transpose, int slot);
+  /// to = x f of a block, with x rounded to `format` with options_.fp8. x: (rows, f.k); to:
+  /// (rows, f.n).
+  void multiply(int64_t rows, const T* x, Fp8 format, const Weight<T>& f, float* to, Workspace& w);
   void pack_all(std::span<const Weight<T>> weights);
   /// Calls body(shape, view, position, worker) for each document and key/value head, in parallel.
   /// position: of the document's first token in its sample.
@@ -186,6 +194,7 @@ class CpuBackend final : public LlamaBackend {
   float *square_ = nullptr, *muon_product_ = nullptr;
 
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
+  T* rounded_[4] = {};     // with options_.fp8: a block's matrices, rounded, by slot
   int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
   Documents documents_;                             // of the micro-batch
   std::vector<double> square_sums_;                 // of blocks, for square_sums()

@@ -39,6 +39,8 @@ Status check_options(const BackendOptions& options) {
     return Status(
         Code::bad_config,
         "micro_batch_size = " + std::to_string(options.micro_batch_size) + " is out of range");
+  if (options.fp8)
+    return Status(Code::bad_config, "products in fp8 are emulated on CPUs, and not made on a GPU");
   const int64_t D = options.shape.head_dim(), multiple = options.precision == DType::f32 ? 4 : 8;
   if (D % multiple != 0 || D > 256)
     return Status(Code::bad_config, "heads of " + std::to_string(D) +

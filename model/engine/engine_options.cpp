@@ -41,7 +41,7 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   std::ostringstream text;
   text << std::hexfloat << identity_text(o.shape);
   for (int n : {int(o.precision), o.micro_batch_size, o.rows, int(o.sharding), int(o.deterministic),
-                shards, groups})
+                int(o.fp8), shards, groups})
     text << n << ' ';
   for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
   for (const ParameterGroup& group : o.groups)

@@ -29,8 +29,8 @@ struct EngineOptions {
   int rows = 1;                    // K: rows per step, over all groups; at least G
   std::vector<WarmupRows> warmup;  // in order; later steps have `rows` rows
   Sharding sharding = Sharding::full_shard;
-  /// The engine sums in tree order for both values, with the same bits. Only part of the options
-  /// that all ranks must agree on.
+  /// Part of the options that all ranks must agree on. The engine does the same for both values; on
+  /// GPUs, attention and the sums of collectives depend on it.
   bool deterministic = true;
   float grad_clip = 1.0f;  // 0: no clipping
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -40,6 +40,7 @@ struct EngineOptions {
   double ema_decay = 0;                // 0: the state has no average of the parameters
   std::vector<ParameterGroup> groups;  // checked by check_groups()
   float z_loss = 0;                    // the backend's
+  bool fp8 = false;                    // the backend's
   uint64_t seed = 1;                   // of the initial values and of the rounding of moments
   int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
   // Device memory: every so many steps the state is copied to host memory; 0: only on demand.

@@ -94,6 +94,8 @@ std::vector<Status> check_combinations(const Config& c) {
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");
+  unless(!c.train.fp8 || c.cluster.device == DeviceKind::cpu, "train.fp8",
+         "needs cluster.device = \"cpu\": CPUs emulate products in fp8, GPUs do not make them yet");
   unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
          "is above " + shown("train.learning_rate", c));
   unless(
@@ -121,7 +123,7 @@ std::vector<Status> check_combinations(const Config& c) {
 Status located(const Status& status, const LoadedConfig& loaded) {
   if (status.ok()) return status;
   const std::string& message = status.message();
-  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.");
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.");
   const auto origin = loaded.origin.find(message.substr(0, end));
   if (origin == loaded.origin.end() || origin->second == "default") return status.in(loaded.file);
   return status.in(origin->second);

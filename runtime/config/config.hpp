@@ -139,6 +139,7 @@ struct TrainConfig {
   int64_t global_batch_size = 0;  // samples per step; 0: micro_batch_size x world
   std::vector<BatchStage> batch_warmup;
   DType precision = DType::bf16;
+  bool fp8 = false;
   double learning_rate = 4e-4;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate
   Schedule schedule = Schedule::cosine;

@@ -64,7 +64,8 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
                       block * blocks_kept(train, w.layers);
   const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
   const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
-  return kept + logits + backward;
+  const double rounded = train.fp8 ? w.c * w.C * (2 * w.A + 2 * w.K + 3 * w.F) : 0;
+  return kept + logits + backward + rounded;
 }
 
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each

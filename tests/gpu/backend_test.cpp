@@ -266,6 +266,14 @@ TEST_SUITE("gpu") {
   }
 
 #ifdef SIMPLESCALE_EMULATED_GPU
+  TEST_CASE("gpu: products in fp8 are refused with a sentence") {
+    BackendOptions options{.shape = small(false)};
+    options.fp8 = true;
+    const Status status = make(options).status();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message() == "products in fp8 are emulated on CPUs, and not made on a GPU");
+  }
+
   TEST_CASE("gpu: a context made beforehand is on the device that was asked for, and can end") {
     std::vector<std::string> calls;
     fake_gpu::record(&calls);

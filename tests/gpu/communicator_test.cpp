@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <future>
 #include <random>
 
@@ -18,22 +20,23 @@ using nccl::NcclCommunicator;
 namespace {
 
 std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms,
-                                               int abort_timeout_ms = 60'000) {
+                                               int abort_timeout_ms = 60'000,
+                                               bool native_sums = false) {
   auto stream = nccl::Stream::create(host.rank());
   REQUIRE(stream.ok());
   return std::make_unique<NcclCommunicator>(
-      NcclCommunicator::Spec{"shard@1", 1, timeout_ms, abort_timeout_ms},
+      NcclCommunicator::Spec{"shard@1", 1, timeout_ms, abort_timeout_ms, native_sums},
       std::make_unique<ForwardingCollective>(host), stream.take(), [](NcclCommunicator*) {});
 }
 
 /// Runs body(rank, NCCL communicator, reference collective) for each rank on a thread of its own.
 template <class Body>
-void on_ranks(int ranks, int timeout_ms, Body body) {
+void on_ranks(int ranks, int timeout_ms, Body body, bool native_sums = false) {
   ThreadCommunicator hosts(ranks, 60'000), references(ranks, 60'000);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      auto made = communicator(hosts.rank(rank), timeout_ms);
+      auto made = communicator(hosts.rank(rank), timeout_ms, 60'000, native_sums);
       const Status connected = made->connect();
       INFO(connected.message());
       CHECK(connected.ok());
@@ -143,6 +146,83 @@ TEST_SUITE("nccl") {
             CHECK(totals[0] == totals[1]);
           });
         }
+    CHECK(fake_gpu::calls_too_early() == 0);
+  }
+
+  TEST_CASE("nccl: native sums are NCCL's own, and micro-batches are added in fp32") {
+    constexpr uint64_t kRows = 5;
+    constexpr size_t kCount = 300;
+    for (const int ranks : {1, 2, 3})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CAPTURE(ranks);
+        CAPTURE(to_string(dtype));
+        const auto size = static_cast<size_t>(ranks);
+        // What the ranks' values add up to, in double.
+        std::vector<double> sums(kCount * size);
+        for (int r = 0; r < ranks; ++r) {
+          const auto values = some(r, kCount * size);
+          for (size_t i = 0; i < sums.size(); ++i)
+            sums[i] +=
+                double{dtype == DType::f32 ? values[i] : bf16_to_f32(f32_to_bf16(values[i]))};
+        }
+        // A sum of bf16 over ranks is rounded to bf16; sums over rows are not.
+        const double of_ranks = dtype == DType::f32 || ranks == 1 ? 1e-5 : 3e-2;
+        const auto body = [&](int rank, Collective& ours, Collective&) {
+          const auto near = [&](const float* found, double factor) {
+            double worst = 0;
+            for (size_t i = 0; i < kCount; ++i)
+              worst =
+                  std::max(worst, std::abs(double{found[i]} -
+                                           factor * sums[static_cast<size_t>(rank) * kCount + i]));
+            return worst < factor * of_ranks;
+          };
+          std::vector<std::string> calls;
+          void* full = device(ours, some(rank, kCount * size), dtype);
+          PartialSum slice({static_cast<float*>(device(ours, some(0, kCount), DType::f32))},
+                           kCount);
+          fake_gpu::record(&calls);
+          for (uint64_t row = 0; row < kRows; ++row) {
+            std::vector<TreeNode> leaves;
+            for (uint64_t r = 0; r < size; ++r) leaves.push_back({0, row * size + r});
+            CHECK(ours.reduce_scatter_leaves(full, kCount, dtype, leaves, slice)->wait().ok());
+            CHECK(slice.nodes().size() == 1);
+          }
+          fake_gpu::record(nullptr);
+          CHECK(near(slice.data(0), kRows));
+          const std::string scatter =
+              "nccl: reduce_scatter of " + std::to_string(kCount * bytes_of(dtype)) + " bytes each";
+          CHECK(std::ranges::count(calls, scatter) == (ranks > 1 ? ptrdiff_t{kRows} : 0));
+          CHECK(std::ranges::none_of(
+              calls, [](const std::string& call) { return call.starts_with("nccl: send"); }));
+
+          // Ranks as groups; the last one has no leaves. All get the same bits.
+          PartialSum mine({static_cast<float*>(device(ours, some(rank, kCount), DType::f32))},
+                          kCount);
+          std::vector<std::vector<TreeNode>> nodes;
+          for (int r = 0; r < ranks; ++r)
+            nodes.push_back(r > 0 && r == ranks - 1 ? std::vector<TreeNode>()
+                                                    : nodes_of_run(static_cast<uint64_t>(r), 1));
+          mine.added(nodes[static_cast<size_t>(rank)]);
+          auto* total = static_cast<float*>(device(ours, some(1, kCount), DType::f32));
+          calls.clear();
+          fake_gpu::record(&calls);
+          CHECK(ours.all_reduce_partials(mine, nodes, total)->wait().ok());
+          fake_gpu::record(nullptr);
+          std::vector<float> expected(kCount);
+          for (int r = 0; r < std::max(1, ranks - 1); ++r)
+            for (size_t i = 0; i < kCount; ++i) expected[i] += some(r, kCount)[i];
+          CHECK(std::equal(expected.begin(), expected.end(), total));
+          CHECK(std::ranges::count(calls, "nccl: all_reduce 1200 bytes") == (ranks > 1 ? 1 : 0));
+
+          auto* part = static_cast<float*>(device(ours, some(0, kCount), DType::f32));
+          void* wide = device(ours, some(rank, kCount * size), DType::f32);
+          CHECK(ours.reduce_scatter(wide, part, kCount, DType::f32)->wait().ok());
+          if (dtype == DType::f32) CHECK(near(part, 1));
+          CHECK(ours.all_reduce(wide, kCount, DType::f32)->wait().ok());
+          if (dtype == DType::f32 && rank == 0) CHECK(near(static_cast<float*>(wide), 1));
+        };
+        on_ranks(ranks, 60'000, body, true);
+      }
     CHECK(fake_gpu::calls_too_early() == 0);
   }
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -27,7 +28,7 @@ struct Gpus {
 };
 
 /// Two trainers' planes on one host.
-Planes planes(DeviceTransport first, DeviceTransport second) {
+Planes planes(DeviceTransport first, DeviceTransport second, bool native_sums = false) {
   static int count = 0;
   Planes made;
   for (int i = 0; i < 2; ++i) {
@@ -38,7 +39,8 @@ Planes planes(DeviceTransport first, DeviceTransport second) {
     INFO(host.status().message());
     REQUIRE(host.ok());
     auto plane = library.make_device_plane(
-        host.take(), {.device_index = i, .transport = i == 0 ? first : second});
+        host.take(),
+        {.device_index = i, .transport = i == 0 ? first : second, .native_sums = native_sums});
     REQUIRE(plane.ok());
     made[static_cast<size_t>(i)] = plane.take();
   }
@@ -46,7 +48,8 @@ Planes planes(DeviceTransport first, DeviceTransport second) {
 }
 
 /// Both ranks join.
-Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
+Joined join(Planes& planes, uint64_t generation, bool host_memory = false,
+            bool separate_gathers = false, int timeout_ms = 60'000) {
   Joined joined{Status(Code::internal, ""), Status(Code::internal, "")};
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 2; ++rank)
@@ -56,15 +59,16 @@ Joined join(Planes& planes, uint64_t generation, bool host_memory = false) {
                                      .name = "shard",
                                      .rank = rank,
                                      .members = {planes[0]->address(), planes[1]->address()},
-                                     .timeout_ms = 60'000,
-                                     .host_memory = host_memory});
+                                     .timeout_ms = timeout_ms,
+                                     .host_memory = host_memory,
+                                     .separate_gathers = separate_gathers});
     });
   threads.clear();
   return joined;
 }
 
-/// The sum of ranks 0 and 1, which contribute 1 and 2.
-void check_sum(Joined& joined) {
+/// The sum of ranks 0 and 1, which contribute 1 and 2. native: it is NCCL's own.
+void check_sum(Joined& joined, bool native = false) {
   std::vector<std::jthread> threads;
   for (size_t rank = 0; rank < 2; ++rank) {
     INFO(joined[rank].status().message());
@@ -78,8 +82,12 @@ void check_sum(Joined& joined) {
       if (!memory.ok()) return;
       auto* values = static_cast<float*>(*memory);
       std::fill_n(values, 64, static_cast<float>(rank + 1));
+      std::vector<std::string> calls;
+      fake_gpu::record(&calls);
       CHECK(each.all_reduce(values, 64, DType::f32)->wait().ok());
+      fake_gpu::record(nullptr);
       CHECK(values[63] == 3);
+      CHECK(std::ranges::count(calls, "nccl: all_reduce 256 bytes") == (native ? 1 : 0));
     });
 }
 
@@ -128,9 +136,82 @@ TEST_SUITE("device plane") {
       Joined joined = join(both, 1);
       check_sum(joined);
     }
+    Planes native = planes(DeviceTransport::nccl, DeviceTransport::nccl, true);
+    Joined with_native_sums = join(native, 1);
+    check_sum(with_native_sums, true);
     Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
     Joined joined = join(mixed, 1, true);
     check_sum(joined);
+  }
+
+  TEST_CASE(
+      "device plane: a separate gather does not wait for a sum that another rank has not begun") {
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl, true);
+    Joined joined = join(both, 1, false, true);
+    for (const auto& each : joined) REQUIRE(each.ok());
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        Collective& each = **joined[rank];
+        const auto memory = each.allocate(3 * sizeof(float));
+        CHECK(memory.ok());
+        if (!memory.ok()) return;
+        auto* values = static_cast<float*>(*memory);
+        values[rank] = values[2] = static_cast<float>(rank + 1);
+        WorkPtr sum;
+        if (rank == 0) sum = each.all_reduce(values + 2, 1, DType::f32);
+        CHECK(each.all_gather(values + rank, values, 1, DType::f32)->wait().ok());
+        if (rank == 1) sum = each.all_reduce(values + 2, 1, DType::f32);
+        CHECK(sum->wait().ok());
+        CHECK(values[0] == 1);
+        CHECK(values[1] == 2);
+        CHECK(values[2] == 3);
+      });
+  }
+
+  TEST_CASE("device plane: with native sums NCCL knows all buffers, and trains without, too") {
+    Planes native = planes(DeviceTransport::nccl, DeviceTransport::nccl, true),
+           ordered = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    REQUIRE(fake_gpu::registered_buffers() == 0);
+    {
+      Joined joined = join(native, 1, false, true);
+      const size_t connected = fake_gpu::registered_buffers();
+      CHECK(connected >= 4);  // those of connecting: two communicators of two ranks
+      check_sum(joined, true);
+      CHECK(fake_gpu::registered_buffers() == connected + 4);
+    }
+    CHECK(fake_gpu::registered_buffers() == 0);
+    fake_gpu::refuse_buffers(true);
+    {
+      Joined joined = join(native, 2, false, true);
+      check_sum(joined, true);
+      CHECK(fake_gpu::registered_buffers() == 0);
+    }
+    fake_gpu::refuse_buffers(false);
+    Joined joined = join(ordered, 1);
+    check_sum(joined);
+    CHECK(fake_gpu::registered_buffers() == 0);
+  }
+
+  TEST_CASE("device plane: a gather that fails ends the sums, and an abort ends both") {
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    Joined joined = join(both, 1, false, true, 500);
+    for (const auto& each : joined) REQUIRE(each.ok());
+    Collective& first = **joined[0];
+    const auto memory = first.allocate(2 * sizeof(float));
+    REQUIRE(memory.ok());
+    auto* values = static_cast<float*>(*memory);
+    const Status missing = first.all_gather(values, values, 1, DType::f32)->wait();
+    CHECK(missing.code() == Code::deadline);
+    CHECK(missing.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    const Status after = first.all_reduce(values, 1, DType::f32)->wait();
+    CHECK(after.code() == Code::aborted);
+    CHECK(after.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    both[1]->abort(1, "a test");
+    Collective& second = **joined[1];
+    for (const Status& status : {second.all_reduce(values, 1, DType::f32)->wait(),
+                                 second.broadcast(values, 1, DType::f32, 1)->wait()})
+      CHECK(status.message().find("a test") != std::string::npos);
   }
 
   TEST_CASE("device plane: ranks of different transports are refused") {

@@ -44,6 +44,10 @@ size_t device_bytes();
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.
 void count_only(bool wanted);
+/// Number of buffers that communicators have registered and not deregistered.
+size_t registered_buffers();
+/// While true, ncclCommRegister fails.
+void refuse_buffers(bool wanted);
 /// Number of NCCL calls that were made while another was in progress.
 int calls_too_early();
 

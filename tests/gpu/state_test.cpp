@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "model/cuda/cuda_backend.hpp"
 #include "model/engine/engine.hpp"
@@ -59,12 +60,14 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
 }
 
 /// The state after each step of a run on fake GPUs, read from the copies in host memory.
-std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision) {
+std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
+                             bool native_sums = false) {
   const EngineOptions o = options_for(shards, optimizer, precision);
   const size_t elements = shard_layout(units_of(o.shape), 1).total;
   std::vector<Whole> states(kSteps + 1, Whole(4, std::vector<float>(elements)));
   run_trainers(
-      groups, shards, [&](int group, int shard, Collective& of_group, Collective& of_shard) {
+      groups, shards,
+      [&](int group, int shard, Collective& of_group, Collective& of_shard) {
         const std::string name = "ss-test-gpu-state-" + std::to_string(getpid()) + "-" +
                                  std::to_string(group * shards + shard);
         auto state = TrainState::create(
@@ -96,7 +99,8 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType 
             add_shard(states[step], state->committed(), o.shape, static_cast<size_t>(shards),
                       static_cast<size_t>(shard));
         }
-      });
+      },
+      native_sums);
   return states;
 }
 
@@ -125,6 +129,25 @@ TEST_SUITE("gpu") {
       }
       CHECK(states_of(2, 1, optimizer, DType::f32) == states);
       CHECK(states_of(2, 2, optimizer, DType::f32) == states);
+    }
+  }
+
+  TEST_CASE("gpu: native sums train as sums in tree order, and replicas agree on their bits") {
+    // Each vote compares the replicas' states: a difference fails the step after it.
+    const std::vector<Whole> states = states_of(1, 1, Optimizer::adamw, DType::f32);
+    for (const auto& [groups, shards] : {std::pair{4, 1}, {1, 4}, {2, 2}}) {
+      CAPTURE(groups);
+      const std::vector<Whole> native =
+          states_of(groups, shards, Optimizer::adamw, DType::f32, true);
+      if (groups + shards == 5) CHECK(native != states);  // a sum of two is the same in any order
+      const auto part = static_cast<size_t>(StateKind::exp_avg);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < native[kSteps][part].size(); ++i) {
+        const double ordered{states[kSteps][part][i]};
+        difference += std::pow(double{native[kSteps][part][i]} - ordered, 2);
+        norm += ordered * ordered;
+      }
+      CHECK(std::sqrt(difference / norm) < 5e-3);  // the moments are rounded to bf16
     }
   }
 

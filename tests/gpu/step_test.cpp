@@ -1,5 +1,6 @@
 // What one step asks of a GPU: kernels, products, copies, waits and messages, with their sizes and in
-// their order, against step.txt (2 x 2 trainers) and step_1x1.txt. A stall that comes back is a line
+// their order, against step.txt (2 x 2 trainers), step_native.txt (with NCCL's own sums) and
+// step_1x1.txt. A stall that comes back is a line
 // more. SIMPLESCALE_WRITE_STEP=1 rewrites these files; read the difference before you keep it.
 #include <doctest/doctest.h>
 
@@ -22,6 +23,7 @@ namespace {
 
 struct Layout {
   int groups, shards, micro_batches;  // micro-batches of each trainer
+  bool native_sums = false;
 };
 constexpr int kNotedTrainer = 0;
 const std::string kMicroBatch = "-- micro-batch ";
@@ -50,12 +52,14 @@ class NotingCollective final : public ForwardingCollective {
   }
 };
 
-std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collective& host) {
+std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collective& host,
+                                               bool native_sums) {
   auto stream = nccl::Stream::create(host.rank());
   REQUIRE(stream.ok());
-  auto made = std::make_unique<NcclCommunicator>(NcclCommunicator::Spec{name, 1, 60'000},
-                                                 std::make_unique<NotingCollective>(host),
-                                                 stream.take(), [](NcclCommunicator*) {});
+  auto made = std::make_unique<NcclCommunicator>(
+      NcclCommunicator::Spec{
+          .name = name, .generation = 1, .timeout_ms = 60'000, .native_sums = native_sums},
+      std::make_unique<NotingCollective>(host), stream.take(), [](NcclCommunicator*) {});
   const Status connected = made->connect();
   INFO(connected.message());
   REQUIRE(connected.ok());
@@ -67,8 +71,8 @@ std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collecti
 std::vector<std::string> calls_of_a_step(const Layout& layout, int trainer, Collective& shard_host,
                                          Collective& replicate_host) {
   const EngineOptions o = options(layout);
-  auto shard = communicator("shard", shard_host),
-       replicate = communicator("replicate", replicate_host);
+  auto shard = communicator("shard", shard_host, layout.native_sums),
+       replicate = communicator("replicate", replicate_host, layout.native_sums);
   const std::string name =
       "ss-test-step-" + std::to_string(getpid()) + "-" + std::to_string(trainer);
   Result<TrainState> state = TrainState::create(
@@ -124,7 +128,7 @@ std::string text_of(const std::vector<std::string>& calls) {
 
 /// text_of() what the trainer kNotedTrainer asks for.
 std::string step_of(const Layout& layout) {
-  const auto [groups, shards, _] = layout;
+  const int groups = layout.groups, shards = layout.shards;
   std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
   for (int i = 0; i < groups; ++i)
     shard_wise.push_back(std::make_unique<ThreadCommunicator>(shards, 60'000));
@@ -133,7 +137,7 @@ std::string step_of(const Layout& layout) {
   std::string noted;
   std::vector<std::thread> trainers;
   for (int t = 0; t < groups * shards; ++t)
-    trainers.emplace_back([&, t, shards = shards] {
+    trainers.emplace_back([&, t] {
       const int group = t / shards, shard = t % shards;
       const auto calls =
           calls_of_a_step(layout, t, shard_wise[static_cast<size_t>(group)]->rank(shard),
@@ -157,6 +161,11 @@ void check_golden(const std::string& file, const std::string& now) {
 TEST_SUITE("gpu") {
   TEST_CASE("gpu: a step asks for the calls of step.txt, in their order") {
     check_golden("step.txt", step_of({.groups = 2, .shards = 2, .micro_batches = 2}));
+  }
+
+  TEST_CASE("gpu: a step with NCCL's own sums asks for the calls of step_native.txt, in order") {
+    check_golden("step_native.txt",
+                 step_of({.groups = 2, .shards = 2, .micro_batches = 2, .native_sums = true}));
   }
 
   TEST_CASE("gpu: a step of one trainer asks for the calls of step_1x1.txt, in their order") {

@@ -137,6 +137,12 @@ TEST_SUITE("backend") {
         check_same_bits(one, run_with(m, m.options(dtype, 3)));
         const TestModel apart = with_documents(m);
         check_same_bits(run_with(apart, m.options(dtype, 1)), run_with(apart, m.options(dtype, 3)));
+        BackendOptions fp8 = m.options(dtype, 1);
+        fp8.fp8 = true;
+        const Outcome rounded = run_with(m, fp8);
+        CHECK(rounded.loss != one.loss);
+        fp8.threads = 3;
+        check_same_bits(rounded, run_with(m, fp8));
       }
   }
 
@@ -235,6 +241,7 @@ TEST_SUITE("backend") {
         CAPTURE(options_text(shape));
         const TestModel m(shape, 3);
         BackendOptions options = m.options(dtype, 2);
+        options.fp8 = shape.norm == NormPlacement::post || shape == kOdd;
         const Outcome kept = run_with(m, options);
         const TestModel apart = with_documents(m);
         const Outcome kept_apart = run_with(apart, options);

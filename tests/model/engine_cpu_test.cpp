@@ -77,6 +77,7 @@ TEST_SUITE("engine_cpu") {
     for (DType precision : {DType::f32, DType::bf16}) {
       const auto options = [&](int shards) {
         EngineOptions o = options_for(shards, precision, true);
+        o.fp8 = precision == DType::bf16;
         o.shape.head_width = 20, o.shape.qkv_bias = true, o.shape.qk_norm = QkNorm::whole;
         o.shape.norm = NormPlacement::post, o.shape.sliding_window = 7;
         o.shape.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
@@ -113,5 +114,38 @@ TEST_SUITE("engine_cpu") {
       CHECK(losses[29] < losses[0] - 0.7);
       CHECK(losses[29] > 0);
     }
+  }
+
+  TEST_CASE("engine on the CPU: the loss of products in fp8 stays near that of fp32 and bf16") {
+    // A language in which each token has four successors: no model has a loss below ln 4.
+    constexpr int kSteps = 300, kMean = 20;
+    const auto last_loss = [&](DType precision, bool fp8) {
+      EngineOptions options = options_for(1, precision, false);
+      options.shape.vocab = 64, options.rows = 4, options.fp8 = fp8;
+      World world(options, 1, 1, cpu_backends(2, false));
+      world.initialize();
+      Seat& seat = world.seats[0];
+      double sum = 0;
+      std::vector<int32_t> tokens;
+      for (uint64_t step = 1; step <= kSteps; ++step) {
+        const Result<StepResult> result =
+            seat.engine->step(step, 3e-3f, {}, [&](int k) -> Result<const int32_t*> {
+              tokens = test_tokens(options, step, seat.engine->leaf(k));
+              for (size_t i = 1; i < tokens.size(); ++i)
+                tokens[i] = (5 * tokens[i - 1] + tokens[i] % 4) % 64;
+              return static_cast<const int32_t*>(tokens.data());
+            });
+        REQUIRE(result.ok());
+        if (step > kSteps - kMean) sum += result->loss / kMean;
+      }
+      return sum;
+    };
+    const double fp32 = last_loss(DType::f32, false), bf16 = last_loss(DType::bf16, false);
+    const double fp8 = last_loss(DType::bf16, true), of_fp32 = last_loss(DType::f32, true);
+    MESSAGE("fp32 " << fp32 << ", bf16 " << bf16 << ", fp8 in bf16 " << fp8 << ", fp8 in fp32 "
+                    << of_fp32);
+    CHECK(fp32 < std::log(4) + 0.15);
+    CHECK(fp8 == doctest::Approx(bf16).epsilon(0.005));
+    CHECK(of_fp32 == doctest::Approx(fp32).epsilon(0.005));
   }
 }

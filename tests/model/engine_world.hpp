@@ -100,6 +100,7 @@ class World {
         backend.precision = options.precision;
         backend.micro_batch_size = options.micro_batch_size;
         backend.z_loss = options.z_loss;
+        backend.fp8 = options.fp8;
         backend.muon = options.optimizer == Optimizer::muon;
         seat.backend = make(backend);
         seat.state = &this->states[static_cast<size_t>(group * shards + shard)];

@@ -2,7 +2,7 @@
 
 usage: reference.py FOLDER SETTINGS
 
-SETTINGS is a JSON object: dtype, B, scale, z_loss and the members of ModelShape.
+SETTINGS is a JSON object: dtype, B, scale, z_loss, fp8 and the members of ModelShape.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
         FOLDER/tokens.bin   int32 (B, T + 1); bit 30: begins a document, bit 29: is no target
@@ -54,6 +54,39 @@ def frequencies(s, D):
     return torch.tensor(scaled)
 
 
+def rounded(x, dtype, height, width):
+    """x with each block of height x width rounded to an fp8 dtype, scaled by the largest power of two that fits."""
+    rows, columns = x.shape
+    grid = F.pad(x.float(), (0, -columns % width, 0, -rows % height)).unflatten(1, (-1, width)).unflatten(0, (-1, height))
+    largest = grid.abs().amax((1, 3), keepdim=True)
+    scale = torch.where(largest > 0, (torch.finfo(dtype).max / largest).log2().floor().exp2(), 1)
+    return ((grid * scale).to(dtype).float() / scale).flatten(2).flatten(0, 1)[:rows, :columns].to(x.dtype)
+
+
+class Fp8Linear(torch.autograd.Function):
+    """x weight^T with factors in fp8, and products of its gradients likewise."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        e4m3 = torch.float8_e4m3fn
+        return rounded(x.flatten(0, -2), e4m3, 1, 128).matmul(rounded(weight, e4m3, 128, 128).T).unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x, weight), shape = ctx.saved_tensors, dy.shape[:-1]
+        x, dy, e4m3, e5m2 = x.flatten(0, -2), dy.flatten(0, -2), torch.float8_e4m3fn, torch.float8_e5m2
+        dx = rounded(dy, e5m2, 1, 128).matmul(rounded(weight, e4m3, 128, 128))
+        return dx.unflatten(0, shape), rounded(dy, e5m2, 128, 1).T.matmul(rounded(x, e4m3, 128, 1))
+
+
+def linear(s, x, *weights):
+    """x weight^T of each weight; in fp8 they are rounded as the one matrix that they are in ours."""
+    if not s.get("fp8"):
+        return [F.linear(x, weight) for weight in weights]
+    return Fp8Linear.apply(x, torch.cat(weights)).split([len(weight) for weight in weights], -1)
+
+
 def forward(take, tokens, s, dtype):
     """Logits in fp32. tokens: (B, T + 1), with their marks. take(*shape) returns the next parameter, unit by unit."""
     C, hidden, heads, kv_heads = s["dim"], s["hidden"], s["heads"], s["kv_heads"]
@@ -84,17 +117,18 @@ def forward(take, tokens, s, dtype):
         qk_norms = [take(width) for width in qk] if qk else None
         o, norm2, gate, up, down = take(C, A), take(C), take(hidden, C), take(hidden, C), take(C, hidden)
         n = x if post else norm(x, norm1)
-        q, k, v = (F.linear(n, w, b) for w, b in zip(weights, biases))
+        q, k, v = (y if b is None else y + b for y, b in zip(linear(s, n, *weights), biases))
         if s["qk_norm"] == "whole":
             q, k = norm(q, qk_norms[0]), norm(k, qk_norms[1])
         q, k, v = split(q), split(k), split(v)
         if s["qk_norm"] == "head":
             q, k = norm(q, qk_norms[0]), norm(k, qk_norms[1])
         y = F.scaled_dot_product_attention(rope(q, cos, sin), rope(k, cos, sin), v, attn_mask=seen, enable_gqa=True)
-        y = F.linear(y.transpose(1, 2).flatten(2), o)
+        (y,) = linear(s, y.transpose(1, 2).flatten(2), o)
         x = x + (norm(y, norm1) if post else y)
         n = x if post else norm(x, norm2)
-        y = F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down)
+        gate, up = linear(s, n, gate, up)
+        (y,) = linear(s, F.silu(gate) * up, down)
         x = x + (norm(y, norm2) if post else y)
     x = norm(x, take(C))
     logits = F.linear(x, table if s["tie_embeddings"] else take(V, C)).float()

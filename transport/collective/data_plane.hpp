@@ -60,6 +60,9 @@ struct CommunicatorSpec {
   std::vector<std::vector<uint8_t>> members;
   int timeout_ms = 60'000;   ///< for join() and, later, for every wait()
   bool host_memory = false;  ///< the buffers are in host memory, even if the plane is a GPU's
+  /// NCCL: gathers and broadcasts use a communicator and a stream of their own, so that they do not
+  /// queue behind sums. The same on every member.
+  bool separate_gathers = false;
 };
 
 /// Processes with equal ids can share memory: boot id, IPC, PID and network namespaces, device of

@@ -1,5 +1,6 @@
 #include "transport/nccl/communicator.hpp"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +54,21 @@ ncclResult_t in_group(Body body) {
   return inside == ncclSuccess || inside == ncclInProgress ? ended : inside;
 }
 
+/// Functions that the loaded NCCL may lack if it is older than the one of the build; then null. Not
+/// weak references, which mold makes strong.
+struct Registering {
+  decltype(ncclCommRegister)* add = find<decltype(ncclCommRegister)>("ncclCommRegister");
+  decltype(ncclCommDeregister)* remove = find<decltype(ncclCommDeregister)>("ncclCommDeregister");
+  template <class F>
+  static F* find(const char* name) {
+    return reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name));
+  }
+};
+const Registering& registering() {
+  static const Registering found;
+  return found;
+}
+
 bool is_error(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
@@ -83,7 +99,7 @@ class NcclCommunicator::Handle final : public Work {
   Status status_;
 };
 
-NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
+NcclCommunicator::NcclCommunicator(Spec spec, std::shared_ptr<Collective> host,
                                    std::unique_ptr<Stream> stream,
                                    std::function<void(NcclCommunicator*)> forget)
     : DeviceCollective(std::move(host), std::move(stream)),
@@ -114,6 +130,10 @@ void NcclCommunicator::close() {
   if (is_dead_) return;
   const auto limit = Clock::now() + kCloseTimeout;
   Status closed = stream_->finish(limit);
+  for (void* registration : std::exchange(registrations_, {}))
+    if (closed.ok())
+      closed = call("deregister", limit,
+                    [&](ncclComm_t comm) { return registering().remove(comm, registration); });
   if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
   if (!closed.ok()) {
     (void)fail(Status(Code::aborted, spec_.name + " has been destroyed"));
@@ -203,13 +223,25 @@ Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
-/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, and is faster only for
-/// registered buffers.
+/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, which is hundreds of
+/// megabytes.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
   Result<void*> data = stream_->allocate(bytes, limit());
   if (!data.ok()) return data.status().in(spec_.name);
   blocks_.push_back(*data);
+  register_buffer(*data, bytes);
   return data;
+}
+
+void NcclCommunicator::register_buffer(void* data, size_t bytes) {
+  if (!spec_.native_sums || size() == 1 || bytes == 0) return;
+  if (!registering().add || !registering().remove) return;
+  void* registration = nullptr;
+  const Status registered = call("register", [&](ncclComm_t comm) {
+    return registering().add(comm, data, bytes, &registration);
+  });
+  // Operations work without it. Null: NCCL_LOCAL_REGISTER = 0.
+  if (registered.ok() && registration) registrations_.push_back(registration);
 }
 
 /// Device memory for one operation. If it has to grow, the old block stays allocated: operations on
@@ -251,16 +283,32 @@ WorkPtr NcclCommunicator::broadcast(void* data, size_t count, DType dtype, int r
 }
 
 WorkPtr NcclCommunicator::reduce_scatter(const void* full, void* shard, size_t count, DType dtype) {
+  if (spec_.native_sums)
+    return start("reduce_scatter", [&] {
+      return call("reduce_scatter", [&](ncclComm_t comm) {
+        return ncclReduceScatter(full, shard, count, type_of(dtype), ncclSum, comm,
+                                 stream_->handle());
+      });
+    });
   return start(collective::plan_reduce_scatter(rank(), size(), full, shard, count, dtype));
 }
 
 WorkPtr NcclCommunicator::all_reduce(void* data, size_t count, DType dtype) {
+  if (spec_.native_sums)
+    return start("all_reduce", [&] {
+      return call("all_reduce", [&](ncclComm_t comm) {
+        return ncclAllReduce(data, data, count, type_of(dtype), ncclSum, comm, stream_->handle());
+      });
+    });
   return start(collective::plan_all_reduce(rank(), size(), data, count, dtype));
 }
 
 WorkPtr NcclCommunicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                                 std::span<const TreeNode> leaf_of_rank,
                                                 PartialSum& slice) {
+  if (spec_.native_sums)
+    return start("reduce_scatter_leaves",
+                 [&] { return native_leaves(full, count, dtype, leaf_of_rank.front(), slice); });
   return start(collective::plan_reduce_scatter_leaves(rank(), size(), full, count, dtype,
                                                       leaf_of_rank, slice));
 }
@@ -274,6 +322,8 @@ WorkPtr NcclCommunicator::all_reduce_partials(const PartialSum& mine,
       return SS_CUDA_STATUS(
           cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle()));
     });
+  if (spec_.native_sums)
+    return start("all_reduce_partials", [&] { return native_total(mine, total); });
   return start(collective::plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
 }
 
@@ -366,6 +416,48 @@ Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) 
   }
   return SS_CUDA_STATUS(
       run_tree_program(stream_->handle(), *program, static_cast<int64_t>(s.count)));
+}
+
+/// The slice becomes, or remains, one node: the sum of all leaves so far. `first` stands for it.
+Status NcclCommunicator::native_leaves(const void* full, size_t count, DType dtype, TreeNode first,
+                                       PartialSum& slice) {
+  const void* leaves = full;
+  if (size() > 1) {
+    SS_ASSIGN(std::byte * received, scratch(count * bytes_of(dtype)));
+    SS_RETURN_IF_ERROR(call("reduce_scatter_leaves", [&](ncclComm_t comm) {
+      return ncclReduceScatter(full, received, count, type_of(dtype), ncclSum, comm,
+                               stream_->handle());
+    }));
+    leaves = received;
+  }
+  std::vector<TreeSource> sources;
+  if (!slice.nodes().empty()) sources.push_back({{0, 0}, slice.data(0), DType::f32});
+  sources.push_back({{0, 1}, leaves, dtype});
+  if (slice.nodes().empty()) slice.added({&first, 1});
+  return total_of(sources, slice.buffer(0), count);
+}
+
+/// A rank without leaves adds zeros.
+Status NcclCommunicator::native_total(const PartialSum& mine, float* total) {
+  const float* from = mine.nodes().size() == 1 && size() > 1 ? mine.data(0) : total;
+  if (mine.nodes().empty()) {
+    SS_RETURN_IF_ERROR(
+        SS_CUDA_STATUS(cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle())));
+  } else if (from == total) {
+    std::vector<TreeSource> sources;
+    for (size_t i = 0; i < mine.nodes().size(); ++i)
+      sources.push_back({mine.nodes()[i], mine.data(i), DType::f32});
+    SS_RETURN_IF_ERROR(total_of(sources, total, mine.count()));
+  }
+  if (size() == 1) return {};
+  return call("all_reduce_partials", [&](ncclComm_t comm) {
+    return ncclAllReduce(from, total, mine.count(), ncclFloat32, ncclSum, comm, stream_->handle());
+  });
+}
+
+Status NcclCommunicator::total_of(std::span<const TreeSource> sources, float* total, size_t count) {
+  SS_ASSIGN(const TreeProgram program, tree_total_program(sources, total, DType::f32));
+  return SS_CUDA_STATUS(run_tree_program(stream_->handle(), program, static_cast<int64_t>(count)));
 }
 
 Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {

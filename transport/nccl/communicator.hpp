@@ -4,7 +4,9 @@
 // Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: ranks
 // exchange slices by grouped sends and receives, then a kernel (tree_sum.cu) adds them in leaf
 // order. That transfers as many bytes as a ring. transport/collective/plan.hpp says which bytes go
-// where, as on CPUs.
+// where, as on CPUs. With Spec::native_sums NCCL's own reductions are used instead: they take fewer
+// messages, but the bits depend on the layout and on NCCL's choice of an algorithm. The sums of
+// micro-batches are in fp32 also then.
 //
 // Operations run on one stream in the order of their start, each after the work that the followed
 // stream had been given by then. The compute thread starts and waits; any thread may call abort().
@@ -38,9 +40,10 @@ class NcclCommunicator final : public DeviceCollective {
     uint64_t generation;
     int timeout_ms;
     int abort_timeout_ms = 10'000;  ///< the destructor waits so long for ncclCommAbort
+    bool native_sums = false;  ///< by ncclReduceScatter and ncclAllReduce; a slice has one node
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
-  NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
+  NcclCommunicator(Spec spec, std::shared_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
   /// Ends the process with code 75 if ncclCommAbort hangs: nothing else frees what NCCL then holds,
   /// and the node replaces a trainer that ends.
@@ -52,6 +55,10 @@ class NcclCommunicator final : public DeviceCollective {
   Status connect();
 
   Result<void*> allocate(size_t bytes) override;
+  /// With Spec::native_sums, tells NCCL of a buffer that operations will use, as allocate() does of
+  /// its own, so that NCCL need not copy it piece by piece. Does nothing if the loaded NCCL cannot
+  /// (before 2.19) or will not. The buffer must outlive the communicator.
+  void register_buffer(void* data, size_t bytes);
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
@@ -71,6 +78,10 @@ class NcclCommunicator final : public DeviceCollective {
   Status run(const collective::Plan& plan);
   Status exchange(const collective::Plan& plan, bool after_sum, std::byte* received);
   Status sum(const collective::Plan& plan, std::byte* received);
+  Status native_leaves(const void* full, size_t count, DType dtype, TreeNode first,
+                       PartialSum& slice);
+  Status native_total(const PartialSum& mine, float* total);
+  Status total_of(std::span<const TreeSource> sources, float* total, size_t count);
   Status wait(const char* name, uint64_t number, const Event& event);
 
   Status call(const char* what, Clock::time_point limit,
@@ -93,7 +104,8 @@ class NcclCommunicator final : public DeviceCollective {
 
   const Spec spec_;
   std::function<void(NcclCommunicator*)> forget_;
-  std::vector<void*> blocks_;     // device memory of allocate()
+  std::vector<void*> blocks_;  // device memory of allocate()
+  std::vector<void*> registrations_;
   std::byte* scratch_ = nullptr;  // one of blocks_; operations use it in turn
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;

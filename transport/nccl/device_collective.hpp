@@ -21,10 +21,10 @@ class DeviceCollective : public Collective {
   void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
 
  protected:
-  DeviceCollective(std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream)
+  DeviceCollective(std::shared_ptr<Collective> host, std::unique_ptr<Stream> stream)
       : host_(std::move(host)), stream_(std::move(stream)) {}
 
-  std::unique_ptr<Collective> host_;
+  std::shared_ptr<Collective> host_;  // PairedCommunicator's two share it
   std::unique_ptr<Stream> stream_;
   cudaStream_t followed_ = nullptr;  // see follow(); null: none
 };

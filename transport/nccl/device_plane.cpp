@@ -6,6 +6,7 @@
 
 #include "runtime/base/library.hpp"
 #include "transport/nccl/communicator.hpp"
+#include "transport/nccl/paired.hpp"
 #include "transport/nccl/staged.hpp"
 
 namespace simplescale::nccl {
@@ -28,6 +29,9 @@ class DevicePlane final : public DataPlane {
 
  private:
   Result<CommunicatorSpec> host_spec(const CommunicatorSpec& spec) const;
+  Result<std::unique_ptr<NcclCommunicator>> connect(const CommunicatorSpec& spec, const char* part,
+                                                    std::shared_ptr<Collective> host,
+                                                    std::unique_ptr<Stream> stream);
 
   std::unique_ptr<DataPlane> host_;
   const DevicePlaneOptions options_;
@@ -62,9 +66,25 @@ Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& sp
   if (options_.transport == DeviceTransport::staged)
     return std::unique_ptr<Collective>(std::make_unique<StagedCommunicator>(
         std::move(host), std::move(stream), mirrors_, spec.timeout_ms));
+  const std::shared_ptr<Collective> shared = std::move(host);
+  SS_ASSIGN(auto sums, connect(spec, "", shared, std::move(stream)));
+  if (!spec.separate_gathers) return std::unique_ptr<Collective>(std::move(sums));
+  SS_ASSIGN(auto other, Stream::create(options_.device_index));
+  SS_ASSIGN(auto gathers, connect(spec, ".gathers", shared, std::move(other)));
+  return std::unique_ptr<Collective>(
+      std::make_unique<PairedCommunicator>(std::move(sums), std::move(gathers)));
+}
+
+/// A communicator that abort() knows from before it connects.
+Result<std::unique_ptr<NcclCommunicator>> DevicePlane::connect(const CommunicatorSpec& spec,
+                                                               const char* part,
+                                                               std::shared_ptr<Collective> host,
+                                                               std::unique_ptr<Stream> stream) {
   auto communicator = std::make_unique<NcclCommunicator>(
-      NcclCommunicator::Spec{spec.name + "@" + std::to_string(spec.generation), spec.generation,
-                             spec.timeout_ms},
+      NcclCommunicator::Spec{.name = spec.name + part + "@" + std::to_string(spec.generation),
+                             .generation = spec.generation,
+                             .timeout_ms = spec.timeout_ms,
+                             .native_sums = options_.native_sums},
       std::move(host), std::move(stream), [this](NcclCommunicator* gone) {
         std::lock_guard guard(lock_);
         std::erase(communicators_, gone);
@@ -75,7 +95,7 @@ Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& sp
     if (!fence_reason_.empty() && spec.generation <= fenced_) communicator->abort(fence_reason_);
   }
   SS_RETURN_IF_ERROR(communicator->connect());
-  return std::unique_ptr<Collective>(std::move(communicator));
+  return communicator;
 }
 
 void DevicePlane::abort(uint64_t generation, const std::string& reason) {

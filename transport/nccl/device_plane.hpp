@@ -35,6 +35,7 @@ struct DevicePlaneOptions {
   int device_index = 0;
   DeviceTransport transport = DeviceTransport::nccl;
   bool shared = false;             ///< there are more trainers than GPUs
+  bool native_sums = false;        ///< NCCL's own (NcclCommunicator::Spec); staged ones never are
   std::vector<std::string> uuids;  ///< of this process's GPUs, in hexadecimal; empty: unsuitable
 };
 
