@@ -151,6 +151,7 @@ void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
   if (s.leaving || !polled.answered) return;
   if (!polled.current) return leave_run(self, "the run was started again");
+  if (polled.number < s.newest_epoch) return;  // an old answer: epochs only grow
   if (s.leader && polled.number > s.epoch) leave_deposed_leader(self, polled.number);
   if (s.leader) return;
   const int64_t now = now_ms(self);

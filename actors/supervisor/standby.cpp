@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "actors/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "transport/caf/transport.hpp"
@@ -12,31 +14,25 @@ namespace {
 
 using Self = caf::stateful_actor<StandbyState>;
 constexpr int64_t kWatchMs = 100;  // between two reads of the epoch files after the loss
-constexpr int64_t kUselessMs =
-    4'000;  // if the heartbeat continues so long, only the link is broken
 
-void end(Self* self, bool take_over, const std::string& reason, bool silent) {
+void decide(Self* self, const Succession::Decision& decision) {
   StandbyState& s = self->state;
-  auto ended = std::move(s.options.ended);
-  s.options.ended = nullptr;
-  if (ended) ended(take_over ? s.replica : std::nullopt, reason, silent);
+  if (decision.verdict == Succession::Verdict::wait) return;
+  auto ended = std::exchange(s.options.ended, nullptr);
+  const bool takes_over = decision.verdict == Succession::Verdict::take_over;
+  if (ended) ended(takes_over ? s.replica : std::nullopt, decision.reason, decision.silent);
   self->quit();
 }
 
 void lost(Self* self, const std::string& reason) {
   StandbyState& s = self->state;
-  if (s.lost || !s.options.ended) return;
-  s.lost = true;
-  s.lost_at_ms = now_ms(self);
-  s.reason = reason;
-  if (!s.replica)
-    return end(self, false, "the supervisor was lost before it sent its state", false);
+  if (s.succession.is_lost() || !s.options.ended) return;
   log::warn("the supervisor is lost: {}", reason);
+  s.options.watch->poll_every(kWatchMs);
   // Silence may be a network fault. A connection closed by the supervisor's host proves that its
   // process has ended.
-  if (reason.starts_with("connection lost") || reason == "its process has ended")
-    return end(self, true, reason, false);
-  s.options.watch->poll_every(kWatchMs);
+  const bool ended = reason.starts_with("connection lost") || reason == "its process has ended";
+  decide(self, s.succession.lost(reason, ended, s.replica.has_value(), now_ms(self)));
 }
 
 }  // namespace
@@ -66,18 +62,13 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         s.replica->sequence = replica.sequence;
         self->send(s.supervisor, ReplicaKept{replica.sequence});
       },
-      [self](const Shutdown& order) { end(self, false, order.reason, false); },
+      [self](const Shutdown& order) {
+        decide(self, {Succession::Verdict::end, order.reason, false});
+      },
       [self](const local::LeaderSeen& seen) {
         StandbyState& s = self->state;
         if (!s.options.ended) return;
-        if (seen.answered && !seen.current)
-          return end(self, false, "the run was started again", false);
-        if (seen.answered && s.replica && seen.newest > s.replica->epoch)
-          return end(self, false, "epoch " + std::to_string(seen.newest) + " leads", false);
-        if (!s.lost || !seen.answered) return;
-        if (!seen.lives) return end(self, true, s.reason, true);
-        if (now_ms(self) - s.lost_at_ms > kUselessMs)
-          return end(self, false, "the supervisor lives, but this standby cannot reach it", false);
+        decide(self, s.succession.seen(seen, s.replica ? s.replica->epoch : 0, now_ms(self)));
       },
   };
 }

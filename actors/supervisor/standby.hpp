@@ -1,11 +1,6 @@
 // The standby actor, on another node than the supervisor: stores the state that the supervisor is
-// about to act on, and notices the supervisor's loss. It only says when to claim the next epoch;
-// which claim succeeds is settled by the epoch files (runtime/run/epoch.hpp).
-//
-//   - The supervisor's process has ended (its connection broke): take over at once.
-//   - The supervisor is silent: take over once its heartbeat in the run folder has stopped as well,
-//     so that a broken link alone deposes no supervisor. If the heartbeat continues for 4 s, the
-//     standby ends, and the supervisor appoints another one.
+// about to act on, and notices the supervisor's loss. It only says when to claim the next epoch
+// (succession.hpp); which claim succeeds is settled by the epoch files (runtime/run/epoch.hpp).
 //
 // Runs on the transport thread or a CAF worker; never blocks.
 #pragma once
@@ -18,6 +13,7 @@
 
 #include "actors/local.hpp"
 #include "actors/supervisor/state_codec.hpp"
+#include "actors/supervisor/succession.hpp"
 #include "runtime/run/epoch.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -36,20 +32,8 @@ struct StandbyState {
   StandbyOptions options;
   caf::actor supervisor;
   std::optional<SupervisorState> replica;  // the newest
-  bool lost = false;                       // the supervisor is, for `reason`
-  int64_t lost_at_ms = 0;                  // actor clock
-  std::string reason;
+  Succession succession;
 };
-
-namespace local {
-/// The epoch watch -> standby: what the epoch files show.
-struct LeaderSeen {
-  bool answered;    // the run folder could be read
-  bool current;     // this start of the run is the current one
-  uint64_t newest;  // epoch
-  bool lives;       // the newest epoch's heartbeat continues
-};
-}  // namespace local
 
 caf::behavior standby_actor(caf::stateful_actor<StandbyState>* self, caf::actor supervisor,
                             StandbyOptions options);

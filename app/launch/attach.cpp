@@ -37,7 +37,8 @@ std::pair<uint64_t, int64_t> heartbeat_of(const RunFolder& run) {
   const EpochFiles files(run, instance_of(run));
   const auto newest = files.newest();
   if (!newest.ok()) return {};
-  return {newest->number, files.touched_ns(newest->number)};
+  const auto touched = files.touched_ns(newest->number);
+  return {newest->number, touched.ok() ? *touched : 0};
 }
 
 std::string stop_command(const RunFolder& run) {

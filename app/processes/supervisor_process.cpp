@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <future>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "actors/clock.hpp"
 #include "actors/supervisor/journal.hpp"
@@ -36,6 +38,7 @@
 #include "runtime/exports/exporter.hpp"
 #include "runtime/observe/notifier.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_state.hpp"
@@ -48,6 +51,7 @@ constexpr int kLookupMs = 1'000;         // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
 constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
 constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
+constexpr int kClaimAgainMs = 100;       // between two claims of a standby
 constexpr Retries kReadRetries{4, std::chrono::seconds(1)};  // of the run's files
 
 /// What all functions of this file need; lives as long as the process.
@@ -128,7 +132,8 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
   };
   job.leads = [files = p.files, epoch] {
     const auto leads = files.leads(epoch);
-    return leads.ok() && *leads && files.touched_ns(epoch) != 0;
+    const auto touched = files.touched_ns(epoch);
+    return leads.ok() && *leads && touched.ok() && *touched != 0;
   };
   const std::string folder = checkpoint_folder(p.config);
   LeaderFiles files(job.leads);
@@ -176,25 +181,29 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
 }
 
 /// True if the supervisor of this epoch answers, or if its heartbeat in the run's folder continues:
-/// a supervisor that cannot be reached may still be alive.
-bool is_alive(const Process& p, const Epoch& epoch) {
-  if (p.files.touched_ns(epoch.number) == 0 || epoch.address.empty()) return false;
+/// a supervisor that cannot be reached may still be alive. io: the heartbeat cannot be read, which
+/// deposes no supervisor (LEAD-1).
+Result<bool> is_alive(const Process& p, const Epoch& epoch) {
+  SS_ASSIGN(const int64_t first, p.files.touched_ns(epoch.number));
+  if (first == 0 || epoch.address.empty()) return false;
   if (p.transport.lookup(epoch.address, "supervisor", kLookupMs).ok()) return true;
-  const int64_t before = p.files.touched_ns(epoch.number);
+  SS_ASSIGN(const int64_t before, p.files.touched_ns(epoch.number));
   std::this_thread::sleep_for(
       std::chrono::milliseconds(kHeartbeatTimeoutMs));  // polls: a shared file
-  return p.files.touched_ns(epoch.number) != before;
+  SS_ASSIGN(const int64_t now, p.files.touched_ns(epoch.number));
+  return now != before;
 }
 
 /// True if this epoch's supervisor resigned because of votes that other nodes still renew: one of
-/// those nodes leads next, not this one.
-bool was_voted_out(const Process& p, const Epoch& epoch) {
-  if (p.files.touched_ns(epoch.number) != 0) return false;
-  const auto before = p.files.votes(epoch.number);
-  if (!before.ok() || before->empty() || before->contains(p.options.node)) return false;
+/// those nodes leads next, not this one. io.
+Result<bool> was_voted_out(const Process& p, const Epoch& epoch) {
+  SS_ASSIGN(const int64_t touched, p.files.touched_ns(epoch.number));
+  if (touched != 0) return false;
+  SS_ASSIGN(const auto before, p.files.votes(epoch.number));
+  if (before.empty() || before.contains(p.options.node)) return false;
   std::this_thread::sleep_for(std::chrono::milliseconds(kHeartbeatTimeoutMs));
-  const auto now = p.files.votes(epoch.number);
-  return now.ok() && *now != *before;
+  SS_ASSIGN(const auto now, p.files.votes(epoch.number));
+  return now != before;
 }
 
 /// What this process knows of the supervisor before it.
@@ -279,10 +288,15 @@ void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journa
 }
 
 /// JOB-1: lets another process lead, since this one cannot read what a leader needs: the trainers
-/// keep what their memory holds. Returns `why`.
-Status leave_unprepared(const Process& p, uint64_t epoch, uint64_t generation, EpochWatch& watch,
-                        const Status& why) {
+/// keep what their memory holds. state: the newest that is known, perhaps by this process alone;
+/// null: it is not known which one is the newest. Returns `why`.
+Status leave_unprepared(const Process& p, uint64_t epoch, uint64_t generation,
+                        const SupervisorState* state, EpochWatch& watch, const Status& why) {
   Journal journal(p.options.run, leads(p, epoch), kFlushTimeoutMs);
+  if (state) {
+    const std::vector<uint8_t> bytes = encode(*state);
+    journal.replace(state_page(p.options.instance, epoch), std::string(bytes.begin(), bytes.end()));
+  }
   journal.append("events.jsonl", event_of("resigned", p.options.node, generation, why));
   resign(p, epoch, watch, journal);
   return why;
@@ -355,7 +369,8 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   lead.lost_at_ms = before.lost_at_ms;
   lead.silent = before.silent;
   lead.stood_by = before.stood_by;
-  lead.elected = before.epoch > 0 && p.files.touched_ns(before.epoch) == 0;
+  const auto touched = p.files.touched_ns(before.epoch);
+  lead.elected = before.epoch > 0 && touched.ok() && *touched == 0;
   lead.watch = std::move(watch);
   lead.finished = [end = std::move(end)](int code, std::string reason, bool resigns) {
     end->set_value({code, std::move(reason), resigns});
@@ -391,29 +406,68 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
   return job;
 }
 
+/// What was known when an epoch was claimed.
+struct Claim {
+  bool ours = false;        // false: another process has claimed it
+  uint64_t generation = 0;  // the highest that was given out
+  uint64_t above = 0;       // as Epoch::generation
+  Status known;             // if not ok: why the run cannot go on
+};
+
+/// Claims the epoch after that of `before`, once. io: a file cannot be read or written.
+Result<Claim> claim_once(const Process& p, Predecessor& before) {
+  Claim claim;
+  Epoch mine{before.epoch + 1, p.options.node, getpid(), p.transport.address(), 0};
+  if (auto highest = highest_generation(p, before); highest.ok())
+    claim.generation = *highest;
+  else
+    claim.known = highest.status();
+  if (claim.known.ok()) claim.known = use_left_state_if_newer(p, before, claim.generation);
+  if (claim.known.code() == Code::io) return claim.known;
+  SS_ASSIGN(const Epoch newest, p.files.newest());
+  mine.generation = newest.generation;
+  if (newest == mine) {  // an earlier claim was carried out in spite of its error
+    claim.ours = true;
+  } else {
+    mine.generation =
+        mine.number == 1 ? claim.generation
+                         : std::max(claim.generation, newest.generation) + job::unknown_generations;
+    SS_ASSIGN(claim.ours, p.files.claim(mine));
+  }
+  claim.above = mine.generation;
+  return claim;
+}
+
+/// Claims the epoch after that of `before`. JOB-1: a standby may be the only process that has the
+/// newest state, so it tries again, as on a full disk, while agents live.
+Result<Claim> claim_next(const Process& p, Predecessor& before) {
+  const auto patience = std::chrono::milliseconds(p.config.cluster.join_timeout_ms);
+  const auto until = std::chrono::steady_clock::now() + patience;
+  bool said = false;
+  while (true) {
+    auto claim = claim_once(p, before);
+    if (claim.status().code() != Code::io || !before.stood_by) return claim;
+    if (std::chrono::steady_clock::now() > until && !agents_live(p.run())) return claim;
+    if (!std::exchange(said, true))
+      log::warn("cannot claim epoch {}, trying again while agents live: {}", before.epoch + 1,
+                claim.status().message());
+    std::this_thread::sleep_for(std::chrono::milliseconds(kClaimAgainMs));  // polls: shared files
+  }
+}
+
 /// Claims the next epoch and supervises until the end. Returns 0 at once if another process claimed
 /// the epoch first. JOB-1: if a file cannot be read, another process is to lead, unless this is the
 /// first epoch, in which no memory holds a step. Any other failure after the claim ends the run: an
 /// epoch that ends without a word would be followed by the next one, for ever.
 Result<int> supervise(const Process& p, Predecessor before) {
   const uint64_t epoch = before.epoch + 1;
-  uint64_t generation = 0;
-  Status known;
-  if (auto highest = highest_generation(p, before); highest.ok())
-    generation = *highest;
-  else
-    known = highest.status();
-  if (known.ok()) known = use_left_state_if_newer(p, before, generation);
-  if (known.code() == Code::io) return known;
-  SS_ASSIGN(const Epoch newest, p.files.newest());
-  const uint64_t above =
-      epoch == 1 ? generation : std::max(generation, newest.generation) + job::unknown_generations;
-  SS_ASSIGN(const bool ours,
-            p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), above}));
-  if (!ours) {
+  SS_ASSIGN(Claim claim, claim_next(p, before));
+  if (!claim.ours) {
     log::info("another process leads epoch {}", epoch);
     return 0;
   }
+  uint64_t generation = claim.generation;
+  Status known = claim.known;
   log::info("supervisor of epoch {}", epoch);
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
@@ -429,12 +483,15 @@ Result<int> supervise(const Process& p, Predecessor before) {
     return 0;
   }
   const Status& failed = led.ok() ? prepared.status() : led.status();
-  if (failed.code() == Code::io && epoch > 1)
-    return leave_unprepared(p, epoch, generation, *watch, failed);
+  if (failed.code() == Code::io && epoch > 1) {
+    const bool newest = known.ok() && before.state;
+    return leave_unprepared(p, epoch, generation, newest ? &*before.state : nullptr, *watch,
+                            failed);
+  }
   if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();
   // The records may name numbers of the predecessor that its epoch file does not.
-  job.generations_above = job::numbers_above(epoch, above, job.last_generation);
+  job.generations_above = job::numbers_above(epoch, claim.above, job.last_generation);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
@@ -480,13 +537,18 @@ Result<int> supervise(const Process& p, Predecessor before) {
 /// Becomes supervisor, unless one is alive or other nodes have voted for the next one.
 Result<int> claim_leadership(const Process& p) {
   SS_ASSIGN(const Epoch newest, p.files.newest());
-  if (newest.number > 0 && is_alive(p, newest)) {
-    log::info("not needed: the supervisor of epoch {} is alive", newest.number);
-    return 0;
-  }
-  if (newest.number > 0 && was_voted_out(p, newest)) {
-    log::info("not needed: other nodes voted out epoch {}, one of them leads next", newest.number);
-    return 0;
+  if (newest.number > 0) {
+    SS_ASSIGN(const bool alive, is_alive(p, newest));
+    if (alive) {
+      log::info("not needed: the supervisor of epoch {} is alive", newest.number);
+      return 0;
+    }
+    SS_ASSIGN(const bool voted_out, was_voted_out(p, newest));
+    if (voted_out) {
+      log::info("not needed: other nodes voted out epoch {}, one of them leads next",
+                newest.number);
+      return 0;
+    }
   }
   Predecessor before;
   before.epoch = newest.number;

@@ -37,15 +37,16 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
-/// Modification time of a file in ns; 0: there is none, -1: it cannot be read. Opening the file
-/// makes an NFS client ask its server.
-int64_t modified_ns(const std::string& path) {
+/// Modification time of a file in ns; 0: there is none. Opening the file makes an NFS client ask its
+/// server.
+Result<int64_t> modified_ns(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return errno == ENOENT ? 0 : -1;
+  if (fd < 0 && errno == ENOENT) return int64_t{0};
+  if (fd < 0) return system_error("cannot read", path, errno);
   struct stat status {};
-  const int known = fstat(fd, &status);
+  const int error = fstat(fd, &status) == 0 ? 0 : errno;
   close(fd);
-  if (known != 0) return -1;
+  if (error != 0) return system_error("cannot read", path, error);
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
@@ -99,6 +100,7 @@ Result<Epoch> EpochFiles::newest() const {
     epoch.number = std::max(epoch.number, number_after(name, prefix_));
   if (epoch.number == 0) return epoch;
   const auto text = read_text(path(epoch.number));
+  if (text.status().code() == Code::io) return text.status();
   const json page = text.ok() ? parse_json(*text) : json();
   if (!page.is_object()) return epoch;
   try {
@@ -144,7 +146,7 @@ Status EpochFiles::touch(uint64_t number) const {
   return system_error("cannot touch", path(number), errno);
 }
 
-int64_t EpochFiles::touched_ns(uint64_t number) const {
+Result<int64_t> EpochFiles::touched_ns(uint64_t number) const {
   return modified_ns(path(number));
 }
 
@@ -178,7 +180,8 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
   SS_ASSIGN(const auto found, names(run_.control(), prefix));
   std::map<std::string, int64_t> votes;
   for (const std::string& name : found)
-    votes[name.substr(prefix.size())] = modified_ns(run_.control() + "/" + name);
+    if (const auto touched = modified_ns(run_.control() + "/" + name); touched.ok() && *touched > 0)
+      votes[name.substr(prefix.size())] = *touched;
   return votes;
 }
 
@@ -215,18 +218,19 @@ struct EpochWatch::Shared {
     EpochView view;
     const auto newest = files.newest();
     const auto current = files.current();
-    view.answered = newest.ok() && current.ok();
+    if (!newest.ok() || !current.ok()) return view;
+    const auto beat = files.touched_ns(newest->number);
+    view.answered = beat.ok();
     if (!view.answered) return view;
     view.newest = *newest;
     view.current = *current;
-    const int64_t beat = files.touched_ns(view.newest.number);
     const auto now = Clock::now();
-    if (beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;
-    heartbeat_ns = beat;
+    if (*beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;
+    heartbeat_ns = *beat;
     heartbeat_epoch = view.newest.number;
     view.heartbeat_age_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - heartbeat_seen_at).count();
-    view.resigned = view.newest.number > 0 && beat == 0;
+    view.resigned = view.newest.number > 0 && *beat == 0;
     return view;
   }
 

@@ -54,21 +54,22 @@ class EpochFiles {
   /// cannot be read now.
   Result<bool> leads(uint64_t number) const;
   /// The highest epoch of this instance; number 0 if there is none. A damaged file counts: only its
-  /// number is known then.
+  /// number is known then. io: also if that file is there and cannot be read.
   Result<Epoch> newest() const;
   /// Creates the file of epoch.number. False: another process has created it.
   Result<bool> claim(const Epoch& epoch) const;
   /// The leader's heartbeat.
   Status touch(uint64_t number) const;
   /// Time of the last heartbeat in ns, by the file system's clock. 0: the leader has resigned, or
-  /// there is no such file; -1: it cannot be read.
-  int64_t touched_ns(uint64_t number) const;
+  /// there is no such file. io: it cannot be read, which says nothing about the leader.
+  Result<int64_t> touched_ns(uint64_t number) const;
   /// The leader steps down: no node needs to wait for its heartbeat to time out.
   Status resign(uint64_t number) const;
   /// Creates or touches a node's vote against supervisor `number`.
   Status vote(uint64_t number, const std::string& node) const;
   Status withdraw_vote(uint64_t number, const std::string& node) const;
-  /// The nodes that vote against supervisor `number`, with the times of their last touch in ns.
+  /// The nodes that vote against supervisor `number`, with the times of their last touch in ns. A
+  /// vote that cannot be read is left out.
   Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
  private:

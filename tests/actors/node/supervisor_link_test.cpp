@@ -131,6 +131,19 @@ TEST_SUITE("supervisor link") {
     CHECK(World::got<Shutdown>(empty.node));
   }
 
+  TEST_CASE("supervisor link: old answers of the run folder are no new epochs") {
+    // An NFS client alternated between an old and a new listing. Each answer counted as another
+    // epoch, and twenty of them as a run whose supervisors all end.
+    World world;
+    bool left = false;
+    for (int64_t ms = 0; ms < 30'000; ms += 1'000) {
+      world.pass(600, {true, true, 7, "none", true, false});
+      world.pass(400, {true, true, 6, "none", true, false});
+      left = left || World::got<Shutdown>(world.node);
+    }
+    CHECK(!left);
+  }
+
   TEST_CASE("supervisor link: supervisors that all end at once do not keep a node for ever") {
     // Each claimed an epoch, failed and ended. Every new epoch counted as a sign of life.
     World world;

@@ -81,12 +81,12 @@ TEST_SUITE("epoch") {
     REQUIRE(before.begin().ok());
     CHECK(*before.current());
     REQUIRE(*before.claim({1, "n0", 1, "x", 0}));
-    CHECK(before.touched_ns(1) > 0);
+    CHECK(*before.touched_ns(1) > 0);
     REQUIRE(after.begin().ok());
     CHECK(!*before.current());
     CHECK(*after.current());
     CHECK(before.newest()->number == 0);
-    CHECK(before.touched_ns(1) == 0);
+    CHECK(*before.touched_ns(1) == 0);
     EpochView view{true, *before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
   }
@@ -111,6 +111,28 @@ TEST_SUITE("epoch") {
     CHECK(!answer.get_future().get().answered);
     std::filesystem::remove_all(folder.run.control());
     CHECK(files.leads(2).status().code() == Code::io);
+  }
+
+  TEST_CASE("epoch: LEAD-1, an epoch file that cannot be read says nothing about its supervisor") {
+    // An error was taken for a heartbeat that had stopped, and for an address that nobody has: the
+    // standby deposed a supervisor that lived. The generation of the epoch was taken for 0 (GEN-2).
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 700}));
+    REQUIRE(files.vote(1, "n1").ok());
+    const std::string epoch = folder.run.control() + "/epoch-a-1";
+    const std::string vote = folder.run.control() + "/vote-a-1-n1";
+    for (const std::string& file : {epoch, vote}) {
+      std::filesystem::remove(file);
+      std::filesystem::create_symlink(file, file);
+    }
+    CHECK(files.touched_ns(1).status().code() == Code::io);
+    CHECK(files.newest().status().code() == Code::io);
+    CHECK(files.votes(1)->empty());
+    EpochWatch watch(files, nullptr);
+    std::promise<EpochView> answer;
+    watch.poll([&](const EpochView& view) { answer.set_value(view); });
+    CHECK(!answer.get_future().get().answered);
   }
 
   TEST_CASE("epoch: LOCK-1, no start begins while an agent of an earlier one lives") {
@@ -175,7 +197,7 @@ TEST_SUITE("epoch") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
-    const int64_t claimed = files.touched_ns(1);
+    const int64_t claimed = *files.touched_ns(1);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     const auto until = [&](EpochWatch& watch, const std::function<bool(const EpochView&)>& is) {
       while (std::chrono::steady_clock::now() < deadline) {
@@ -188,7 +210,7 @@ TEST_SUITE("epoch") {
     EpochWatch watch(files, nullptr);
     CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms > 0; }));
     watch.lead(1);
-    CHECK(until(watch, [&](const EpochView&) { return files.touched_ns(1) != claimed; }));
+    CHECK(until(watch, [&](const EpochView&) { return *files.touched_ns(1) != claimed; }));
     CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms == 0; }));
   }
 
@@ -204,7 +226,7 @@ TEST_SUITE("epoch") {
     };
     CHECK(!poll().resigned);
     REQUIRE(files.resign(1).ok());
-    CHECK(files.touched_ns(1) == 0);
+    CHECK(*files.touched_ns(1) == 0);
     CHECK(poll().resigned);
     CHECK(!poll().deposed(1));  // until another supervisor leads
     REQUIRE(*files.claim({2, "n1", 2, "y", 0}));

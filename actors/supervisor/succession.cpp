@@ -1,0 +1,42 @@
+#include "actors/supervisor/succession.hpp"
+
+#include "runtime/run/epoch.hpp"
+
+namespace simplescale {
+
+Succession::Decision Succession::lost(const std::string& reason, bool ended, bool has_state,
+                                      int64_t now_ms) {
+  if (lost_at_ms_) return {};
+  lost_at_ms_ = now_ms;
+  reason_ = reason;
+  if (!has_state)
+    return {Verdict::end, "the supervisor was lost before it sent its state (" + reason + ")"};
+  if (ended) return {Verdict::take_over, reason};
+  return {};
+}
+
+Succession::Decision Succession::seen(const local::LeaderSeen& seen, uint64_t epoch,
+                                      int64_t now_ms) {
+  if (!seen.answered) return {};
+  if (!seen.current) return {Verdict::end, "the run was started again"};
+  if (epoch > 0 && seen.newest > epoch)
+    return {Verdict::end, "epoch " + std::to_string(seen.newest) + " leads"};
+  const bool gap = now_ms - answered_ms_ > kHeartbeatTimeoutMs;
+  answered_ms_ = now_ms;
+  if (!lost_at_ms_) return {};
+  if (gap) lives_ms_.reset();
+  if (!seen.lives) {
+    lives_ms_.reset();
+    if (!dead_ms_) dead_ms_ = now_ms;
+    if (now_ms - *dead_ms_ < (dismissed_ ? kDismissedMs : 0)) return {};
+    return {Verdict::take_over, reason_, true};
+  }
+  dead_ms_.reset();
+  if (!lives_ms_) lives_ms_ = now_ms;
+  dismissed_ = dismissed_ || now_ms - *lives_ms_ > kHeartbeatTimeoutMs;
+  if (now_ms - *lives_ms_ > kUselessMs)
+    return {Verdict::end, "the supervisor lives, but this standby cannot reach it"};
+  return {};
+}
+
+}  // namespace simplescale

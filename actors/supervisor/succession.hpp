@@ -1,0 +1,58 @@
+// When a standby claims the next epoch, and when it ends: a function of what it has seen. Owned by
+// the standby actor, called on its thread. Sends no message and touches no file.
+//
+//   - The supervisor's process has ended (its connection broke): take over at once.
+//   - The supervisor is silent: take over once its heartbeat in the run folder has stopped as well,
+//     so that a broken link alone deposes no supervisor (LEAD-1). If the heartbeat goes on for
+//     kUselessMs, the standby ends, and the supervisor appoints another one.
+//   - A folder that hangs or fails says nothing: a standby that cannot read keeps its state and
+//     waits. The heartbeat of a supervisor that died meanwhile looks new at the first answer after
+//     that, so kUselessMs begins again.
+//   - A supervisor that outlived the link has probably dismissed this standby, whose state is old.
+//     The next standby goes first: this one waits kDismissedMs more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace simplescale {
+
+namespace local {
+/// The epoch watch -> standby: what the epoch files show.
+struct LeaderSeen {
+  bool answered;    // the run folder could be read
+  bool current;     // this start of the run is the current one
+  uint64_t newest;  // epoch
+  bool lives;       // the newest epoch's heartbeat continues
+};
+}  // namespace local
+
+class Succession {
+ public:
+  static constexpr int64_t kUselessMs = 4'000;
+  static constexpr int64_t kDismissedMs = 2'000;
+  enum class Verdict : unsigned char { wait, take_over, end };
+  struct Decision {
+    Verdict verdict = Verdict::wait;
+    std::string reason = "";
+    bool silent = false;  // the loss was noticed by silence
+  };
+  /// The connection to the supervisor is lost. ended: its process has ended, for sure. has_state:
+  /// the standby has received the supervisor's state. now_ms: actor clock.
+  Decision lost(const std::string& reason, bool ended, bool has_state, int64_t now_ms);
+  /// The epoch files have been read, or could not be read. epoch: of the standby's state; 0: it has
+  /// none.
+  Decision seen(const local::LeaderSeen& seen, uint64_t epoch, int64_t now_ms);
+  bool is_lost() const { return lost_at_ms_.has_value(); }
+
+ private:
+  std::optional<int64_t> lost_at_ms_;
+  std::string reason_;
+  int64_t answered_ms_ = 0;          // of the last answer
+  std::optional<int64_t> lives_ms_;  // since when all answers say that the supervisor lives
+  std::optional<int64_t> dead_ms_;   // since when all answers say that it does not
+  bool dismissed_ = false;           // it has outlived the link
+};
+
+}  // namespace simplescale
