@@ -1,4 +1,5 @@
 #include "tests/simulation/cluster.hpp"
+#include "runtime/run/epoch.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -203,13 +204,14 @@ void Cluster::start_agent(int index) {
 void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
   if (!node.up || node.link.up || node.run_over) return;
-  if (hung(node)) {
-    after(node.hung_until - now, [this, index] { find_supervisor(index); });
+  if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now) {
+    after(works - now + 1, [this, index] { find_supervisor(index); });  // it cannot look
     return;
   }
   Supervisor* supervisor = leader();
-  const bool beats = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
-  if (beats && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
+  const bool runs = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
+  const bool beats = runs && now - supervisor->beat < kHeartbeatTimeoutMs * ms;
+  if (runs && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
     node.unreachable = node.voted = 0;

@@ -24,6 +24,7 @@
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"
+#include "actors/supervisor/succession.hpp"
 #include "actors/supervisor/unpublished_shards.hpp"
 #include "tests/simulation/options.hpp"
 
@@ -35,7 +36,8 @@ using Time = int64_t;  // us
 constexpr Time ms = 1000, second = 1'000'000;
 constexpr Time silence = second;  // after which a silent process counts as lost
 constexpr Time collective_timeout = 8 * second;
-constexpr uint64_t rows = 64;  // samples of a step
+constexpr Time tick_time = 100 * ms;  // of a supervisor
+constexpr uint64_t rows = 64;         // samples of a step
 constexpr uint64_t peer_every = 5, disk_every = 10;
 
 /// The correct content of a shard's state after `step`, as generation `made` makes it.
@@ -208,6 +210,7 @@ struct Supervisor {
   std::map<int, uint64_t> links;  // nodes that report to it -> id of the link
   std::set<int> expected;         // nodes that have not reported to it yet
   Time joined_at = 0;             // a node has joined last
+  Time beat = 0;                  // its last heartbeat in the run folder
   bool elected = false;           // its predecessor resigned, and no step was made since
   // As in StepLedger: the generation whose steps are recorded, the reports of each step, the newest
   // recorded step, and lines of later steps that are in the records already.
@@ -230,6 +233,16 @@ struct Supervisor {
   int standby = -1;                          // node of the standby; -1: none
   bool standby_requested = false;
   std::shared_ptr<const SupervisorState> replica;  // the state that the standby has
+};
+
+/// A standby that has lost its supervisor.
+struct Standby {
+  int host = 0;
+  int32_t pid = 0;      // of its agent
+  bool silent = false;  // the loss was noticed by silence
+  std::shared_ptr<const SupervisorState> state;
+  Succession succession = {};
+  Time beat = 0, beat_at = 0;  // the newest heartbeat that it knows, and since when
 };
 
 /// A folder step-N, or step-N.replaced.
@@ -413,20 +426,9 @@ class Cluster {
   void revoke_publishers();
   std::vector<uint64_t> find_checkpoints(const job::State* job);
   bool may_rename(const Supervisor& by) const;
+  Time wakes_at(const Supervisor& supervisor) const;
 
-  // records.cpp: lines of committed steps
-  void record_step(Supervisor& by, uint64_t generation, uint64_t step);
-  void set_mark(Supervisor& by, uint64_t step);
-  void use_generation(Supervisor& by, uint64_t generation);
-  void run_journal(Supervisor& by, Time delay);
-  void journal(Supervisor& by, JournalStep step);
-  bool write_line(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);
-  void settle_journal(Supervisor& by);
-  void mark(Supervisor& by, uint64_t step);
-  void forget_reports(Node& node, uint64_t step);
-  void lose_unsynced(uint64_t epoch);
-
-  // supervisors.cpp: the supervisor around decide()
+  // claims.cpp: supervisors that begin
   struct Claim {
     int host = 0;
     int32_t agent = 0;  // its pid
@@ -435,28 +437,48 @@ class Cluster {
     std::pair<size_t, size_t> lines;              // of ledger and metrics when it was made
     Time claimed = 0;
   };
+  /// When the run folder answers on this host.
+  Time folder_works_at(int host) const;
+  void succeed(Supervisor& lost, std::shared_ptr<Standby> standby);
   void claim(int host, std::shared_ptr<const SupervisorState> from);
   void read_state(Claim& claim) const;
-  void mend_records(const Claim& claim);
   void prepare(Claim claim);
   void start_supervisor(const Claim& claim);
   void take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records);
+
+  // records.cpp: lines of committed steps
+  void record_step(Supervisor& by, uint64_t generation, uint64_t step);
+  void set_mark(Supervisor& by, uint64_t step);
+  void use_generation(Supervisor& by, uint64_t generation);
+  void run_journal(Supervisor& by, Time delay);
+  void journal(Supervisor& by, JournalStep step);
+  bool write_line(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);
+  void mend_records(const Claim& claim);
+  void settle_journal(Supervisor& by);
+  void mark(Supervisor& by, uint64_t step);
+  void forget_reports(Node& node, uint64_t step);
+  void lose_unsynced(uint64_t epoch);
+
+  // supervisors.cpp: the supervisor around decide()
   std::shared_ptr<const SupervisorState> snapshot(const Supervisor& by) const;
-  void record_up_to(Supervisor& by, uint64_t step);
-  void record_committed(Supervisor& by, const job::Join& order);
-  Time wakes_at(const Supervisor& supervisor) const;
   void notice_supervisor_loss(Supervisor& supervisor, bool silent);
   void tick(Supervisor& supervisor);
+  void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
+  void step_done(Supervisor& supervisor, const StepReport& report);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);
   void act(Supervisor& supervisor, uint64_t sequence);
-  void carry_out(Supervisor& supervisor, const job::Action& action);
+
+  // orders.cpp: what its decisions make nodes do
+  void command(Supervisor& supervisor, int node, const char* what, std::function<void()> effect);
   void send_fence(Supervisor& supervisor, int node, uint64_t generation);
+  void record_up_to(Supervisor& by, uint64_t step);
+  void record_committed(Supervisor& by, const job::Join& order);
   void begin_generation(Supervisor& supervisor, const job::Join& order);
   void check_node(Supervisor& supervisor, int node);
-  void command(Supervisor& supervisor, int node, const char* what, std::function<void()> effect);
-  void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
-  void step_done(Supervisor& supervisor, const StepReport& report);
+  void carry_out(Supervisor& supervisor, const job::Action& action);
+
+  // bugs.cpp
   void plant_bug(Supervisor& supervisor, const job::Event& event, job::Decision& decision);
 
   struct Due {

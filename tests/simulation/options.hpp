@@ -33,6 +33,7 @@ enum class Bug : unsigned char {
   silent_decision,        // a decision without a reason
   memory_forgotten,       // the memory of a node does not count while its trainers are not up
   memory_discarded,       // a run that gives up with too few nodes for a group saves nothing
+  claims_once,            // a standby whose claim fails on a full disk ends, with its state
   answers_not_awaited,    // a generation begins before all agents have said what they hold
   copies_after_answer,    // an agent takes copies of a generation whose end it has reported
   undone_copy_sent,       // a trainer sends a copy of its node that an undone generation made
@@ -88,6 +89,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::silent_decision, "silent_decision"},
     {Bug::memory_forgotten, "memory_forgotten"},
     {Bug::memory_discarded, "memory_discarded"},
+    {Bug::claims_once, "claims_once", true},
     {Bug::answers_not_awaited, "answers_not_awaited"},
     {Bug::copies_after_answer, "copies_after_answer"},
     {Bug::undone_copy_sent, "undone_copy_sent", true},

@@ -44,4 +44,15 @@ bool Cluster::resigns(const Supervisor& supervisor) const {
   return !against.empty() && job::outvoted(supervisor.job, against, reporting);
 }
 
+void Cluster::resign(Supervisor& supervisor) {
+  ++faults["resigned"];
+  if (logging()) log_line("supervisor " + std::to_string(supervisor.epoch) + ": resigns");
+  supervisor.up = false;
+  supervisor.standby = -1;
+  disk.resigned_epoch = supervisor.epoch;
+  for (Node& node : nodes)
+    if (node.voted == supervisor.epoch) node.alone_since = now;
+  notice_supervisor_loss(supervisor, false);
+}
+
 }  // namespace simplescale::simulation

@@ -1,0 +1,204 @@
+// Supervisors that begin: a process claims an epoch, reads what its predecessor has left, and takes
+// over. As in app/processes/supervisor_process.cpp and actors/supervisor/take_over.cpp.
+#include <algorithm>
+
+#include "runtime/run/epoch.hpp"
+#include "tests/simulation/cluster.hpp"
+#include "tests/simulation/invariants.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+
+constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
+constexpr Time watch_time =
+    100 * ms;  // between two looks of a standby that has lost its supervisor
+
+job::State make_job(const Options& o) {
+  job::LayoutRules rules;
+  rules.trainers_per_node = o.trainers;
+  rules.shards = o.trainers * o.cell_nodes;
+  rules.cell_nodes = o.cell_nodes;
+  rules.cells = (o.nodes - o.spares) / o.cell_nodes;
+  std::vector<std::string> names;
+  for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
+  job::State state = job::make_state(rules, names);
+  state.max_steps = o.steps;
+  state.join_timeout_ms = 30'000;
+  state.restart_timeout_ms = 5'000;
+  state.save_timeout_ms = 30'000;
+  return state;
+}
+
+}  // namespace
+
+Time Cluster::folder_works_at(int host) const {
+  return std::max(disk.hung_until, nodes[host].folder_hung_until);
+}
+
+/// The standby has lost its supervisor, and looks at the epoch files until it knows what to do.
+void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
+  const Node& node = nodes[standby->host];
+  if (!node.up || node.pid != standby->pid || ended || lost.epoch != disk.newest_epoch) return;
+  Succession::Decision decision;
+  const Time works = std::max(folder_works_at(standby->host), node.hung_until);
+  if (!standby->succession.is_lost()) {
+    decision = standby->succession.lost("lost", !standby->silent, true, now / ms);
+  } else if (works <= now) {
+    if (std::exchange(standby->beat, lost.beat) != lost.beat) standby->beat_at = now;
+    const bool lives =
+        disk.resigned_epoch != lost.epoch && now - standby->beat_at < kHeartbeatTimeoutMs * ms;
+    decision = standby->succession.seen({true, true, lost.epoch, lives}, lost.epoch, now / ms);
+  }
+  if (decision.verdict == Succession::Verdict::take_over) claim(standby->host, standby->state);
+  if (decision.verdict != Succession::Verdict::wait) return;
+  after(std::max(works - now + 1, watch_time), [this, &lost, standby] { succeed(lost, standby); });
+}
+
+/// A process of this host claims the next epoch. from: the state that the standby has; null: this
+/// process was no standby. In a folder that hangs a claim hangs. On a full disk it fails: a standby,
+/// which may be alone to have the newest state, tries again; else an agent starts a process later.
+void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
+  const Time works = std::max(folder_works_at(host), nodes[host].hung_until);
+  const bool full = disk.failing_until > now;
+  if (full && (!from || options.bug == Bug::claims_once)) return;
+  if (full || works > now) {
+    after(std::max(works - now + 1, watch_time),
+          [this, host, from, pid = nodes[host].pid, epoch = disk.newest_epoch] {
+            const Node& node = nodes[host];
+            if (node.up && node.pid == pid && disk.newest_epoch == epoch && !ended)
+              claim(host, from);
+          });
+    return;
+  }
+  Claim made{host, nodes[host].pid, 0, std::move(from), {disk.ledger.size(), disk.metrics.size()},
+             now};
+  if (options.bug == Bug::read_before_claim) {
+    read_state(made);
+    after(random.between(1, 30) * ms, [this, made]() mutable {
+      made.epoch = ++disk.newest_epoch;
+      prepare(std::move(made));
+    });
+    return;
+  }
+  made.epoch = ++disk.newest_epoch;
+  if (logging())
+    log_line(nodes[host].name + ": a process claims epoch " + std::to_string(made.epoch));
+  const bool frozen = std::exchange(freeze_claim_due, false);
+  after(frozen ? random.between(500, 8000) * ms : random.between(1, 30) * ms,
+        [this, made]() mutable { prepare(std::move(made)); });
+}
+
+/// The disk has a newer state if the last supervisor decided without a standby.
+void Cluster::read_state(Claim& claim) const {
+  if (disk.state && (!claim.from || disk.state->sequence > claim.from->sequence))
+    claim.from = disk.state;
+}
+
+/// Between its claim and its first decision a supervisor may be frozen, too.
+void Cluster::prepare(Claim claim) {
+  const Node& node = nodes[claim.host];
+  if (!node.up || node.pid != claim.agent || ended) return;
+  const Time wakes = std::max({node.hung_until, disk.hung_until, node.folder_hung_until});
+  if (wakes > now) {
+    after(wakes - now + 1, [this, claim]() mutable { prepare(std::move(claim)); });
+    return;
+  }
+  const bool deposed = claim.epoch != disk.newest_epoch;  // LEAD-1
+  if (deposed && options.bug != Bug::prepares_unfenced) return;
+  if (!deposed && options.bug != Bug::read_before_claim) read_state(claim);
+  mend_records(claim);
+  if (deposed) return;
+  revoke_publishers();
+  start_supervisor(claim);
+}
+
+void Cluster::start_twice(int host) {
+  if (nodes[host].up && !hung(nodes[host])) claim(host, nullptr);
+}
+
+void Cluster::start_supervisor(const Claim& claim) {
+  const int host = claim.host;
+  const bool replica = claim.from != nullptr;
+  for (auto* lines : {&disk.ledger, &disk.metrics})  // what this host reads, the server has
+    for (Disk::Line& line : *lines) line.synced = true;
+  const RecordsEnd records = end_of_steps(recorded_steps(), true, BatchSchedule(rows));
+  auto made = std::make_unique<Supervisor>();
+  Supervisor& supervisor = *made;
+  supervisor.epoch = claim.epoch;
+  supervisor.host = host;
+  supervisor.beat = now;
+  supervisor.job = replica ? claim.from->job : make_job(options);
+  if (!replica) supervisor.job.waiting_since_ms = now / ms;
+  for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
+  const uint64_t written =
+      options.bug == Bug::generation_reused ? 0 : std::max(disk.generation, records.generation);
+  supervisor.job.generation = std::max(supervisor.job.generation, written);
+  if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
+    --supervisor.job.generation;
+  if (options.bug != Bug::generation_reused) {  // as supervise() of supervisor_process.cpp
+    disk.claimed_above = claim.epoch == 1
+                             ? written
+                             : std::max(written, disk.claimed_above) + job::unknown_generations;
+    supervisor.job.generations_above = job::numbers_above(
+        claim.epoch, disk.claimed_above, std::max(written, records.newest_generation));
+  }
+  supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
+  supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;
+  if (logging())
+    log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
+             (replica ? ", with the last state" : ", without the last state") + ", generation " +
+             std::to_string(supervisor.job.generation));
+  if (replica)
+    for (const auto& [name, node] : supervisor.job.nodes)
+      if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
+        supervisor.expected.insert(node_index.at(name));
+  supervisor.shadow = supervisor.job;
+  supervisors.push_back(std::move(made));
+  invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed);
+  Supervisor* raw = supervisors.back().get();
+  if (replica) take_over(*raw, *claim.from, records);
+  // The last decision may not have been acted on.
+  if (job::over(raw->job.phase))
+    ended = job::Shutdown{raw->job.phase == job::Phase::failed ? Code::gave_up : Code::ok,
+                          "decided by the previous supervisor"};
+  after(tick_time, [this, raw] { tick(*raw); });
+  after(return_time + silence, [this, raw] {
+    while (!raw->expected.empty()) {
+      const int node = *raw->expected.begin();
+      handle(*raw, job::NodeLost{nodes[node].name, "its agent has not come to its new supervisor"});
+      raw->expected.erase(node);
+    }
+  });
+}
+
+/// As take_over() of actors/supervisor/take_over.cpp.
+void Cluster::take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records) {
+  std::optional<HeldStep> last;
+  if (records.any) last = HeldStep{records.step, records.generation};
+  std::optional<uint64_t> recorded = job::recorded_of(
+      by.job, last, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
+  if (options.bug == Bug::undone_lines_count && last) recorded = last->step;
+  const uint64_t joined = job::newest_joined(by.job);
+  by.ledger_generation = joined > 0 ? joined : by.job.generation;
+  by.recorded = by.first_after = recorded;
+  by.recorded_generation = records.generation;
+  if (last && last->step > recorded) by.undone = last;
+  by.beyond = records.beyond;
+  if (recorded) set_mark(by, *recorded);
+  record_up_to(by, by.job.joined_step);
+  if (recorded && *recorded > by.job.committed_step) {
+    if (records.generation == by.job.generation)
+      handle(by, job::StepCommitted{by.job.generation, *recorded});
+    else
+      by.job.committed_step = by.shadow.committed_step = *recorded;
+  }
+  const std::vector<uint64_t> on_disk = find_checkpoints(&from.job);
+  if (options.bug == Bug::disk_not_read || on_disk.empty()) return;
+  if (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step) {
+    handle(by, job::CheckpointSaved{on_disk.back()});
+    handle(by, job::CheckpointsLeft{on_disk});
+  }
+}
+
+}  // namespace simplescale::simulation
