@@ -42,15 +42,9 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
   };
 }
 
-void write_next(caf::stateful_actor<CheckpointActorState>* self) {
-  CheckpointActorState& s = self->state;
-  if (s.writing || s.waiting.empty()) return;
-  s.writing = true;
-  self->send(s.writer, std::move(s.waiting.extract(s.waiting.begin()).mapped()));
-}
-
-void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
-          const CheckpointOptions& options, const local::SaveShard& job) {
+/// Makes a private copy of a state, which waits for the writer. Reports an error to the node.
+void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
+                const CheckpointOptions& options, const local::SaveShard& job) {
   auto& waiting = self->state.waiting;
   trace::Span span("copy state", static_cast<int64_t>(job.shard));
   auto copy = job.pin
@@ -67,7 +61,29 @@ void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& nod
                                 "the disk is too slow: a newer state has replaced this one"});
   waiting.emplace(job.shard,
                   local::WriteShard{job.generation, job.step, job.shard, std::move(copy->values)});
-  write_next(self);
+}
+
+void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
+                const CheckpointOptions& options) {
+  CheckpointActorState& s = self->state;
+  if (s.writing) return;
+  while (s.waiting.empty() && !s.in_memory.empty()) {
+    const local::SaveShard job = std::move(s.in_memory.front());
+    s.in_memory.pop_front();
+    copy_state(self, node, options, job);
+  }
+  if (s.waiting.empty()) return;
+  s.writing = true;
+  self->send(s.writer, std::move(s.waiting.extract(s.waiting.begin()).mapped()));
+}
+
+void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
+          const CheckpointOptions& options, const local::SaveShard& job) {
+  if (job.pin)
+    copy_state(self, node, options, job);
+  else
+    self->state.in_memory.push_back(job);
+  write_next(self, node, options);
 }
 
 }  // namespace
@@ -77,9 +93,9 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
       [self, node, options](const local::SaveShard& job) { save(self, node, options, job); },
-      [self](local::WriterFree) {
+      [self, node, options](local::WriterFree) {
         self->state.writing = false;
-        write_next(self);
+        write_next(self, node, options);
       },
   };
 }

@@ -3,11 +3,12 @@
 //
 // The checkpoint actor runs detached, since it copies gigabytes. Its writer is a detached actor of
 // its own, so that a slow disk delays neither copies nor training. At most one copy of each shard
-// waits for the writer: a newer copy replaces it. In: local::SaveShard. Out, to the node: one
-// ShardSaved for each SaveShard.
+// waits for the writer: a newer copy replaces it. A state that nobody writes is copied when it is
+// its turn. In: local::SaveShard. Out, to the node: one ShardSaved for each SaveShard.
 #pragma once
 
 #include <caf/all.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -59,6 +60,7 @@ struct CheckpointActorState {
   caf::actor writer;
   bool writing = false;                           // the writer is busy
   std::map<uint64_t, local::WriteShard> waiting;  // by shard
+  std::deque<local::SaveShard> in_memory;         // without a pin: copied when it is their turn
 };
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,

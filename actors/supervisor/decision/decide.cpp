@@ -326,7 +326,7 @@ void Decider::operator()(const CheckpointSaved& e) {
   record("", "checkpoint_saved", "step-" + number(e.step), "");
   add_action(PruneCheckpoints{s_.checkpoint_step});
   if (s_.saving.step > 0 && e.step == s_.saving.step)
-    return end_giving_up("step " + number(e.step) + " was saved");
+    return end_giving_up("step " + number(e.step) + " was saved", true);
   finish_if_saved();
 }
 
@@ -437,7 +437,8 @@ void Decider::operator()(const Tick&) {
   if ((s_.giving_up && now_ - s_.giving_up_since_ms > s_.save_timeout_ms) ||
       (s_.saving.step > 0 && waited(s_.save_timeout_ms)))
     return end_giving_up("step " + number(s_.committed_step) + " could not be saved within " +
-                         milliseconds(s_.save_timeout_ms));
+                             milliseconds(s_.save_timeout_ms),
+                         false);
   kill_trainers_ignoring_fence();
   suspect_nodes_missing_trainers();
   drain_nodes_with_hung_checks();

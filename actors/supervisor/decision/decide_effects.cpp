@@ -35,12 +35,13 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
   node.peer.clear();
   node.checking = false;
   record_failure(name);
-  s_.saving = {};  // it may have been about to write a shard
   set_node_state(name, NodeState::lost, reason);
   if (in)
     fence("detect", "node_lost", name, reason);
   else
     record(awaiting_first_step() ? "detect" : "", "node_lost", name, reason);
+  // It may have been about to write a shard, and may come back with what its memory holds.
+  if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
 }
 
 void Decider::suspect_node(const std::string& name, const std::string& reason) {
@@ -190,8 +191,8 @@ void Decider::end_diagnosis() {
 
 void Decider::give_up(Code exit, std::string reason) {
   const std::string step = "step " + number(s_.committed_step);
-  if (s_.giving_up) return end_giving_up(step + " could not be saved: " + reason);
-  if (s_.committed_step <= (s_.has_checkpoint ? s_.checkpoint_step : 0))
+  if (s_.giving_up) return end_giving_up(step + " could not be saved: " + reason, false);
+  if (std::max(s_.committed_step, newest_state().step) <= saved_step())
     return shut_down(exit, reason + advice());
   s_.giving_up = s_.stop_requested = true;
   s_.giving_up_since_ms = now_;
@@ -203,15 +204,17 @@ void Decider::give_up(Code exit, std::string reason) {
   record("", "gives_up", "", s_.exit_reason + "; " + step + " is saved first");
 }
 
-void Decider::end_giving_up(const std::string& outcome) {
+void Decider::end_giving_up(const std::string& outcome, bool saved) {
+  if (!saved && s_.exit == Code::ok) s_.exit = Code::io;  // a user has stopped the run
   shut_down(s_.exit, s_.exit_reason + "; " + outcome + advice());
 }
 
 void Decider::end_without_copies() {
   const std::string missing = missing_nodes();
   end_giving_up("step " + number(s_.committed_step) +
-                " could not be saved: no memory holds a copy of every shard" +
-                (missing.empty() ? "" : "; missing: " + missing));
+                    " could not be saved: no memory holds a copy of every shard" +
+                    (missing.empty() ? "" : "; missing: " + missing),
+                false);
 }
 
 std::string Decider::advice() const {

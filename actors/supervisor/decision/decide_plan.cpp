@@ -332,15 +332,15 @@ void Decider::save_from_memory() {
   const std::string step = "step " + number(beginning.step);
   if (save_failed(s_.committed_step) && !waited(disk_retry_ms)) return;
   if (newer_may_come(beginning)) return;
-  if (s_.committed_step <= (s_.has_checkpoint ? s_.checkpoint_step : 0))
-    return end_giving_up("step " + number(s_.committed_step) + " is saved");
-  if (beginning.source != Source::memory ||
-      (s_.has_checkpoint && s_.checkpoint_step == beginning.step)) {
+  // The committed step may be older than what memory holds: a new supervisor does not know better.
+  if (beginning.source != Source::memory || beginning.step <= saved_step()) {
+    if (s_.committed_step <= saved_step())
+      return end_giving_up("step " + number(s_.committed_step) + " is saved", true);
     if (waited(s_.join_timeout_ms)) end_without_copies();  // else a node may come back
     return;
   }
   if (beginning.step < s_.committed_step && !waited(s_.join_timeout_ms)) return;
-  if (s_.publishing.step >= beginning.step) return;
+  if (s_.publishing.step >= beginning.step && !waited(s_.save_timeout_ms)) return;
   Join order = next_generation(beginning);
   order.save_only = order.by_agents = true;
   for (uint32_t shard = 0; shard < static_cast<uint32_t>(s_.rules.shards); ++shard) {
@@ -434,7 +434,7 @@ void Decider::finish_if_saved() {
   if (step >= s_.max_steps)
     shut_down(Code::ok, "trained " + number(step) + " steps", true);
   else if (s_.giving_up)
-    end_giving_up("step " + number(step) + " was saved");
+    end_giving_up("step " + number(step) + " was saved", true);
   else
     shut_down(s_.exit, s_.exit_reason + " at step " + number(step) + " of " + number(s_.max_steps));
 }

@@ -167,8 +167,10 @@ class Decider {
   /// The run cannot go on. JOB-1: if only memory holds the newest step, one more generation saves
   /// it without training a step, and the run ends then with `exit`. Otherwise the run ends now.
   void give_up(Code exit, std::string reason);
-  /// Ends a run that gives up. outcome: what became of its newest step.
-  void end_giving_up(const std::string& outcome);
+  /// Ends a run that gives up, or is stopped. outcome: what became of its newest step.
+  void end_giving_up(const std::string& outcome, bool saved);
+  /// Of the newest valid checkpoint on disk; 0: none.
+  uint64_t saved_step() const { return s_.has_checkpoint ? s_.checkpoint_step : 0; }
   void end_without_copies();
   /// "; to go on without …", if a value was not finite.
   std::string advice() const;

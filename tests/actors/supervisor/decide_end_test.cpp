@@ -229,6 +229,23 @@ TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a grou
     const Shutdown end = only<Shutdown>(decide(now + s.save_timeout_ms, s, Tick{}));
     CHECK(end.reason.find("; step 3 could not be saved within 600 s") != std::string::npos);
   }
+  SUBCASE("its link breaks while the disk is slow") {
+    const uint64_t generation = s.generation;
+    now += s.join_timeout_ms + 1;
+    CHECK(all<Shutdown>(decide(now, s, NodeLost{"n0", "gone"})).empty());
+    CHECK(all<Shutdown>(decide(now + s.join_timeout_ms, s, Tick{})).empty());
+    decide(now, s, NodeUp{"n0", 1, {9}});
+    decide(now, s, NodeChecked{"n0", true, ""});
+    for (const char* trainer : {"n0.0", "n0.1"})
+      decide(now, s,
+             TrainerUp{trainer, 1, {1}, static_cast<uint32_t>(trainer[3] - '0'), made(1, {3}), 0});
+    std::vector<PeerCopy> copies;
+    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, 1});
+    save = only<Join>(decide(now, s, PeerCopies{"n0", copies, s.generation}));
+    CHECK(save.by_agents);
+    CHECK(save.step == 3);
+    CHECK(save.generation > generation);  // GEN-2
+  }
   SUBCASE("the last node is lost, too") {
     CHECK(all<Shutdown>(decide(now, s, NodeLost{"n0", "gone"})).empty());
     const Shutdown end = only<Shutdown>(decide(now + s.join_timeout_ms + 10'000, s, Tick{}));
@@ -255,6 +272,31 @@ TEST_CASE(
     CHECK(end.exit == Code::ok);
     CHECK(end.reason == "stopped by Ctrl-C; step " + std::to_string(kept) + " was saved");
   }
+}
+
+TEST_CASE("job: JOB-1, a stop saves what memory holds beyond the step that is known as committed") {
+  State s = training(1, 0, 2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 3;  // as a new supervisor knows it
+  decide(0, s, NodeUp{"n0", 1, {9}});
+  std::vector<PeerCopy> copies;
+  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 5, s.generation});
+  decide(0, s, PeerCopies{"n0", copies, 0});
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{5});
+  const Join save = only<Join>(decide(1, s, StopRequested{Code::ok, "stopped by Ctrl-C", false}));
+  CHECK(save.by_agents);
+  CHECK(save.step == 5);
+}
+
+TEST_CASE("job: a stop that loses steps does not end with success") {
+  State s = training(1, 0, 2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  decide(1, s, StopRequested{Code::ok, "stopped by Ctrl-C", false});
+  const Shutdown end = only<Shutdown>(decide(s.join_timeout_ms + 2, s, Tick{}));
+  CHECK(end.exit == Code::io);
+  CHECK(end.reason.find("step 3 could not be saved: no memory holds") != std::string::npos);
 }
 
 TEST_CASE("job: a token that the model does not know ends the run with its steps saved") {
