@@ -452,6 +452,11 @@ Result<Claim> claim_next(const Process& p, Predecessor& before) {
       log::warn("cannot claim epoch {}, trying again while agents live: {}", before.epoch + 1,
                 claim.status().message());
     std::this_thread::sleep_for(std::chrono::milliseconds(kClaimAgainMs));  // polls: shared files
+    // A supervisor that was only stopped leads on, with a newer state than this one.
+    const auto newest = p.files.newest();
+    if (!newest.ok()) continue;
+    const auto alive = is_alive(p, *newest);
+    if (alive.ok() && *alive) return Claim{};
   }
 }
 

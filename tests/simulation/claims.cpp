@@ -66,7 +66,9 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
     after(std::max(works - now + 1, watch_time),
           [this, host, from, pid = nodes[host].pid, epoch = disk.newest_epoch] {
             const Node& node = nodes[host];
-            if (node.up && node.pid == pid && disk.newest_epoch == epoch && !ended)
+            const Supervisor* lives = leader();  // it was only stopped
+            if (lives && (lives->hung_until > now || hung(nodes[lives->host]))) lives = nullptr;
+            if (node.up && node.pid == pid && disk.newest_epoch == epoch && !ended && !lives)
               claim(host, from);
           });
     return;

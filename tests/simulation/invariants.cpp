@@ -241,7 +241,12 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
 void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdown& end) {
   if (supervisor.epoch != cluster_.disk.newest_epoch) return;
   if (end.reason.find("no memory holds a copy") == std::string::npos) return;
-  check_newest_step(supervisor, {.step = supervisor.job.checkpoint_step});
+  // What is on the disk counts, whether this supervisor or only the next start knows it.
+  uint64_t saved = supervisor.job.checkpoint_step;
+  for (const auto* list : {&cluster_.disk.steps, &cluster_.disk.replaced})
+    for (const auto& [step, checkpoint] : *list)
+      if (checkpoint.readable) saved = std::max(saved, step);
+  check_newest_step(supervisor, {.step = saved});
 }
 
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
