@@ -50,7 +50,7 @@ struct StopSignal {
 };
 
 /// node -> checkpoint: save the pinned side of a trainer's state. Without a pin: the copy of the step
-/// in `segment`, which nobody writes.
+/// in `segment`, which no trainer writes.
 struct SaveShard {
   std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;

@@ -3,8 +3,9 @@
 //
 // The checkpoint actor runs detached, since it copies gigabytes. Its writer is a detached actor of
 // its own, so that a slow disk delays neither copies nor training. At most one copy of each shard
-// waits for the writer: a newer copy replaces it. A state that nobody writes is copied when it is
-// its turn. In: local::SaveShard. Out, to the node: one ShardSaved for each SaveShard.
+// waits for the writer: a newer copy replaces it. The actor copies a state without a pin, which no
+// trainer writes, when the writer is free for it. In: local::SaveShard. Out, to the node: one
+// ShardSaved for each SaveShard.
 #pragma once
 
 #include <caf/all.hpp>

@@ -8,8 +8,9 @@
 //   - A folder that hangs or fails says nothing: a standby that cannot read keeps its state and
 //     waits. The heartbeat of a supervisor that died meanwhile looks new at the first answer after
 //     that, so kUselessMs begins again.
-//   - A supervisor that outlived the link has probably dismissed this standby, whose state is old.
-//     The next standby goes first: this one waits kDismissedMs more.
+//   - A supervisor whose heartbeat went on after the link broke has probably dismissed this standby
+//     and appointed another, which has the newer state. That one goes first: this standby waits
+//     kDismissedMs more.
 #pragma once
 
 #include <cstdint>

@@ -90,20 +90,19 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
     if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
     g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
   };
-  g->over = g->by_agents;  // nobody joins it
-  if (!g->by_agents)
+  g->over = g->by_agents;  // no trainer joins it
+  if (!g->by_agents) {
     for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
       add(place.trainer, place.group, place.shard, false);
       g->groups = std::max(g->groups, place.group + 1);
     }
-  g->trainers = g->members.size();
-  for (const job::Move& move : order.moves)
-    if (g->by_agents)
-      break;
-    else if (const auto node = node_index.find(move.source); node != node_index.end())
-      g->agents[node->second].pid = supervisor.job.nodes.at(move.source).pid;
-    else
-      add(move.source, 0, move.shard, true);
+    g->trainers = g->members.size();
+    for (const job::Move& move : order.moves)
+      if (const auto node = node_index.find(move.source); node != node_index.end())
+        g->agents[node->second].pid = supervisor.job.nodes.at(move.source).pid;
+      else
+        add(move.source, 0, move.shard, true);
+  }
   record_committed(supervisor, order);
   supervisor.publisher.jobs.push_back(
       {{order.step, order.generation}, 0, "", PublisherJob::Kind::undo});
