@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -48,6 +49,12 @@ int open_own(const std::string& path, int flags, mode_t type) {
   return -1;
 }
 
+bool is_own_folder(const std::string& path) {
+  const int fd = open_own(path, O_RDONLY | O_DIRECTORY, S_IFDIR);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
+}
+
 std::string folder_prefix() {
   return "simplescale-" + std::to_string(geteuid()) + "-";
 }
@@ -58,10 +65,7 @@ std::string folder_prefix() {
 std::vector<std::string> our_folders() {
   std::vector<std::string> folders;
   for (const std::string& name : names_in(kRoot)) {
-    if (!name.starts_with(folder_prefix())) continue;
-    const int fd = open_own(kRoot + name, O_RDONLY | O_DIRECTORY, S_IFDIR);
-    if (fd < 0) continue;
-    ::close(fd);
+    if (!name.starts_with(folder_prefix()) || !is_own_folder(kRoot + name)) continue;
     folders.push_back(kRoot + name + "/");
   }
   std::sort(folders.begin(), folders.end());
@@ -72,11 +76,20 @@ bool is_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
 }
 
-/// Path of the segment `name`; empty if there is none.
+/// Path of the segment `name`; empty if there is none. Looks first where the last one was: other
+/// users can make /dev/shm so full of names that a list of it takes a second.
 std::string find(const std::string& name) {
-  if (is_name(name))
-    for (const std::string& folder : our_folders())
-      if (access((folder + name).c_str(), F_OK) == 0) return folder + name;
+  static std::mutex lock;
+  static std::string last;
+  if (!is_name(name)) return "";
+  std::lock_guard guard(lock);
+  const auto holds = [&](const std::string& folder) {
+    return access((folder + name).c_str(), F_OK) == 0;
+  };
+  if (!last.empty() && holds(last) && is_own_folder(last.substr(0, last.size() - 1)))
+    return last + name;
+  for (const std::string& folder : our_folders())
+    if (holds(folder)) return (last = folder) + name;
   return "";
 }
 

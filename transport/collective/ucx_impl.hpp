@@ -25,6 +25,7 @@ inline constexpr uint32_t kUcxMagic = 0x31637353;
 inline constexpr size_t kUcxFragment = size_t{1} << 20;  // largest part of a piece in one message
 inline constexpr size_t kUcxEarly = size_t{64} << 20;    // small pieces that wait for the caller
 inline constexpr size_t kUcxWindow = 8;                  // fragments of one queue in flight
+inline constexpr size_t kUcxHeld = 16;                   // pieces of a stream, fetched ahead
 inline constexpr size_t kUcxStreamsMax = 512;            // of a member
 
 enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
@@ -120,7 +121,8 @@ struct UcxWorker::Impl {
   void send(std::unique_ptr<Sending> sending);
   void send_waiting(const UcxChannelPtr& channel, uint32_t to);
   void on_sent(std::unique_ptr<Sending> sending, ucs_status_t status);
-  void fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key, UcxStream::Announced piece);
+  void fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key);
+  bool fetch_next(const UcxChannelPtr& channel, uint32_t from, uint64_t key);
   void on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
   ucs_status_t on_message(const UcxHeader& header, void* data, size_t bytes, bool announced);
   void end_channel(const UcxChannelPtr& channel, bool graceful);

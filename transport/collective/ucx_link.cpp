@@ -66,12 +66,7 @@ class UcxLink final : public Link {
     std::lock_guard guard(impl_.lock);
     UcxStream& stream = member().streams[key];
     stream.expected = true;
-    if (stream.announced.empty()) return;
-    for (const auto& piece : std::exchange(stream.announced, {}))
-      impl_.commands.push_back([impl = &impl_, channel = channel_,
-                                from = static_cast<uint32_t>(peer_), key,
-                                piece] { impl->fetch(channel, from, key, piece); });
-    impl_.worker->signal();
+    fetch(stream, key);
   }
 
   Bytes front(uint64_t key) override {
@@ -94,8 +89,9 @@ class UcxLink final : public Link {
     if (first->second->pooled)
       impl_.give_buffer(std::move(first->second->data));
     else
-      member().early -= first->second->bytes;
+      member().early -= first->second->cost();
     stream.pieces.erase(first);
+    fetch(stream, key);
     return {};
   }
 
@@ -104,7 +100,12 @@ class UcxLink final : public Link {
     const auto stream = member().streams.find(key);
     if (stream == member().streams.end()) return;
     for (const auto& [offset, piece] : stream->second.pieces)
-      if (!piece->pooled) member().early -= piece->bytes;
+      if (!piece->pooled) member().early -= piece->cost();
+    for (const auto& piece : stream->second.announced)
+      impl_.commands.push_back([impl = &impl_, descriptor = piece.descriptor] {
+        ucp_am_data_release(impl->worker->handle(), descriptor);
+      });
+    if (!stream->second.announced.empty()) impl_.worker->signal();
     member().streams.erase(stream);
   }
 
@@ -117,6 +118,14 @@ class UcxLink final : public Link {
   void notify() override {}
 
  private:
+  /// Lets the worker's thread fetch announced pieces. Under the lock.
+  void fetch(const UcxStream& stream, uint64_t key) {
+    if (stream.announced.empty()) return;
+    impl_.commands.push_back([impl = &impl_, channel = channel_,
+                              from = static_cast<uint32_t>(peer_),
+                              key] { impl->fetch(channel, from, key); });
+    impl_.worker->signal();
+  }
   UcxMember& member() { return channel_->members[static_cast<size_t>(peer_)]; }
   UcxWorker::Impl& impl_;
   UcxChannelPtr channel_;

@@ -2,6 +2,7 @@
 // and give_buffer, which are called under the lock.
 #include <sodium.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -139,31 +140,33 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
         break;
       }
       UcxStream& stream = member.streams[header.key];
+      if (header.offset < stream.read) {
+        member.fail("has repeated a piece");
+        break;
+      }
       if (announced) {
         if (bytes > kUcxFragment ||
             stream.announced.size() >= std::size(member.queues) * kUcxWindow) {
           member.fail("announced a piece that is too large, or too many");
           break;
         }
-        const UcxStream::Announced piece{header.offset, bytes, data};
+        stream.announced.push_back({header.offset, bytes, data});
         if (stream.expected)
-          commands.push_back(
-              [this, channel, header, piece] { fetch(channel, header.from, header.key, piece); });
-        else
-          stream.announced.push_back(piece);
+          commands.push_back([this, channel, header] { fetch(channel, header.from, header.key); });
         return UCS_INPROGRESS;
       }
-      if (member.early + bytes > kUcxEarly) {
+      auto piece = std::make_shared<UcxPiece>();
+      piece->bytes = bytes;
+      const size_t cost = piece->cost();
+      if (member.early + cost > kUcxEarly) {
         member.fail("has sent too much before it was expected");
         break;
       }
-      auto piece = std::make_shared<UcxPiece>();
       piece->data = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      piece->bytes = bytes;
       piece->complete = true;
       std::memcpy(piece->data.get(), data, bytes);
       if (bytes > 0 && stream.pieces.emplace(header.offset, std::move(piece)).second)
-        member.early += bytes;
+        member.early += cost;
       break;
     }
     default:
@@ -174,18 +177,32 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
   return UCS_OK;
 }
 
-void UcxWorker::Impl::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
-                            UcxStream::Announced piece) {
+std::optional<UcxStream::Announced> UcxStream::take_next() {
+  const auto first = std::ranges::min_element(announced, {}, &Announced::offset);
+  if (!expected || first == announced.end()) return std::nullopt;
+  if (pieces.size() >= kUcxHeld && first->offset != read) return std::nullopt;
+  const Announced piece = *first;
+  announced.erase(first);
+  return piece;
+}
+
+void UcxWorker::Impl::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
+  while (fetch_next(channel, from, key)) {
+  }
+}
+
+/// False: there is nothing to fetch now. What end_channel() or forget() leaves, they release.
+bool UcxWorker::Impl::fetch_next(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
   auto receiving = std::make_unique<Receiving>();
+  UcxStream::Announced piece;
   {
     std::lock_guard guard(lock);
-    const auto registered = channels.find({channel->generation, channel->name_hash});
     auto& streams = channel->members[from].streams;
     const auto stream = streams.find(key);
-    if (registered == channels.end() || registered->second != channel || stream == streams.end()) {
-      ucp_am_data_release(worker->handle(), piece.descriptor);
-      return;
-    }
+    if (stream == streams.end()) return false;
+    const auto next = stream->second.take_next();
+    if (!next) return false;
+    piece = *next;
     auto target = std::make_shared<UcxPiece>();
     target->data = take_buffer();
     target->bytes = piece.bytes;
@@ -209,6 +226,7 @@ void UcxWorker::Impl::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_
     (void)receiving.release();
   else
     on_received(std::move(receiving), UCS_PTR_STATUS(request));
+  return true;
 }
 
 void UcxWorker::Impl::on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {

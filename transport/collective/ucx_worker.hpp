@@ -13,8 +13,8 @@
 //   others. Each has its own limit of fragments in flight, so a later operation never blocks an
 //   earlier one (COLLECTIVE-2 in operation.hpp).
 // * The bytes held for a member are bounded: what it announces is fetched while this process
-//   expects the stream, small pieces that come early have a limit. A member that exceeds one is
-//   lost.
+//   expects the stream and reads it, small pieces that come early have a limit. A member that
+//   exceeds one is lost.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -38,6 +39,8 @@ struct UcxPiece {
   size_t bytes = 0;
   bool complete = false;
   bool pooled = false;  ///< data is one of the worker's buffers for large pieces
+  /// What it costs: a piece takes memory besides its bytes.
+  size_t cost() const { return bytes + 256; }
 };
 
 struct UcxStream {
@@ -51,6 +54,10 @@ struct UcxStream {
   uint64_t read = 0;                                     ///< bytes popped so far
   std::map<uint64_t, std::shared_ptr<UcxPiece>> pieces;  ///< by offset
   std::vector<Announced> announced;
+
+  /// Takes the announced piece to fetch next out of `announced`: the one that is read first. None:
+  /// the stream is not expected, or the reader has enough pieces before that one.
+  std::optional<Announced> take_next();
 };
 
 /// A part of the caller's memory that is sent as one message.
@@ -67,7 +74,7 @@ struct UcxMember {
   bool acknowledged = false;
   Status broken;
   std::unordered_map<uint64_t, UcxStream> streams;  ///< by key
-  size_t early = 0;  ///< bytes of small pieces that have not been read
+  size_t early = 0;  ///< cost of the small pieces that have not been read
   /// Fragments to send, and the number in flight. [0]: of later operations; [1]: of the oldest.
   struct Queue {
     std::deque<UcxFragment> waiting;

@@ -22,7 +22,7 @@ namespace {
 constexpr int kBacklog = 4096;
 constexpr int kAcceptsMax = 8;   // of one listener in a round: the accepted ones come first
 constexpr int kEventsMax = 256;  // of a round
-constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr auto kTick = std::chrono::milliseconds(10);
 constexpr auto kFinishTime = std::chrono::seconds(1);
 constexpr uint64_t kEventSerial = 2, kTimerSerial = 3;  // listeners: 0 and 1
 constexpr int kUnixBuffer = 1 << 20;
