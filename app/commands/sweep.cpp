@@ -286,12 +286,11 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
   }
   SS_ASSIGN(const std::string script,
             slurm::array_script(first, sweep.base.config.run.name, sweep.folder, folders));
-  const std::string file = sweep.folder + "/submit.sh";
-  if (!dry_run) SS_RETURN_IF_ERROR(write_file_atomic(file, script));
+  if (!dry_run) SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/submit.sh", script));
   terminal::text(script);
   std::fflush(stdout);
   if (dry_run) return {};
-  SS_ASSIGN(const std::string job, submit_batch_file(file));
+  SS_ASSIGN(const std::string job, submit_script(script));
   terminal::print(
       "\nsubmitted as job array %s; print the table at any time with: simplescale sweep %s "
       "--summary "

@@ -31,8 +31,9 @@ Result<BatchFile> plan_batch_file(const std::string& config, Overrides overrides
                                   const std::string& run);
 /// Writes control/submit.sh and control/submit.toml.
 Status write_batch_file(const BatchFile& batch);
-/// Passes a script to sbatch. Returns the job's number.
-Result<std::string> submit_batch_file(const std::string& file);
+/// Passes a script to sbatch, from memory: no other user can change it on the way. Returns the job's
+/// number.
+Result<std::string> submit_script(const std::string& script);
 /// The command `submit`: prints the batch script and, unless dry_run, writes and submits it.
 Status submit_command(const std::string& config, Overrides overrides, const std::string& run,
                       bool dry_run);

@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t pattern_bytes_max = 4096;
 constexpr uint32_t match_limit = 10'000'000, heap_limit_kib = 64 << 10;
+// A match may need more steps than this once for each KiB of the text, so that a pattern which needs
+// match_limit at every character ends.
+constexpr uint32_t usual_match_limit = 50'000;
+constexpr size_t bytes_per_long_match = 1 << 10;
 constexpr size_t jit_stack_bytes = 1 << 20;
 
 Status refused(const std::string& what) {
@@ -158,7 +162,6 @@ PatternScratch::PatternScratch()
       context_(pcre2_match_context_create(nullptr)),
       stack_(pcre2_jit_stack_create(32 << 10, jit_stack_bytes, nullptr)) {
   if (!data_ || !context_) throw std::bad_alloc();
-  pcre2_set_match_limit(context_, match_limit);
   pcre2_set_heap_limit(context_, heap_limit_kib);
   if (stack_) pcre2_jit_stack_assign(context_, nullptr, stack_);
 }
@@ -198,13 +201,22 @@ Result<WordRegex> WordRegex::compile(const std::string& pattern) {
 bool WordRegex::find(std::string_view text, size_t from, PatternScratch& scratch,
                      Match& match) const {
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  int found = PCRE2_ERROR_JIT_STACKLIMIT;
-  if (jit_)
-    found = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch.data_,
-                            scratch.context_);
-  if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-    found = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                        scratch.data_, scratch.context_);
+  const auto search = [&](uint32_t limit) {
+    pcre2_set_match_limit(scratch.context_, limit);
+    int found = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (jit_)
+      found = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch.data_,
+                              scratch.context_);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+      found = pcre2_match(code_.get(), subject, text.size(), from,
+                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch.data_, scratch.context_);
+    return found;
+  };
+  if (from == 0) scratch.long_matches_ = 0;
+  int found = search(usual_match_limit);
+  if (found == PCRE2_ERROR_MATCHLIMIT &&
+      scratch.long_matches_++ < text.size() / bytes_per_long_match)
+    found = search(match_limit);
   if (found < 0) return false;
   const size_t* range = pcre2_get_ovector_pointer(scratch.data_);
   match = {range[0], range[1]};

@@ -25,7 +25,8 @@ inline constexpr const char* kWhiteSpace =
 /// The pattern in PCRE2's syntax. bad_data names the part that is not supported.
 Result<std::string> translate_regex(const std::string& pattern);
 
-/// Memory for matching. Bounds what a pattern can cost: a match that needs more is no match.
+/// Memory for matching. Bounds what a pattern can cost for a match and for a text, which begins with
+/// find() from 0: a match that needs more is no match.
 class PatternScratch {
  public:
   PatternScratch();
@@ -38,6 +39,7 @@ class PatternScratch {
   pcre2_real_match_data_8* data_;
   pcre2_real_match_context_8* context_;
   pcre2_real_jit_stack_8* stack_;
+  size_t long_matches_ = 0;  // of the text
 };
 
 class WordRegex {

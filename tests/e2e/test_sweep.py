@@ -85,12 +85,13 @@ class Sweep(Case):
         self.assertFalse(self.sweep.exists())
         (self.folder / "bin").mkdir()
         sbatch = self.folder / "bin/sbatch"
-        sbatch.write_text("#!/bin/sh\necho 17\n")
+        sbatch.write_text(f"#!/bin/sh\ncat > {self.folder}/submitted\necho 17\n")
         sbatch.chmod(0o755)
         path = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
         submitted = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", env=path)
         self.assertIn("submitted as job array 17", submitted)
         self.assertTrue(submitted.startswith(said))
+        self.assertEqual((self.folder / "submitted").read_text(), (self.sweep / "submit.sh").read_text())
         for script in [self.sweep / "submit.sh", *self.sweep.glob("*/control/submit.sh")]:
             self.assertEqual(subprocess.run(["bash", "-n", script]).returncode, 0)
         self.assertEqual(len(list(self.sweep.glob("*/control/submit.toml"))), 4)
