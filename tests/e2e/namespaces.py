@@ -4,6 +4,7 @@ keeps working. Needs root, ip and nft."""
 import itertools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -66,6 +67,22 @@ class Network:
                     found.add(f"10.214.7.{node + 1}:{int(fields[1].rpartition(':')[2], 16)}")
         return sorted(found)
 
+    def processes(self, node):
+        """Ids of the processes in a node's namespace."""
+        return [int(pid) for pid in sh("ip", "netns", "pids", self.spaces[node]).stdout.split()]
+
+    def redirect(self, node, host, ports, places):
+        """What a node sends to other ports of a host than these arrives at these places (HOST:PORT, of one host), in turn."""
+        other = places[0].partition(":")[0]
+        turn = ", ".join(f"{i} : {place.partition(':')[2]}" for i, place in enumerate(places))
+        self.nft(node, "nft add table ip d && nft 'add chain ip d o { type nat hook output priority -100; }' && "
+                       f"nft 'add rule ip d o ip daddr {host} tcp dport != {{ {', '.join(ports)} }} counter dnat to "
+                       f"{other} : numgen inc mod {len(places)} map {{ {turn} }}'")
+
+    def redirected(self, node):
+        """How many connections redirect() has led elsewhere."""
+        return int(re.search(r"counter packets (\d+)", self.nft(node, "nft list table ip d").stdout)[1])
+
     def alter(self, node, how, first, changes, folder=None):
         """Puts a relay on the path of what a node sends and receives. Returns its process; see altering_relay.py."""
         port = 9999
@@ -121,30 +138,31 @@ class NetworkCase(Case):
         self.want = self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
         self.run_folder = self.folder / "run"
         self.steps = steps
-        self.tasks = []
-        for i in range(nodes):
-            environment = {**os.environ, "SLURM_PROCID": str(i), "SLURM_NTASKS": str(nodes), "SLURM_JOB_ID": "7",
-                           "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
-            errors = open(self.folder / f"task-{i}.err", "w")
-            task = subprocess.Popen(
-                ["ip", "netns", "exec", self.network.spaces[i], PROGRAM, "train", str(self.config),
-                 f"--run={self.run_folder}", *self.keys, f"--train.max_steps={steps}"],
-                cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
-            errors.close()
-            self.tasks.append(task)
         self.addCleanup(self.end_all)
+        self.tasks = [self.task(self.run_folder, i, nodes, i) for i in range(nodes)]
         self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
         self.assertIn("encrypted TCP (the supervisor: 10.214.7.", self.command("status", self.run_folder))
 
+    def task(self, run, number, tasks, space, job="7"):
+        """Starts one task of a run in a namespace."""
+        environment = {**os.environ, "SLURM_PROCID": str(number), "SLURM_NTASKS": str(tasks), "SLURM_JOB_ID": job,
+                       "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
+        with open(self.folder / f"task-{space}.err", "w") as errors:
+            task = subprocess.Popen(
+                ["ip", "netns", "exec", self.network.spaces[space], PROGRAM, "train", str(self.config), f"--run={run}",
+                 *self.keys, f"--train.max_steps={self.steps}"],
+                cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        self.addCleanup(task.wait)
+        self.addCleanup(task.kill)
+        return task
+
     def end_all(self):
-        for pid in leftovers(self.run_folder):
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        for task in self.tasks:
-            task.kill()
-            task.wait()
+        for space in range(len(self.network.spaces)):
+            for pid in self.network.processes(space):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def standby(self):
         document = status(self.run_folder)
