@@ -296,7 +296,9 @@ bool Decider::newer_may_come(const Beginning& beginning) {
     return true;
   }
   // The memory of a node outlives its trainers: wait for them while its agent reports.
-  return memory_may_be_newer(beginning) || s_.publishing.step > beginning.step;
+  return memory_may_be_newer(beginning) ||
+         (s_.publishing.step > beginning.step &&
+          trusted(s_, s_.publishing.step, s_.publishing.generation));
 }
 
 Join Decider::next_generation(const Beginning& beginning) {

@@ -138,6 +138,21 @@ TEST_CASE("job: JOB-1: a checkpoint that is being published is waited for") {
   }
 }
 
+TEST_CASE("job: JOB-4: a checkpoint that nobody publishes is waited for once") {
+  State s = training(2);
+  decide(0, s, CheckpointsLeft{{1, 2, 3}});
+  decide(0, s, CheckpointSaved{3});
+  s.older_checkpoints = {1, 2};
+  decide(0, s, CheckpointWritten{8, 1});  // then all memory is lost, and the publisher
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{});
+  CHECK(all<Join>(back(s, "n1.0", 0, Steps{})).empty());
+  const int64_t waited = s.join_timeout_ms + 1;
+  REQUIRE(only<Join>(decide(waited, s, Tick{})).step == 3);
+  decide(waited, s, TrainerIdle{"n0.0", s.generation, 0, {}, Fault::bad_checkpoint, 3});
+  CHECK(only<Join>(all_idle(s, Steps{}, waited)).step == 2);
+}
+
 TEST_CASE("job: GEN-2: a generation that this supervisor did not begin ends, whatever its number") {
   State s = training(2, 1);
   const Decision d = decide(0, s, TrainerUp{"n2.0", 1, {1}, 0, {}, s.generation});
