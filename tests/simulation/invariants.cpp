@@ -54,7 +54,7 @@ void Invariants::at_end() {
   const Supervisor* newest = nullptr;
   for (const auto& supervisor : cluster_.supervisors)
     if (supervisor->epoch == cluster_.disk.newest_epoch) newest = supervisor.get();
-  if (cluster_.ended->exit == Code::ok && !newest->job.stop_requested)
+  if (cluster_.ended->exit == Code::ok && !(newest->job.stop_requested && stop_asked_))
     require(committed_ == cluster_.options.steps, "JOB-2",
             "finished after step " + number(committed_) + ": " + cluster_.ended->reason);
   if (cluster_.ended->exit == Code::ok || cluster_.now < cluster_.quiet_at + 30 * second) return;
@@ -204,6 +204,8 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     lost_.insert({supervisor.epoch, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
     lost_.erase({supervisor.epoch, up->node});
+  } else if (std::holds_alternative<job::StopRequested>(event)) {
+    stop_asked_ = true;
   } else if (const auto* request = std::get_if<job::DrainRequested>(&event)) {
     if (!request->drain) failures_.erase(request->node);
   } else if (const auto* step = std::get_if<job::StepCommitted>(&event)) {

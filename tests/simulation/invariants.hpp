@@ -101,6 +101,7 @@ class Invariants {
   std::map<std::pair<uint64_t, uint64_t>, size_t> written_;  // (generation, step) -> ranks done
   uint64_t distrusted_ = UINT64_MAX;                 // the oldest step that replicas differ in
   bool made_again_ = false;                          // a generation has begun before distrusted_
+  bool stop_asked_ = false;                          // a user has asked a supervisor to stop
   std::set<uint64_t> detected_;                      // wrong contents that a supervisor knows of
   std::set<uint64_t> found_;                         // wrong contents that only trainers know of
   std::set<std::pair<uint64_t, std::string>> lost_;  // (epoch, node)

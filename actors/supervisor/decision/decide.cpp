@@ -12,6 +12,8 @@ namespace simplescale::job {
 
 namespace {
 constexpr size_t older_checkpoints_kept = 64;
+// The reason of a stop whose own reason and exit code are lost. An agent may report both later.
+constexpr const char* unrecorded_stop = "stopped by an order of an earlier supervisor";
 constexpr int64_t first_step_factor = 30;  // a first step may take this many times join_timeout_ms
 
 /// Of the event in events.jsonl.
@@ -303,6 +305,10 @@ void Decider::operator()(const TrainerFinished& e) {
   trainer->state = TrainerState::finished;
   trainer->step = e.step;
   s_.leaving = false;  // nobody leaves after the last step; who is not in it has failed
+  // Only an order to stop ends training before the last step: a predecessor gave it, and died with
+  // that decision.
+  if (e.step < s_.max_steps && !s_.stop_requested)
+    (*this)(StopRequested{Code::ok, unrecorded_stop});
   if (!all_in_generation())
     return fence("detect", event_kind(Fault::none), "", "a trainer is missing in the last step");
   begin_wait("the last checkpoint to be saved");
@@ -353,7 +359,7 @@ void Decider::operator()(const CheckpointFailed& e) {
 void Decider::operator()(const StopRequested& e) {
   if (e.now) {
     shut_down(e.exit, e.reason);
-  } else if (!s_.stop_requested) {
+  } else if (!s_.stop_requested || s_.exit_reason == unrecorded_stop) {
     s_.stop_requested = true;
     s_.paused = false;
     s_.to_examine.clear();

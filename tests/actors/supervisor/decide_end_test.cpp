@@ -379,6 +379,33 @@ TEST_CASE("job: a run that is stopped before its last step is stopped, not finis
   CHECK(all_steps.phase == Phase::finished);
 }
 
+TEST_CASE(
+    "job: trainers that have finished tell a new supervisor of a stop that was not recorded") {
+  State s = training(2);
+  decide(0, s, TrainerFinished{"n0.0", s.generation, 3});
+  SUBCASE("the stop outlives a failure") {
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    all_idle(s, Steps{3});
+    const Decision d = back(s, "n0.0", 0, Steps{3});
+    CHECK(only<Join>(d).step == 3);
+    CHECK(all<StopAtStep>(d).size() == 1);
+  }
+  SUBCASE("the run ends as a stopped one") {
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 3});
+    const Shutdown end = only<Shutdown>(decide(0, s, CheckpointSaved{3}));
+    CHECK(end.reason == "stopped by an order of an earlier supervisor at step 3 of 10");
+    CHECK(end.exit == Code::ok);
+    CHECK(s.phase == Phase::stopped);
+  }
+  SUBCASE("an agent still knows why") {
+    decide(0, s, StopRequested{Code::requeue, "preempted", false});
+    decide(0, s, StopRequested{Code::ok, "asked twice", false});
+    CHECK(s.exit == Code::requeue);
+    CHECK(s.exit_reason == "preempted");
+  }
+}
+
 TEST_CASE("job: a last checkpoint that failed is saved again, in any order of the reports") {
   for (const bool early : {false, true}) {
     State s = training(2);
