@@ -7,9 +7,12 @@ namespace simplescale {
 std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
                                          const job::State& job, uint64_t recorded) {
   std::vector<ShardSaved> ready;
+  const uint64_t newest_joined = job::newest_joined(job);
   std::erase_if(unpublished, [&](const ShardSaved& saved) {
     if (!job::trusted(job, saved.step, saved.generation)) return true;
     if (job.has_checkpoint && saved.step <= job.checkpoint_step) return true;
+    // The publisher would drop all shards of the generation that trains: it uses the newest one's.
+    if (saved.generation > newest_joined) return false;
     // Replicas compare the state of a step in the next one, or before they finish. What agents save is
     // the last state that is left.
     const bool compared =

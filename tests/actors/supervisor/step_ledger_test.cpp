@@ -402,6 +402,7 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("shards are published once their step is recorded and replicas have compared it") {
     job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
+    job.trainers["n0.0"].generation = 4;
     std::vector<ShardSaved> shards;
     shards.push_back({.generation = 4, .step = 6});
     CHECK(take_publishable(shards, job, 5).empty());
@@ -417,6 +418,19 @@ TEST_SUITE("step ledger") {
     CHECK(take_publishable(shards, job, 20).empty());
     job.undoings.clear();
     CHECK(take_publishable(shards, job, 20).empty());  // it was dropped
+  }
+
+  TEST_CASE("shards of a generation that the supervisor does not know wait until it hears of it") {
+    job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
+    job.trainers["n0.0"].generation = 4;
+    std::vector<ShardSaved> shards;
+    shards.push_back({.generation = 102, .step = 6});
+    shards.push_back({.generation = 4, .step = 8});
+    const auto ready = take_publishable(shards, job, 20);
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].generation == 4);
+    job.trainers["n1.0"].generation = 102;
+    CHECK(take_publishable(shards, job, 20).size() == 1);
   }
 
   TEST_CASE("shards: a checkpoint is awaited if the publisher will publish it, and only then") {
