@@ -88,7 +88,8 @@ void Invariants::step_committed(const Generation& g, uint64_t step) {
               number(known->second));
   known->second = step;
   if (g.number >= joined_) {
-    committed_ = step;
+    // A generation that the leader does not know may be behind the one that counts.
+    committed_ = is_unknown(g.number) ? std::max(committed_, step) : step;
     if (step >= distrusted_) distrusted_ = UINT64_MAX;
   }
   if (cluster_.now >= cluster_.quiet_at && step > quiet_step_) {
@@ -102,7 +103,10 @@ void Invariants::step_distrusted(const std::set<uint64_t>& wrong) {
 }
 
 void Invariants::state_restored(const Generation& g) {
-  if (g.begun_at < distrusted_) made_again_ = true;
+  if (g.begun_at < distrusted_)
+    made_again_ = true;
+  else if (made_again_)
+    distrusted_ = UINT64_MAX;  // the step was made again, and what was made is checked below
   std::map<std::pair<uint32_t, uint32_t>, int> places;
   for (const Generation::Member& m : g.members) {
     if (m.helper) continue;
@@ -173,6 +177,9 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
     detected_.clear();
     found_.clear();
     joined_ = job::newest_joined(supervisor.job);
+    // The generation before the lost decision counts again. Its trainers may have made steps since.
+    if (const auto known = by_generation_.find(joined_); known != by_generation_.end())
+      committed_ = std::max(committed_, known->second);
     unknown_.emplace_back(joined_, supervisor.job.generations_above);
     return;
   }
