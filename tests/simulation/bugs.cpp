@@ -39,6 +39,11 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
         break;
       }
       break;
+    case Bug::stop_forgotten:
+      if (std::holds_alternative<job::TrainerFinished>(event) && !s.giving_up &&
+          s.exit_reason.ends_with("earlier supervisor"))
+        s.stop_requested = false;
+      break;
     case Bug::ceiling_dropped:
       s.suspect_steps.clear();
       break;

@@ -75,7 +75,13 @@ void Cluster::publish_shards(Supervisor& by) {
   if (by.unpublished.empty()) return;
   const uint64_t recorded =
       options.bug == Bug::unrecorded_published ? UINT64_MAX : by.journal.marked;
-  for (const ShardSaved& saved : take_publishable(by.unpublished, by.job, recorded)) {
+  std::optional<job::State> mistaken;
+  if (options.bug == Bug::unknown_shards_published) {
+    mistaken = by.job;
+    mistaken->trainers.begin()->second.generation = UINT64_MAX;
+  }
+  for (const ShardSaved& saved :
+       take_publishable(by.unpublished, mistaken ? *mistaken : by.job, recorded)) {
     by.publisher.jobs.push_back({{saved.step, saved.generation}, saved.shard, saved.error});
     if (by.written.add(saved, static_cast<size_t>(by.job.rules.shards)))
       handle(by, job::CheckpointWritten{saved.step, saved.generation});

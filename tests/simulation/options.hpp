@@ -63,6 +63,8 @@ enum class Bug : unsigned char {
   restarted_memory_skipped,  // the memory of a trainer that has just been restarted is not sent
   agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
   round_ends_when_sent,      // a round of copies is over before its keepers have told
+  stop_forgotten,            // a stop that the disk did not take is forgotten with its supervisor
+  unknown_shards_published,  // shards of unknown generations are published instead of known ones
 };
 struct BugName {
   Bug bug;
@@ -119,6 +121,8 @@ inline constexpr BugName bug_names[] = {
     {Bug::restarted_memory_skipped, "restarted_memory_skipped", true},
     {Bug::agents_send_nothing, "agents_send_nothing"},
     {Bug::round_ends_when_sent, "round_ends_when_sent"},
+    {Bug::stop_forgotten, "stop_forgotten", true},
+    {Bug::unknown_shards_published, "unknown_shards_published", true},
 };
 
 struct Options {
