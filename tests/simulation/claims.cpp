@@ -1,5 +1,6 @@
 // Supervisors that begin: a process claims an epoch, reads what its predecessor has left, and takes
-// over. As in app/processes/supervisor_process.cpp and actors/supervisor/take_over.cpp.
+// over. As in app/processes/supervisor_process.cpp, and in claim.cpp and take_over.cpp of
+// actors/supervisor.
 #include <algorithm>
 
 #include "runtime/run/epoch.hpp"
@@ -138,7 +139,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   supervisor.job.generation = std::max(supervisor.job.generation, written);
   if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
     --supervisor.job.generation;
-  if (options.bug != Bug::generation_reused) {  // as supervise() of supervisor_process.cpp
+  if (options.bug != Bug::generation_reused) {  // as claim_once() of claim.cpp
     disk.claimed_above = claim.epoch == 1
                              ? written
                              : std::max(written, disk.claimed_above) + job::unknown_generations;

@@ -1,0 +1,122 @@
+#include "actors/supervisor/claim.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/files.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/run/agent_lock.hpp"
+
+namespace simplescale::supervisor {
+
+namespace {
+
+constexpr std::chrono::milliseconds kClaimAgain{100};  // between two claims of a standby
+constexpr std::chrono::milliseconds kHeartbeatTimeout{kHeartbeatTimeoutMs};
+
+/// The highest generation that a supervisor of this run has given out. LEAD-1: an error if that
+/// cannot be read, since no number may be given out twice.
+Result<uint64_t> highest_generation(const Claimant& c, const Predecessor& before) {
+  const uint64_t known = before.state ? before.state->job.generation : 0;
+  const auto text = with_retries(c.read_retries, [&] { return read_text(c.run.generation()); });
+  if (text.status().code() == Code::not_found) return known;
+  if (!text.ok()) return text.status();
+  char* end = nullptr;
+  const uint64_t given_out = std::strtoull(text->c_str(), &end, 10);
+  if (end == text->c_str() || std::string_view(end) != "\n")
+    return Status(Code::bad_data,
+                  c.run.generation() +
+                      " holds no number; write one into it that is greater than every "
+                      "\"generation\" in " +
+                      c.run.events());
+  return std::max(known, given_out);
+}
+
+/// Claims the epoch after that of `before`, once. io: a file cannot be read or written.
+Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
+  Claim claim;
+  Epoch mine{before.epoch + 1, c.node, getpid(), c.address, 0};
+  if (auto highest = highest_generation(c, before); highest.ok())
+    claim.generation = *highest;
+  else
+    claim.known = highest.status();
+  if (claim.known.ok()) claim.known = use_left_state_if_newer(c, before, claim.generation);
+  if (claim.known.code() == Code::io) return claim.known;
+  SS_ASSIGN(const Epoch newest, c.files.newest());
+  mine.generation = newest.generation;
+  if (newest == mine) {  // an earlier claim was carried out in spite of its error
+    claim.ours = true;
+  } else {
+    mine.generation =
+        mine.number == 1 ? claim.generation
+                         : std::max(claim.generation, newest.generation) + job::unknown_generations;
+    SS_ASSIGN(claim.ours, c.files.claim(mine));
+  }
+  claim.above = mine.generation;
+  return claim;
+}
+
+}  // namespace
+
+MayWrite leads(EpochFiles files, uint64_t epoch) {
+  return [files = std::move(files), epoch] { return files.leads(epoch); };
+}
+
+Result<bool> is_alive(const Claimant& c, const Epoch& epoch) {
+  SS_ASSIGN(const int64_t first, c.files.touched_ns(epoch.number));
+  if (first == 0 || epoch.address.empty()) return false;
+  if (c.answers(epoch.address)) return true;
+  SS_ASSIGN(const int64_t before, c.files.touched_ns(epoch.number));
+  c.pause(kHeartbeatTimeout);  // polls: a shared file
+  SS_ASSIGN(const int64_t now, c.files.touched_ns(epoch.number));
+  return now != before;
+}
+
+Result<bool> was_voted_out(const Claimant& c, const Epoch& epoch) {
+  SS_ASSIGN(const int64_t touched, c.files.touched_ns(epoch.number));
+  if (touched != 0) return false;
+  SS_ASSIGN(const auto before, c.files.votes(epoch.number));
+  if (before.empty() || before.contains(c.node)) return false;
+  c.pause(kHeartbeatTimeout);  // polls: shared files
+  SS_ASSIGN(const auto now, c.files.votes(epoch.number));
+  return now != before;
+}
+
+Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t& generation) {
+  SS_ASSIGN(auto left, with_retries(c.read_retries, [&] {
+              return read_left_state(c.run.path, c.instance, before.epoch);
+            }));
+  if (!left) return {};
+  if (before.state && std::pair(left->epoch, left->sequence) <=
+                          std::pair(before.state->epoch, before.state->sequence))
+    return {};
+  generation = std::max(generation, left->job.generation);
+  before.state = std::move(left);
+  return {};
+}
+
+Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(c.join_timeout_ms);
+  bool said = false;
+  while (true) {
+    auto claim = claim_once(c, before);
+    if (claim.status().code() != Code::io || !before.stood_by) return claim;
+    if (std::chrono::steady_clock::now() > until && !agents_live(c.run)) return claim;
+    if (!std::exchange(said, true))
+      log::warn("cannot claim epoch {}, trying again while agents live: {}", before.epoch + 1,
+                claim.status().message());
+    c.pause(kClaimAgain);  // polls: shared files
+    // A supervisor that was only stopped leads on, with a newer state than this one.
+    const auto newest = c.files.newest();
+    if (!newest.ok()) continue;
+    const auto alive = is_alive(c, *newest);
+    if (alive.ok() && *alive) return Claim{};
+  }
+}
+
+}  // namespace simplescale::supervisor

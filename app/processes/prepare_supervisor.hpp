@@ -1,0 +1,36 @@
+// What a supervisor actor begins with, as its process reads it from the run's folder.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/supervisor/job_options.hpp"
+#include "actors/supervisor/state_codec.hpp"
+#include "app/processes/supervisor_process.hpp"
+#include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/run/epoch.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+/// The run that a process supervises, or is to supervise.
+struct SupervisedRun {
+  SupervisorOptions options;
+  Config config;
+  Plan plan;
+  RunData data;
+  EpochFiles files;
+  RunFolder run() const { return {options.run}; }
+};
+
+/// Reads the checkpoints, the records and the learning rates, and stops what a predecessor may still
+/// publish. For the process that has claimed `epoch`. generation: the highest that is known. from:
+/// the predecessor's state; null: the run starts. The caller sets leadership, journal, notify,
+/// diagnosis_failed and generations_above. io: a file cannot be read or written; aborted: another
+/// supervisor leads; bad_config, bad_data: the run cannot go on. Blocks on the disk. One thread.
+Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, uint64_t generation,
+                                      const SupervisorState* from);
+
+}  // namespace simplescale
