@@ -15,7 +15,6 @@ namespace simplescale::supervisor {
 
 namespace {
 
-constexpr std::chrono::milliseconds kClaimAgain{100};  // between two claims of a standby
 constexpr std::chrono::milliseconds kHeartbeatTimeout{kHeartbeatTimeoutMs};
 
 /// The highest generation that a supervisor of this run has given out. LEAD-1: an error if that
@@ -68,8 +67,9 @@ MayWrite leads(EpochFiles files, uint64_t epoch) {
 
 Result<bool> is_alive(const Claimant& c, const Epoch& epoch) {
   SS_ASSIGN(const int64_t first, c.files.touched_ns(epoch.number));
-  if (first == 0 || epoch.address.empty()) return false;
-  if (c.answers(epoch.address)) return true;
+  if (first == 0) return false;
+  // A damaged file has no address.
+  if (!epoch.address.empty() && c.answers(epoch.address)) return true;
   SS_ASSIGN(const int64_t before, c.files.touched_ns(epoch.number));
   c.pause(kHeartbeatTimeout);  // polls: a shared file
   SS_ASSIGN(const int64_t now, c.files.touched_ns(epoch.number));
@@ -99,18 +99,21 @@ Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t&
   return {};
 }
 
+bool Patience::lasts() const {
+  return std::chrono::steady_clock::now() <= until_ || agents_live(run_);
+}
+
 Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(c.join_timeout_ms);
+  const Patience patience(c);
   bool said = false;
   while (true) {
     auto claim = claim_once(c, before);
     if (claim.status().code() != Code::io || !before.stood_by) return claim;
-    if (std::chrono::steady_clock::now() > until && !agents_live(c.run)) return claim;
+    if (!patience.lasts()) return claim;
     if (!std::exchange(said, true))
       log::warn("cannot claim epoch {}, trying again while agents live: {}", before.epoch + 1,
                 claim.status().message());
-    c.pause(kClaimAgain);  // polls: shared files
+    c.pause(kTryAgain);  // polls: shared files
     // A supervisor that was only stopped leads on, with a newer state than this one.
     const auto newest = c.files.newest();
     if (!newest.ok()) continue;

@@ -25,14 +25,17 @@ namespace simplescale::supervisor {
 /// How often a new supervisor tries to read a file of the run: for 15 s in all.
 inline constexpr Retries kReadRetries{4, std::chrono::seconds(1)};
 
-/// The process that claims.
+/// Between two tries of what fails as long as the folder does.
+inline constexpr std::chrono::milliseconds kTryAgain{100};
+
+/// A process that claims an epoch.
 struct Claimant {
   RunFolder run;
   std::string instance;         // id of this start of the run
   std::string node;             // that the process runs on
   std::string address;          // of the process's transport
   EpochFiles files;             // of this run and instance
-  int64_t join_timeout_ms = 0;  // a standby that sees no agent tries to claim for so long
+  int64_t join_timeout_ms = 0;  // of the configuration: how long Patience lasts without agents
   /// True if a supervisor answers at this address. May block for some seconds.
   std::function<bool(const std::string& address)> answers;
   Retries read_retries = kReadRetries;
@@ -50,6 +53,21 @@ struct Predecessor {
   int64_t lost_at_ms = 0;                // by the actor clock
   bool silent = false;                   // true: it stopped answering; its process may be alive
   bool stood_by = false;                 // the claimant was its standby
+};
+
+/// How long a process that may be alone to have the newest state tries to keep it (JOB-1): while
+/// agents live, and for join_timeout_ms in any case.
+class Patience {
+ public:
+  explicit Patience(const Claimant& claimant)
+      : run_(claimant.run),
+        until_(std::chrono::steady_clock::now() +
+               std::chrono::milliseconds(claimant.join_timeout_ms)) {}
+  bool lasts() const;
+
+ private:
+  RunFolder run_;
+  std::chrono::steady_clock::time_point until_;
 };
 
 /// What was known when an epoch was claimed.
@@ -80,7 +98,7 @@ Status use_left_state_if_newer(const Claimant& claimant, Predecessor& before, ui
 
 /// Claims the epoch after that of `before`, and completes before.state. JOB-1: a standby may be the
 /// only process that has the newest state. So it tries again after an error, as on a full disk,
-/// while agents live, until it has claimed or another process leads. io: a file cannot be read or
+/// until it has claimed, another process leads, or its Patience ends. io: a file cannot be read or
 /// written.
 Result<Claim> claim_next(const Claimant& claimant, Predecessor& before);
 

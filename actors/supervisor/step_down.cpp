@@ -5,10 +5,23 @@
 #include <memory>
 #include <vector>
 
-#include "actors/supervisor/claim.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale::supervisor {
+
+namespace {
+
+/// JOB-1: a disk that refuses the newest state now may take it later.
+void wait_until_written(const Claimant& c, uint64_t epoch, Journal& journal) {
+  const Patience patience(c);
+  while (!journal.flush()) {
+    const auto leads = c.files.leads(epoch);
+    if ((leads.ok() && !*leads) || !patience.lasts()) return;
+    c.pause(kTryAgain);  // polls: a shared file system
+  }
+}
+
+}  // namespace
 
 nlohmann::json event_of(const std::string& kind, const std::string& subject, uint64_t generation,
                         const Status& why) {
@@ -27,16 +40,16 @@ void resign(const EpochFiles& files, uint64_t epoch, EpochWatch& watch, Journal&
   if (Status resigned = files.resign(epoch); !resigned.ok()) log::warn("{}", resigned.message());
 }
 
-Status leave_unprepared(const Leader& leader, const SupervisorState* state, EpochWatch& watch,
-                        const Status& why) {
-  Journal journal(leader.run.path, leads(leader.files, leader.epoch), kFlushTimeoutMs);
+Status leave_unprepared(const Claimant& c, uint64_t epoch, uint64_t generation,
+                        const SupervisorState* state, EpochWatch& watch, const Status& why) {
+  Journal journal(c.run.path, leads(c.files, epoch), kFlushTimeoutMs);
   if (state) {
     const std::vector<uint8_t> bytes = encode(*state);
-    journal.replace(state_page(leader.instance, leader.epoch),
-                    std::string(bytes.begin(), bytes.end()));
+    journal.replace(state_page(c.instance, epoch), std::string(bytes.begin(), bytes.end()));
   }
-  journal.append("events.jsonl", event_of("resigned", leader.node, leader.generation, why));
-  resign(leader.files, leader.epoch, watch, journal);
+  journal.append("events.jsonl", event_of("resigned", c.node, generation, why));
+  if (state) wait_until_written(c, epoch, journal);
+  resign(c.files, epoch, watch, journal);
   return why;
 }
 

@@ -39,7 +39,7 @@ constexpr int kLookupMs = 1'000;   // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;  // how long agents are told that the run cannot begin
 constexpr int kEpochPollMs = 500;  // between two reads of the epoch files
 
-using supervisor::Claim, supervisor::Claimant, supervisor::Leader, supervisor::Predecessor;
+using supervisor::Claim, supervisor::Claimant, supervisor::Predecessor;
 using supervisor::kFlushTimeoutMs, supervisor::leads;
 
 /// What all functions of this file need; lives as long as the process.
@@ -179,8 +179,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   }
   const Status& failed = led.ok() ? prepared.status() : led.status();
   if (failed.code() == Code::io && epoch > 1) {
-    const Leader leader{p.run(), me.instance, me.node, p.files, epoch, generation};
-    return leave_unprepared(leader, known.ok() ? from : nullptr, *watch, failed);
+    return leave_unprepared(me, epoch, generation, known.ok() ? from : nullptr, *watch, failed);
   }
   if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();

@@ -2,8 +2,6 @@
 #include "actors/supervisor/journal.hpp"
 
 #include <doctest/doctest.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,12 +13,14 @@
 #include "actors/supervisor/records_end.hpp"
 #include "runtime/base/files.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
+#include "tests/full_disk.hpp"
 
 using namespace simplescale;
 
 namespace {
 
 using Folder = test::RecordsFolder;
+using test::FullDisk;
 
 std::string metric(int step, int generation = 1) {
   return "{\"generation\":" + std::to_string(generation) + ",\"step\":" + std::to_string(step) +
@@ -39,19 +39,6 @@ std::string ledger(int step, int generation, int first, int count) {
 std::string whole(int step, int generation = 1) {
   return ledger(step, generation, 8 * step - 8, 4) + ledger(step, generation, 8 * step - 4, 4);
 }
-
-/// Limits the size of the files that this process writes: a full disk.
-struct FullDisk {
-  explicit FullDisk(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    const rlimit limit{bytes, before.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FullDisk() { end(); }
-  void end() { setrlimit(RLIMIT_FSIZE, &before); }
-  rlimit before{};
-};
 
 }  // namespace
 

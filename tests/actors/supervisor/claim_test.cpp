@@ -1,0 +1,375 @@
+#include "actors/supervisor/claim.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "runtime/run/agent_lock.hpp"
+#include "tests/actors/supervisor/claimant_folder.hpp"
+#include "tests/full_disk.hpp"
+
+using namespace simplescale;
+using namespace simplescale::supervisor;
+using test::ClaimantFolder, test::FullDisk, test::state_of;
+
+namespace {
+
+constexpr std::chrono::milliseconds kHeartbeat{kHeartbeatTimeoutMs};
+
+/// The claimant was the standby of epoch 3.
+Predecessor standby_of_3() {
+  Predecessor before;
+  before.epoch = 3;
+  before.state = state_of(3, 20, 40);
+  before.stood_by = true;
+  return before;
+}
+
+}  // namespace
+
+TEST_SUITE("claim") {
+  // --- Is the supervisor lost? ---
+
+  TEST_CASE("claim: LEAD-1, a supervisor that answers, or whose heartbeat continues, is alive") {
+    ClaimantFolder f;
+    f.lead(3);
+    const Epoch epoch = *f.files.newest();
+    CHECK(!*is_alive(f.claimant, epoch));  // its heartbeat has stopped
+    CHECK(f.pauses == std::vector{kHeartbeat});
+    f.meanwhile = [&](size_t) { f.beat(3, 1'001); };
+    CHECK(*is_alive(f.claimant, epoch));
+    std::string asked;
+    f.claimant.answers = [&](const std::string& address) {
+      asked = address;
+      return true;
+    };
+    f.pauses.clear();
+    CHECK(*is_alive(f.claimant, epoch));
+    CHECK(asked == "address of n0");
+    CHECK(f.pauses.empty());
+  }
+
+  TEST_CASE("claim: a supervisor that has resigned is lost, and is not asked") {
+    ClaimantFolder f;
+    CHECK(!*is_alive(f.claimant, Epoch{}));  // there was none
+    f.lead(3);
+    REQUIRE(f.files.resign(3).ok());
+    f.claimant.answers = [](const std::string&) { return true; };
+    CHECK(!*is_alive(f.claimant, *f.files.newest()));
+    CHECK(f.pauses.empty());
+  }
+
+  TEST_CASE("claim: LEAD-1, the heartbeat counts also if the epoch's file is damaged") {
+    // Such a supervisor was taken for dead at once, since no address of it is known.
+    ClaimantFolder f;
+    f.folder.write("control/epoch-a-3", "{");
+    f.claimant.answers = [](const std::string&) { return true; };  // nobody has that address
+    f.beat(3, 1'000);
+    const Epoch epoch = *f.files.newest();
+    REQUIRE(epoch.number == 3);
+    CHECK(!*is_alive(f.claimant, epoch));
+    f.meanwhile = [&](size_t) { f.beat(3, 1'001); };
+    CHECK(*is_alive(f.claimant, epoch));
+  }
+
+  TEST_CASE("claim: LEAD-1, a heartbeat that cannot be read says nothing about its supervisor") {
+    // Before the first reading, between the first and the second, and before the third.
+    for (const int moment : {0, 1, 2}) {
+      for (const bool whole_folder : {false, true}) {
+        CAPTURE(moment);
+        CAPTURE(whole_folder);
+        ClaimantFolder f;
+        f.lead(3);
+        const Epoch epoch = *f.files.newest();
+        const auto fail = [&] {
+          if (whole_folder)
+            f.fail();
+          else
+            ClaimantFolder::make_unreadable(f.run.control() + "/epoch-a-3");
+        };
+        if (moment == 0) fail();
+        f.claimant.answers = [&](const std::string&) {
+          if (moment == 1) fail();
+          return false;
+        };
+        if (moment == 2) f.meanwhile = [&](size_t) { fail(); };
+        CHECK(is_alive(f.claimant, epoch).status().code() == Code::io);
+      }
+    }
+  }
+
+  TEST_CASE("claim: after votes that other nodes renew, one of those nodes leads next") {
+    ClaimantFolder f;
+    f.lead(3);
+    const Epoch epoch = *f.files.newest();
+    f.vote(3, "n2", 1'000);
+    const auto renew = [&](size_t) { f.vote(3, "n2", 1'001); };
+    f.meanwhile = renew;
+    CHECK(!*was_voted_out(f.claimant, epoch));  // it has not resigned
+    CHECK(f.pauses.empty());
+    REQUIRE(f.files.resign(3).ok());
+    CHECK(*was_voted_out(f.claimant, epoch));
+    CHECK(f.pauses == std::vector{kHeartbeat});
+
+    f.meanwhile = nullptr;
+    CHECK(!*was_voted_out(f.claimant, epoch));  // the voter has ended
+    f.meanwhile = [&](size_t) { f.fail(); };
+    CHECK(was_voted_out(f.claimant, epoch).status().code() == Code::io);
+    CHECK(was_voted_out(f.claimant, epoch).status().code() == Code::io);
+    f.work_again();
+
+    f.meanwhile = renew;
+    f.vote(3, "n1", 1'000);  // the claimant's node voted, too
+    f.pauses.clear();
+    CHECK(!*was_voted_out(f.claimant, epoch));
+    REQUIRE(f.files.withdraw_vote(3, "n1").ok());
+    REQUIRE(f.files.withdraw_vote(3, "n2").ok());
+    CHECK(!*was_voted_out(f.claimant, epoch));  // it resigned for another reason
+    CHECK(f.pauses.empty());
+  }
+
+  // --- What a claim reads ---
+
+  TEST_CASE("claim: GEN-2, each epoch's numbers are above those that may have been used before") {
+    ClaimantFolder f;
+    f.folder.write("control/generation", "7\n");
+    Predecessor none;
+    const auto first = claim_next(f.claimant, none);
+    REQUIRE(first.ok());
+    CHECK(first->ours);
+    CHECK(first->known.ok());
+    CHECK(first->generation == 7);
+    CHECK(first->above == 7);
+    const Epoch made = *f.files.newest();
+    CHECK(made == Epoch{1, "n1", getpid(), "address of n1", 7});
+
+    // What epoch 1 used is in no file.
+    Predecessor before;
+    before.epoch = 1;
+    const auto second = claim_next(f.claimant, before);
+    REQUIRE(second.ok());
+    CHECK(second->above == 7 + job::unknown_generations);
+    CHECK(f.files.newest()->generation == second->above);
+    before.epoch = 0;
+    CHECK(!claim_next(f.claimant, before)->ours);  // epoch 1 has been claimed
+
+    f.folder.write("control/generation", "500\n");
+    before.epoch = 2;
+    before.state = state_of(2, 20, 600);  // the folder lags behind
+    const auto third = claim_next(f.claimant, before);
+    REQUIRE(third.ok());
+    CHECK(third->generation == 600);
+    CHECK(third->above == 600 + job::unknown_generations);
+  }
+
+  TEST_CASE("claim: LEAD-1, without the number of the newest generation no epoch is claimed") {
+    ClaimantFolder f;
+    Predecessor before;
+    before.epoch = 3;
+    f.lead(3);
+    ClaimantFolder::make_unreadable(f.run.generation());
+    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    CHECK(f.files.newest()->number == 3);
+    CHECK(f.pauses.empty());
+
+    // Damaged: no other process can read it either, so this one leads, and ends the run.
+    std::filesystem::remove(f.run.generation());
+    for (const char* damaged : {"", "\n", "12", "12 \n", "x\n"}) {
+      f.folder.write("control/generation", damaged);
+      const auto claim = claim_next(f.claimant, before);
+      REQUIRE(claim.ok());
+      CHECK(claim->ours);
+      CHECK(claim->known.code() == Code::bad_data);
+      CHECK(claim->known.message().find(f.run.generation()) != std::string::npos);
+      ++before.epoch;
+    }
+  }
+
+  TEST_CASE("claim: LEAD-1, a newer state that the predecessor left replaces the standby's") {
+    ClaimantFolder f;
+    f.lead(3);
+    Predecessor before = standby_of_3();
+    uint64_t generation = 41;
+    f.leave_state(3, state_of(3, 20, 44));  // as new as the standby's
+    REQUIRE(use_left_state_if_newer(f.claimant, before, generation).ok());
+    CHECK(before.state->job.generation == 40);
+    CHECK(generation == 41);
+    f.leave_state(3, state_of(3, 21, 45));
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(before.state->sequence == 21);
+    CHECK(claim->generation == 45);
+    CHECK(claim->above == 45 + job::unknown_generations);
+
+    Predecessor none;  // a process that was no standby
+    none.epoch = 3;
+    REQUIRE(use_left_state_if_newer(f.claimant, none, generation).ok());
+    CHECK(none.state->sequence == 21);
+    CHECK(generation == 45);
+    f.leave_state(3, state_of(2, 90, 20));  // epoch 2 decided more often, but earlier
+    before = standby_of_3();
+    generation = 50;
+    REQUIRE(use_left_state_if_newer(f.claimant, before, generation).ok());
+    CHECK(before.state->sequence == 20);
+    CHECK(generation == 50);
+  }
+
+  TEST_CASE("claim: JOB-3, a state that cannot be read is not replaced by an older one") {
+    ClaimantFolder f;
+    f.lead(3);
+    f.leave_state(2, state_of(2, 9, 9));
+    const std::string page = f.run.path + "/" + state_page("a", 3);
+    ClaimantFolder::make_unreadable(page);
+    Predecessor before;
+    before.epoch = 3;
+    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    CHECK(f.files.newest()->number == 3);
+    std::filesystem::remove(page);
+    f.folder.write(state_page("a", 3), "damaged");
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+    CHECK(claim->known.code() == Code::bad_data);
+    CHECK(!before.state);
+  }
+
+  // --- A standby's claim fails ---
+
+  TEST_CASE("claim: JOB-1, a standby whose claim fails on a full disk claims again") {
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = 600'000;
+    Predecessor before = standby_of_3();
+    FullDisk disk(0);
+    f.meanwhile = [&](size_t) { disk.end(); };
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+    CHECK(claim->generation == 40);
+    CHECK(*f.files.newest() ==
+          Epoch{4, "n1", getpid(), "address of n1", 40 + job::unknown_generations});
+    CHECK(before.state->sequence == 20);
+    CHECK(f.pauses.size() == 2);  // before it looked for the supervisor, and for its heartbeat
+    size_t files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(f.run.control()))
+      files += entry.path().filename().string().starts_with("epoch-");
+    CHECK(files == 2);  // no temporary one
+  }
+
+  TEST_CASE("claim: a process that has no state does not claim again") {
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = 600'000;
+    Predecessor before;
+    before.epoch = 3;
+    const FullDisk disk(0);
+    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    CHECK(f.pauses.empty());
+  }
+
+  TEST_CASE("claim: JOB-1, a standby claims again as long as agents live") {
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = -1;  // has passed
+    Predecessor before = standby_of_3();
+    FullDisk disk(0);
+    CHECK(claim_next(f.claimant, before).status().code() == Code::io);  // there is none
+    CHECK(f.pauses.empty());
+    {
+      auto agent = AgentLock::share(f.run);
+      REQUIRE(agent.ok());
+      std::optional<AgentLock> lives(agent.take());
+      f.meanwhile = [&](size_t pause) {
+        if (pause == 10) lives.reset();
+      };
+      CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+      CHECK(f.pauses.size() == 10);
+    }
+    auto agent = AgentLock::share(f.run);
+    REQUIRE(agent.ok());
+    f.meanwhile = [&](size_t pause) {
+      if (pause == 20) disk.end();
+    };
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+  }
+
+  TEST_CASE("claim: JOB-1, a claim that was carried out in spite of its error is recognised") {
+    // As on NFS, where the answer of the server was lost.
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = 600'000;
+    Predecessor before = standby_of_3();
+    FullDisk disk(0);
+    f.meanwhile = [&](size_t pause) {
+      if (pause > 1) return;
+      disk.end();
+      REQUIRE(*f.files.claim({4, "n1", getpid(), "address of n1", 140}));
+    };
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+    CHECK(claim->above == 140);
+    CHECK(f.files.newest()->generation == 140);
+  }
+
+  TEST_CASE("claim: the claim of another process is never taken for the own one") {
+    const Epoch own{4, "n1", getpid(), "address of n1", 140};
+    Epoch node = own, pid = own, address = own;
+    node.node = "n2";
+    pid.pid = own.pid + 1;
+    address.address = "address of an earlier process";
+    for (const Epoch& other : {node, pid, address}) {
+      ClaimantFolder f;
+      f.lead(3);
+      f.claimant.join_timeout_ms = 600'000;
+      Predecessor before = standby_of_3();
+      FullDisk disk(0);
+      f.meanwhile = [&](size_t pause) {
+        if (pause > 1) return;
+        disk.end();
+        REQUIRE(*f.files.claim(other));
+      };
+      const auto claim = claim_next(f.claimant, before);
+      REQUIRE(claim.ok());
+      CHECK(!claim->ours);
+    }
+  }
+
+  TEST_CASE("claim: LEAD-1, a standby does not depose a supervisor that was only stopped") {
+    for (const bool answers : {false, true}) {
+      ClaimantFolder f;
+      f.lead(3);
+      f.claimant.join_timeout_ms = 600'000;
+      Predecessor before = standby_of_3();
+      FullDisk disk(0);
+      f.meanwhile = [&](size_t pause) {
+        disk.end();
+        if (!answers) f.beat(3, 1'000 + static_cast<int64_t>(pause));
+      };
+      f.claimant.answers = [&](const std::string&) { return answers; };
+      const auto claim = claim_next(f.claimant, before);
+      REQUIRE(claim.ok());
+      CHECK(!claim->ours);
+      CHECK(f.files.newest()->number == 3);
+    }
+  }
+
+  TEST_CASE("claim: a standby whose folder fails as a whole claims when the folder works again") {
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = 600'000;
+    Predecessor before = standby_of_3();
+    f.fail();
+    f.meanwhile = [&](size_t pause) {
+      if (pause == 5) f.work_again();
+    };
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+    CHECK(f.pauses.size() == 6);
+  }
+}
