@@ -125,22 +125,22 @@ class FileEncoder {
   std::optional<TokenRecord> last_;  // is not written yet
 };
 
-/// Removes what processes that died have left of other pieces than these. Those that live hold the
-/// lock of the piece.
+/// For the process that prepares: removes what processes that died have left of other pieces than
+/// these, and what they wrote without the lock of a piece. Holders of a lock may live. Only the
+/// process that prepares writes without one, so an earlier one wrote that.
 void remove_unfinished(const std::string& folder, const std::vector<std::string>& pieces) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() != ".part") continue;
-    const std::string piece = entry.path().stem().stem().string();  // HASH.tokens.RANDOM.part
+    const fs::path& path = entry.path();
+    if (path.extension() == ".alone") fs::remove(path, ignored);
+    if (path.extension() != ".part") continue;
+    const std::string piece = path.stem().stem().string();  // HASH.tokens.RANDOM.part
     if (std::ranges::find(pieces, folder + "/" + piece) != pieces.end()) continue;
     FileLock lock;
     const auto free = lock.try_take(folder + "/" + piece + ".lock");
-    if (free.ok() && *free) fs::remove(entry.path(), ignored);
+    if (free.ok() && *free) fs::remove(path, ignored);
   }
 }
-
-/// Without a new piece for so long, pieces of other processes are made here.
-constexpr auto kPatience = std::chrono::minutes(10);
 
 class Encoding {
  public:
@@ -233,10 +233,11 @@ class Encoding {
       first_error_ = 0;  // no further files
       return true;
     }
-    const Status encoded = encode(file, mine);
+    SS_RETURN_IF_ERROR(encode(file, mine));
+    // After an error the file stays: a process that has it open would hold another lock than the
+    // one that creates it anew, and both would go on with what is left of the piece.
     std::error_code ignored;
-    fs::remove(lock_file, ignored);
-    SS_RETURN_IF_ERROR(encoded);
+    if (mine) fs::remove(lock_file, ignored);
     ++files_;
     return true;
   }
@@ -258,15 +259,16 @@ class Encoding {
     }
   }
 
-  /// A process that makes a piece may hang. The same piece made twice is no harm.
+  /// A process that makes a piece may hang. The same piece may be made twice, in two files.
   bool out_of_patience() {
     const std::lock_guard lock(mutex_);
-    return !helps() && Clock::now() > newest_ + kPatience;
+    return !helps() && Clock::now() > newest_ + options_.patience;
   }
 
   /// mine: no other process makes the piece.
   Status encode(size_t file, bool mine) {
-    PieceWriter out(pieces_[file], options_.token_bytes, options_.keep_bytes);
+    PieceWriter out(pieces_[file], options_.token_bytes,
+                    mine ? std::optional(options_.keep_bytes) : std::nullopt);
     SS_ASSIGN(const uint64_t written, mine ? out.resume() : Result<uint64_t>(0));
     const auto threads = [this] {
       return std::max<size_t>(1, jobs_ / std::max<size_t>(1, active_));

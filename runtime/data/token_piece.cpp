@@ -46,9 +46,11 @@ PieceFacts kept_facts(const std::string& part) {
 
 }  // namespace
 
-PieceWriter::PieceWriter(const std::string& path, int token_bytes, uint64_t keep_bytes)
+PieceWriter::PieceWriter(const std::string& path, int token_bytes,
+                         std::optional<uint64_t> keep_bytes)
     : path_(path),
-      part_(fmt::format("{}.{:08x}.part", path, std::random_device()())),
+      part_(
+          fmt::format("{}.{:08x}.{}", path, std::random_device()(), keep_bytes ? "part" : "alone")),
       keep_bytes_(keep_bytes),
       narrow_(token_bytes) {
   out_.open(part_, std::ios::binary | std::ios::trunc);
@@ -57,10 +59,11 @@ PieceWriter::PieceWriter(const std::string& path, int token_bytes, uint64_t keep
 
 PieceWriter::~PieceWriter() {
   std::error_code ignored;
-  if (kept_ == 0) std::filesystem::remove(part_, ignored);
+  if (kept_ == 0 || !keep_bytes_) std::filesystem::remove(part_, ignored);
 }
 
 Result<uint64_t> PieceWriter::resume() {
+  SS_ASSERT(keep_bytes_.has_value());
   namespace fs = std::filesystem;
   const std::string name = fs::path(path_).filename().string() + ".";
   std::vector<std::string> left;
@@ -126,7 +129,7 @@ Status PieceWriter::write(const TokenRecord& record) {
   bytes_ += tokens.size();
   ++records_;
   if (!out_) return system_error("cannot write", part_, errno);
-  return bytes_ - kept_ >= keep_bytes_ ? keep() : Status();
+  return keep_bytes_ && bytes_ - kept_ >= *keep_bytes_ ? keep() : Status();
 }
 
 Status PieceWriter::finish(PieceFacts facts) {

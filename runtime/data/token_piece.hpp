@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,16 +40,17 @@ struct TokenRecord {
 
 class PieceWriter {
  public:
-  /// Writes a file beside `path` until finish(): PATH.RANDOM.part, so that two processes do not
-  /// write the same one. Whenever keep_bytes more have been written, they are synced, and a later
-  /// writer may go on behind them.
-  PieceWriter(const std::string& path, int token_bytes, uint64_t keep_bytes);
+  /// Writes a file of its own beside `path` until finish(). The holder of the piece's lock writes
+  /// PATH.RANDOM.part: whenever keep_bytes more have been written, they are synced, and a later
+  /// holder may go on behind them. keep_bytes is unset for a process without the lock. That process
+  /// writes PATH.RANDOM.alone, which no holder takes over: its writer may live.
+  PieceWriter(const std::string& path, int token_bytes, std::optional<uint64_t> keep_bytes);
   PieceWriter(const PieceWriter&) = delete;
   PieceWriter& operator=(const PieceWriter&) = delete;
   /// Leaves what a later writer may go on with; else removes what is not finished.
   ~PieceWriter();
-  /// Before the first write(): takes over what a writer whose process died has left of this piece.
-  /// Returns how many records are there already. For the holder of the piece's lock.
+  /// Before the first write(): takes over what a holder of the piece's lock whose process died has
+  /// left. Returns how many records are there already. Requires the lock.
   Result<uint64_t> resume();
   /// What is there is of another text: the destructor removes it.
   void forget() { kept_ = 0; }
@@ -61,7 +63,7 @@ class PieceWriter {
   Status put_facts(PieceFacts facts);
 
   const std::string path_, part_;
-  const uint64_t keep_bytes_;
+  const std::optional<uint64_t> keep_bytes_;
   NarrowTokens narrow_;
   std::ofstream out_;
   uint64_t bytes_ = 0, records_ = 0;

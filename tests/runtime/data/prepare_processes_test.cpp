@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,11 @@ struct Fixture {
     return names;
   }
 };
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 /// A process that holds a lock until it is killed.
 pid_t hold(const std::string& path) {
@@ -186,6 +192,56 @@ TEST_SUITE("prepare") {
     REQUIRE_MESSAGE(made.ok(), made.status().message());
     CHECK(made->train.hash == f.whole.train.hash);
     CHECK(kept == kFiles - 1);
+  }
+
+  TEST_CASE(
+      "prepare: PREPARE-5, a process that has waited for long makes a piece without its lock") {
+    // It also removed the file of the lock, whose holder might live: a third process got a lock of
+    // its own, and went on with what the holder was writing.
+    const Fixture f;
+    f.begin();
+    const auto corpus = Corpus::open(f.options.source);
+    const auto tokenizer = Tokenizer::load(f.options.tokenizer_path);
+    EncodeOptions options{.folder = f.options.folder + "/pieces",
+                          .tokenizer_hash = f.whole.tokenizer_hash,
+                          .eos = f.whole.appended_eos,
+                          .patience = std::chrono::milliseconds(0)};
+    EncodeProgress last;
+    const auto encode = [&] {
+      const auto made = encode_files(*corpus, *tokenizer, options,
+                                     [&](const EncodeProgress& now) { last = now; });
+      CHECK_MESSAGE(made.ok(), made.status().message());
+    };
+    encode();
+    CHECK(last.files == kFiles);
+    const std::string taken = f.piece_files()[2], expected = contents(taken);
+    fs::remove(taken);
+    const pid_t holder = hold(taken + ".lock");
+    std::ofstream(taken + ".00000001.part") << "half";
+    std::ofstream(taken + ".00000002.alone") << "of a process that was killed";
+    options.wanted = [] { return true; };
+    encode();  // a helper waits for nothing, and makes nothing twice
+    CHECK(last.files == 0);
+    CHECK(f.pieces(".alone") == 1);
+    options.wanted = nullptr;
+    encode();
+    CHECK(last.files == 1);
+    CHECK(last.kept == kFiles - 1);
+    CHECK(contents(taken) == expected);
+    CHECK(contents(taken + ".00000001.part") == "half");
+    CHECK(f.pieces(".alone") == 0);
+    FileLock lock;
+    CHECK(fs::exists(taken + ".lock"));
+    CHECK_FALSE(*lock.try_take(taken + ".lock"));
+    end(holder);
+  }
+
+  TEST_CASE("prepare: PREPARE-5, the lock of a piece is the same one after an error") {
+    // Of two processes, one had the removed file open, and the other one created it anew.
+    const Fixture f;
+    f.folder.write("text/9.txt", "\xff\n");
+    CHECK(prepare(f.options).status().code() == Code::bad_data);
+    CHECK(f.pieces(".lock") == 1);
   }
 
   TEST_CASE("prepare: what dead processes have left of pieces is removed") {
