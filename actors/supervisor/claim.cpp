@@ -103,6 +103,18 @@ bool Patience::lasts() const {
   return std::chrono::steady_clock::now() <= until_ || agents_live(run_);
 }
 
+Status use_last_state(const Claimant& c, uint64_t epoch, Predecessor& before,
+                      uint64_t& generation) {
+  const Patience patience(c);
+  while (true) {
+    const Status read = use_left_state_if_newer(c, before, generation);
+    if (read.code() != Code::io || !before.stood_by) return read;
+    const auto leads = c.files.leads(epoch);
+    if ((leads.ok() && !*leads) || !patience.lasts()) return read;
+    c.pause(kTryAgain);  // polls: a shared file
+  }
+}
+
 Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
   const Patience patience(c);
   bool said = false;

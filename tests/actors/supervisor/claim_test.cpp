@@ -162,6 +162,13 @@ TEST_SUITE("claim") {
     REQUIRE(third.ok());
     CHECK(third->generation == 600);
     CHECK(third->above == 600 + job::unknown_generations);
+
+    // The predecessor began above 900, and none of its numbers is in a file.
+    f.lead(4, 900);
+    before.epoch = 4;
+    const auto fifth = claim_next(f.claimant, before);
+    REQUIRE(fifth.ok());
+    CHECK(fifth->above == 900 + job::unknown_generations);
   }
 
   TEST_CASE("claim: LEAD-1, without the number of the newest generation no epoch is claimed") {
@@ -208,6 +215,10 @@ TEST_SUITE("claim") {
     REQUIRE(use_left_state_if_newer(f.claimant, none, generation).ok());
     CHECK(none.state->sequence == 21);
     CHECK(generation == 45);
+    generation = 47;  // the folder has a higher one
+    none.state.reset();
+    REQUIRE(use_left_state_if_newer(f.claimant, none, generation).ok());
+    CHECK(generation == 47);
     f.leave_state(3, state_of(2, 90, 20));  // epoch 2 decided more often, but earlier
     before = standby_of_3();
     generation = 50;
@@ -233,6 +244,48 @@ TEST_SUITE("claim") {
     CHECK(claim->ours);
     CHECK(claim->known.code() == Code::bad_data);
     CHECK(!before.state);
+  }
+
+  TEST_CASE(
+      "claim: JOB-1, a standby that leads keeps its state until the predecessor's can be read") {
+    // After 15 s of errors it ended, and the next process used an older state than the standby's.
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = -1;  // has passed
+    const std::string page = f.run.path + "/" + state_page("a", 3);
+    f.leave_state(3, state_of(3, 15, 35));
+    Predecessor before = standby_of_3();
+    REQUIRE(claim_next(f.claimant, before)->ours);
+    ClaimantFolder::make_unreadable(page);
+    uint64_t generation = 41;
+    const auto read = [&] { return use_last_state(f.claimant, 4, before, generation); };
+    f.meanwhile = [](size_t) { FAIL("no agent lives"); };
+    CHECK(read().code() == Code::io);
+
+    auto agent = AgentLock::share(f.run);
+    REQUIRE(agent.ok());
+    f.meanwhile = [&](size_t pause) {
+      if (pause < 5) return;
+      std::filesystem::remove(page);
+      f.leave_state(3, state_of(3, 21, 45));
+    };
+    f.pauses.clear();
+    CHECK(read().ok());
+    CHECK(f.pauses.size() == 5);
+    CHECK(before.state->sequence == 21);
+    CHECK(generation == 45);
+
+    ClaimantFolder::make_unreadable(page);
+    f.meanwhile = [&](size_t pause) {
+      if (pause == 5) f.lead(5);  // LEAD-1
+      REQUIRE(pause < 20);
+    };
+    f.pauses.clear();
+    CHECK(read().code() == Code::io);
+    CHECK(f.pauses.size() == 5);
+    before.stood_by = false;  // what it knows is in the folder
+    CHECK(read().code() == Code::io);
+    CHECK(f.pauses.size() == 5);
   }
 
   // --- A standby's claim fails ---
@@ -264,7 +317,8 @@ TEST_SUITE("claim") {
     f.claimant.join_timeout_ms = 600'000;
     Predecessor before;
     before.epoch = 3;
-    const FullDisk disk(0);
+    FullDisk disk(0);
+    f.meanwhile = [&](size_t) { disk.end(); };
     CHECK(claim_next(f.claimant, before).status().code() == Code::io);
     CHECK(f.pauses.empty());
   }
@@ -275,6 +329,7 @@ TEST_SUITE("claim") {
     f.claimant.join_timeout_ms = -1;  // has passed
     Predecessor before = standby_of_3();
     FullDisk disk(0);
+    f.meanwhile = [&](size_t) { disk.end(); };
     CHECK(claim_next(f.claimant, before).status().code() == Code::io);  // there is none
     CHECK(f.pauses.empty());
     {
@@ -283,6 +338,7 @@ TEST_SUITE("claim") {
       std::optional<AgentLock> lives(agent.take());
       f.meanwhile = [&](size_t pause) {
         if (pause == 10) lives.reset();
+        if (pause == 20) disk.end();
       };
       CHECK(claim_next(f.claimant, before).status().code() == Code::io);
       CHECK(f.pauses.size() == 10);
@@ -290,7 +346,7 @@ TEST_SUITE("claim") {
     auto agent = AgentLock::share(f.run);
     REQUIRE(agent.ok());
     f.meanwhile = [&](size_t pause) {
-      if (pause == 20) disk.end();
+      if (pause == 30) disk.end();
     };
     const auto claim = claim_next(f.claimant, before);
     REQUIRE(claim.ok());

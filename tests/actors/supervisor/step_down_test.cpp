@@ -51,6 +51,7 @@ TEST_SUITE("step down") {
     REQUIRE(left->has_value());
     CHECK((*left)->sequence == 20);
     CHECK((*left)->job.generation == 45);
+    CHECK((*read_left_state(f.run.path, "a", 3))->sequence == 15);  // the page of epoch 3
     const auto lines = events(f);
     REQUIRE(lines.size() == 1);
     CHECK(lines[0]["kind"] == "resigned");
@@ -74,6 +75,7 @@ TEST_SUITE("step down") {
     auto agent = AgentLock::share(f.run);
     REQUIRE(agent.ok());
     f.lead(5);
+    f.meanwhile = [](size_t pause) { REQUIRE(pause < 20); };
     const SupervisorState state = state_of(3, 20, 45);
     CHECK(!f.leave(&state).ok());
     CHECK(!std::filesystem::exists(f.run.path + "/" + state_page("a", 4)));
@@ -108,7 +110,8 @@ TEST_SUITE("step down") {
     const SupervisorState state = state_of(3, 20, 45);
     f.claimant.join_timeout_ms = -1;
     {
-      const FullDisk disk(0);
+      FullDisk disk(0);
+      f.meanwhile = [&](size_t) { disk.end(); };
       CHECK(!f.leave(&state).ok());
     }
     CHECK(f.pauses.empty());
