@@ -46,9 +46,9 @@ Status leave_unprepared(const Claimant& c, uint64_t epoch, uint64_t generation,
   if (state) {
     const std::vector<uint8_t> bytes = encode(*state);
     journal.replace(state_page(c.instance, epoch), std::string(bytes.begin(), bytes.end()));
+    wait_until_written(c, epoch, journal);
   }
   journal.append("events.jsonl", event_of("resigned", c.node, generation, why));
-  if (state) wait_until_written(c, epoch, journal);
   resign(c.files, epoch, watch, journal);
   return why;
 }

@@ -105,6 +105,18 @@ TEST_SUITE("step down") {
     CHECK(*f.files.touched_ns(4) == 0);
   }
 
+  TEST_CASE("step down: a supervisor whose state is written does not wait for its event") {
+    Fixture f;
+    auto agent = AgentLock::share(f.run);
+    REQUIRE(agent.ok());
+    std::filesystem::create_symlink(f.run.events(), f.run.events());
+    f.meanwhile = [](size_t) { FAIL("the state is written"); };
+    const SupervisorState state = state_of(3, 20, 45);
+    CHECK(!f.leave(&state).ok());
+    CHECK((*read_left_state(f.run.path, "a", 4))->sequence == 20);
+    CHECK(*f.files.touched_ns(4) == 0);
+  }
+
   TEST_CASE("step down: without agents, a disk that stays full does not keep a supervisor") {
     Fixture f;
     const SupervisorState state = state_of(3, 20, 45);
