@@ -276,14 +276,15 @@ TEST_SUITE("claim") {
     CHECK(generation == 45);
 
     ClaimantFolder::make_unreadable(page);
+    before.stood_by = false;  // what it knows is in the folder
+    f.meanwhile = [](size_t) { FAIL("it was no standby"); };
+    CHECK(read().code() == Code::io);
+    before.stood_by = true;
     f.meanwhile = [&](size_t pause) {
       if (pause == 5) f.lead(5);  // LEAD-1
       REQUIRE(pause < 20);
     };
     f.pauses.clear();
-    CHECK(read().code() == Code::io);
-    CHECK(f.pauses.size() == 5);
-    before.stood_by = false;  // what it knows is in the folder
     CHECK(read().code() == Code::io);
     CHECK(f.pauses.size() == 5);
   }

@@ -207,16 +207,20 @@ TEST_SUITE("prepare") {
                           .eos = f.whole.appended_eos,
                           .patience = std::chrono::milliseconds(0)};
     EncodeProgress last;
+    pid_t holder = 0;
     const auto encode = [&] {
-      const auto made = encode_files(*corpus, *tokenizer, options,
-                                     [&](const EncodeProgress& now) { last = now; });
+      int calls = 0;
+      const auto made = encode_files(*corpus, *tokenizer, options, [&](const EncodeProgress& now) {
+        last = now;
+        if (holder > 0 && ++calls == 100) kill(holder, SIGKILL);  // the test has failed: no hang
+      });
       CHECK_MESSAGE(made.ok(), made.status().message());
     };
     encode();
     CHECK(last.files == kFiles);
     const std::string taken = f.piece_files()[2], expected = contents(taken);
     fs::remove(taken);
-    const pid_t holder = hold(taken + ".lock");
+    holder = hold(taken + ".lock");
     std::ofstream(taken + ".00000001.part") << "half";
     std::ofstream(taken + ".00000002.alone") << "of a process that was killed";
     options.wanted = [] { return true; };

@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/encode_files.hpp"
+#include "runtime/data/file_lock.hpp"
+#include "runtime/data/manifest.hpp"
 #include "runtime/data/prepare.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -158,6 +161,32 @@ TEST_SUITE("prepare") {
     options.folder += "-at-once";
     REQUIRE(prepare(options).ok());
     CHECK(contents(options.folder + "/train.bin") == contents(f.options.folder + "/train.bin"));
+  }
+
+  TEST_CASE("prepare: a process without the lock of a piece continues nothing, and keeps nothing") {
+    const Fixture f;
+    PrepareOptions options = f.options;
+    options.source = f.folder.write("bad.jsonl", rows(400) + "{\n");
+    CHECK(prepare(options).status().code() == Code::bad_data);
+    REQUIRE(f.parts().size() == 1);
+    const std::string part = f.parts()[0], kept = contents(part);
+    FileLock holder;
+    REQUIRE(*holder.try_take(part.substr(0, part.find(".tokens")) + ".tokens.lock"));
+    const auto manifest = read_manifest(options.folder);
+    const auto corpus = Corpus::open(options.source, options.corpus);
+    const auto tokenizer = Tokenizer::load(options.tokenizer_path);
+    uint64_t continued = 0;
+    const auto made = encode_files(*corpus, *tokenizer,
+                                   {.folder = options.folder + "/pieces",
+                                    .tokenizer_hash = manifest->tokenizer_hash,
+                                    .eos = manifest->appended_eos,
+                                    .keep_bytes = kKeepBytes,
+                                    .patience = std::chrono::milliseconds(0)},
+                                   [&](const EncodeProgress& now) { continued = now.kept_bytes; });
+    CHECK(made.status().code() == Code::bad_data);
+    CHECK(continued == 0);
+    CHECK(f.parts() == std::vector{part});
+    CHECK(contents(part) == kept);
   }
 
   TEST_CASE("prepare: a text that is not the one of its piece is prepared anew") {
