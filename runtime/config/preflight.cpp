@@ -1,5 +1,6 @@
 #include "runtime/config/preflight.hpp"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -59,10 +60,12 @@ Status check_writable(const char* key, const std::string& name, const std::strin
   if (error) {
     reason = error.message();
   } else {
-    const fs::path probe = fs::path(folder) / (kWritableProbe + std::to_string(getpid()));
-    errno = 0;
-    if (!std::ofstream(probe).put('x').flush()) reason = std::strerror(errno ? errno : EIO);
-    fs::remove(probe, error);
+    // A name that no other user of the folder can know before.
+    const std::string probe = folder + "/" + kWritableProbe + unique_id();
+    const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, "x", 1) != 1) reason = std::strerror(errno);
+    if (fd >= 0 && close(fd) != 0 && reason.empty()) reason = std::strerror(errno);
+    if (fd >= 0) unlink(probe.c_str());
   }
   for (const fs::path& path : made) fs::remove(path, error);  // innermost first; keeps those in use
   if (reason.empty()) return {};

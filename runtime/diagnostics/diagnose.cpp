@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/base/cpu_affinity.hpp"
+#include "runtime/base/process.hpp"
 
 namespace simplescale {
 
@@ -148,10 +149,10 @@ CheckResult check_memory(size_t bytes) {
 
 CheckResult check_disk(const std::string& folder, size_t bytes) {
   CheckResult result{"disk", false, 0, "MB/s", ""};
-  const std::string path = folder + "/.check-" + std::to_string(getpid());
+  const std::string path = folder + "/.check-" + unique_id();
   std::vector<uint64_t> data(bytes / sizeof(uint64_t));
   for (size_t i = 0; i < data.size(); ++i) data[i] = i * 0x9e37'79b9'7f4a'7c15ull;
-  const int fd = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) {
     result.detail = error_text("cannot create a file in " + folder);
     return result;

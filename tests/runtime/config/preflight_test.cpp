@@ -49,6 +49,15 @@ TEST_SUITE("config preflight") {
     CHECK(fs::is_empty(config.run.folder));
   }
 
+  TEST_CASE_FIXTURE(Fixture, "preflight: the probe follows no link that another user has made") {
+    fs::create_directories(config.run.folder);
+    const std::string link = config.run.folder + "/" + kWritableProbe + std::to_string(getpid());
+    fs::create_symlink(config.data.source, link);
+    CHECK(check().ok());
+    CHECK(fs::file_size(config.data.source) == 4);
+    CHECK(fs::is_symlink(link));
+  }
+
   TEST_CASE_FIXTURE(Fixture, "preflight: the error names a folder that cannot be written") {
     config.run.folder = config.data.source + "/runs";  // below a file
     Status status = check();

@@ -3,7 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 using namespace simplescale;
 
@@ -14,6 +18,17 @@ TEST_CASE("diagnose: all checks pass on this machine") {
   CHECK(complaints(results).empty());
   for (const auto& r : results)
     if (r.unit != "ms") CHECK(r.value > 0);
+}
+
+TEST_CASE("diagnose: the disk check follows no link that another user of the folder has made") {
+  namespace fs = std::filesystem;
+  char name[] = "/tmp/simplescale-disk-XXXXXX";
+  const std::string folder = mkdtemp(name), mine = folder + "/mine";
+  std::ofstream(mine) << "mine";
+  fs::create_symlink(mine, folder + "/.check-" + std::to_string(getpid()));
+  CHECK(check_disk(folder).ok);
+  CHECK(fs::file_size(mine) == 4);
+  fs::remove_all(folder);
 }
 
 TEST_CASE("diagnose: a folder that cannot be written fails the disk check by name") {
