@@ -27,6 +27,7 @@
 #include "runtime/diagnostics/diagnose.hpp"
 #include "runtime/diagnostics/hardware.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_key.hpp"
 #include "transport/nccl_network.hpp"
 
 extern char** environ;
@@ -61,6 +62,7 @@ nlohmann::json environment() {
 struct Target {
   Config config;
   std::string folder;      // existing folder to check for writing
+  std::string run;         // the run's folder, or empty
   std::string rendezvous;  // path prefix of the rendezvous folder; the task's instance completes it
 };
 
@@ -68,7 +70,7 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
                          const std::string& run) {
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
   const std::string here = fs::current_path().string();
-  Target target{{}, here, here + "/.simplescale-doctor-"};
+  Target target{{}, here, "", here + "/.simplescale-doctor-"};
   std::string path = run;
   if (!config_file.empty()) {
     SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
@@ -78,6 +80,7 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
   if (path.empty()) return target;
   path = fs::absolute(path).lexically_normal().string();
   target.folder = existing(path);
+  target.run = path;
   target.rendezvous = RunFolder{path}.control() + "/doctor-";
   return target;
 }
@@ -173,8 +176,11 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
   auto target = target_of(config_file, overrides, run);
   if (!target.ok()) return report_status(target.status());
   signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes fails with EFBIG
-  if (const auto task = slurm_task(); task && task->tasks > 1)
+  if (const auto task = slurm_task(); task && task->tasks > 1) {
+    if (!target->run.empty())
+      if (Status own = make_control({target->run}); !own.ok()) return report_status(own);
     return fleet_doctor({target->config, *task, target->rendezvous + task->instance, json});
+  }
   const int hosts = slurm::allocation_of(environment_variable);
   if (hosts > 1) {
     std::vector<std::string> arguments = std::move(overrides);

@@ -266,7 +266,10 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
     SS_RETURN_IF_ERROR(rendezvous.publish_conclusion({{"code", code}}));
   } else {
     SS_ASSIGN(const json document, rendezvous.wait_conclusion());
-    code = document.value("code", exit_code(Code::internal));
+    const auto found = document.find("code");
+    if (found == document.end() || !found->is_number_integer())
+      return Status(Code::bad_data, "the conclusion in " + o.folder + " is damaged");
+    code = found->get<int>();
   }
   reported.erase(task.task);
   rendezvous.leave(mine, reported);

@@ -54,11 +54,10 @@ Rendezvous::Rendezvous(std::string folder, int task, int tasks, int64_t timeout_
 Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tasks,
                                     int64_t timeout_ms) {
   Rendezvous rendezvous(folder, task, tasks, timeout_ms);
-  std::error_code error;
-  fs::create_directories(fs::path(folder).parent_path(), error);
-  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
   SS_ASSIGN(const bool first, create_exclusively(folder));
   const RunFolder& run = rendezvous.folder_;
+  SS_RETURN_IF_ERROR(check_own(folder));  // all that is in it follows
+  std::error_code error;
   if (first) {
     SS_RETURN_IF_ERROR(make_control(run));
     SS_RETURN_IF_ERROR(make_run_key(run));

@@ -20,7 +20,10 @@ namespace {
 struct Folder {
   std::string path =
       (fs::temp_directory_path() / ("rendezvous-" + std::to_string(getpid()))).string();
-  Folder() { fs::remove_all(path); }
+  Folder() {
+    fs::remove_all(path);
+    fs::create_directories(path + "/control");
+  }
   ~Folder() { fs::remove_all(path); }
   std::string rendezvous() const { return path + "/control/doctor-7.0.0"; }
 };
@@ -96,6 +99,23 @@ TEST_SUITE("rendezvous") {
     std::ofstream(folder.rendezvous() + "/here/1") << "{";
     CHECK(rendezvous->wait("here") == std::set<int>{0, 1});
     CHECK(rendezvous->read("here", 1).is_null());
+  }
+
+  TEST_CASE("rendezvous: a folder of another user, or a link, is not joined") {
+    const Folder folder;
+    fs::create_directories(folder.path + "/elsewhere/control");
+    std::ofstream(folder.path + "/elsewhere/control/key") << std::string(kRunKeyBytes, 'k');
+    fs::create_directory_symlink(folder.path + "/elsewhere", folder.rendezvous());
+    CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::bad_data);
+    fs::remove(folder.rendezvous());
+    if (geteuid() != 0) {
+      MESSAGE("skipped: only root can make a folder of another user");
+      return;
+    }
+    fs::rename(folder.path + "/elsewhere", folder.rendezvous());
+    CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).ok());
+    REQUIRE(chown(folder.rendezvous().c_str(), 65534, 65534) == 0);
+    CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::bad_data);
   }
 
   TEST_CASE("rendezvous: a folder that cannot be created gives io, one without a key deadline") {
