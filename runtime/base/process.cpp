@@ -54,7 +54,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
   int output = -1;
   if (!options.output.empty()) {
-    output = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    output =
+        open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (output < 0) return system_error("cannot write", options.output, errno);
   }
   int report[2];

@@ -162,7 +162,7 @@ std::string EpochFiles::vote_prefix(uint64_t number) const {
 
 Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
-  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return system_error("cannot write", file, errno);
   const int touched = futimens(fd, nullptr);
   close(fd);

@@ -25,7 +25,7 @@ RunLock::~RunLock() {
 Result<RunLock> RunLock::take(const RunFolder& folder) {
   const std::string path = folder.control() + "/lock";
   RunLock lock;
-  lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (lock.fd_ < 0)
     return Status(path_error(errno, Code::bad_config),
                   "cannot write " + path + ": " + std::strerror(errno));

@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <string>
+
 using namespace simplescale;
 
 TEST_SUITE("process") {
@@ -35,5 +38,14 @@ TEST_SUITE("process") {
     if (may_lower_nice()) CHECK(getpriority(PRIO_PROCESS, static_cast<id_t>(*child)) == usual);
     kill(*child, SIGKILL);
     waitpid(*child, nullptr, 0);
+  }
+
+  TEST_CASE("process: the output of a child follows no link") {
+    char name[] = "/tmp/simplescale-output-XXXXXX";
+    const std::string folder = mkdtemp(name);
+    std::filesystem::create_symlink(folder + "/profile", folder + "/n0.log");
+    CHECK_FALSE(spawn({.argv = {"/bin/true"}, .output = folder + "/n0.log"}).ok());
+    CHECK_FALSE(std::filesystem::exists(folder + "/profile"));
+    std::filesystem::remove_all(folder);
   }
 }
