@@ -1,5 +1,7 @@
 #include "app/usage.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -154,6 +156,7 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
 }
 
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
+  umask(umask(0) | S_IWGRP | S_IWOTH);  // never wider than the user's
   init_logging("simplescale");
   app.set_version_flag("--version", SIMPLESCALE_VERSION);
   app.require_subcommand(1);

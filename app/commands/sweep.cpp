@@ -26,6 +26,7 @@
 #include "runtime/exports/plot.hpp"
 #include "runtime/exports/summary.hpp"
 #include "runtime/run/agent_lock.hpp"
+#include "runtime/run/run_key.hpp"
 
 namespace simplescale {
 
@@ -108,6 +109,7 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
 
 /// bad_config: the folder holds something else than this sweep.
 Status check_sweep_folder(const Sweep& sweep) {
+  SS_RETURN_IF_ERROR(keep_others_out(RunFolder{sweep.folder}));
   const std::string path = sweep.folder + "/sweep.toml";
   std::error_code error;
   if (fs::exists(path, error)) {

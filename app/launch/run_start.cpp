@@ -176,8 +176,10 @@ Status take_tokenizer(Config& config, const ModelShape& shape) {
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run) {
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
+  if (!run.empty()) SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run}));  // may hold config_file
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
+  SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run_folder(config)}));
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it

@@ -293,6 +293,7 @@ int run_agent_process(const AgentOptions& options) {
   // Removes the shared memory of an earlier agent of this node that was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
   if (!owner.ok()) return report_status(owner.status());
+  if (Status own = keep_others_out({options.run}); !own.ok()) return report_status(own);
   // LOCK-1. Held until this process ends: by then the agent's supervisors have ended, too.
   const auto lock = AgentLock::share({options.run});
   if (!lock.ok()) return report_status({Code::requeue, lock.status().message()});

@@ -29,6 +29,7 @@
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
 
 namespace simplescale {
@@ -298,6 +299,7 @@ Result<int> stand_by(const Process& p) {
 
 Result<int> run_supervisor(const SupervisorOptions& o) {
   const RunFolder run{o.run};
+  SS_RETURN_IF_ERROR(keep_others_out(run));
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   SS_ASSIGN(const Plan plan, make_plan(loaded.config));
   SS_ASSIGN(const RunData data, open_tokens(loaded.config, plan.shape));

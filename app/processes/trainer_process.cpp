@@ -63,7 +63,7 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
 /// From now on this process logs to the file of the trainer that it has become.
 void switch_log_to(const RunFolder& run, const std::string& trainer) {
   const std::string path = run.logs() + "/" + trainer + ".log";
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file < 0) return log::warn("cannot write {}", path);
   log::info("this log continues in {}", path);
   dup2(file, STDOUT_FILENO);
@@ -142,6 +142,7 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   const std::string instance = environment_variable("SIMPLESCALE_INSTANCE"),
                     agent = environment_variable("SIMPLESCALE_AGENT");
   const RunFolder run{o.run};
+  SS_RETURN_IF_ERROR(keep_others_out(run));
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));

@@ -153,7 +153,7 @@ bool contains(const std::vector<std::string>& hosts, const std::string& host) {
 Status record_failed_node(const std::string& run, const json& line) {
   const std::string path = failed_nodes_file(RunFolder{run});
   const std::string text = json_text(line) + "\n";
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   const bool written =
       file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (file >= 0) close(file);
@@ -181,7 +181,7 @@ std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
 
 /// Appends the further output of this process to a file.
 void redirect_output_to(const std::string& path) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file < 0) return;
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
@@ -265,6 +265,10 @@ int requeue_command(const std::string& path, int code) {
   if (job.empty()) {
     terminal::error("simplescale: requeue works only in the batch script of a Slurm job\n");
     return exit_code(Code::usage);
+  }
+  if (Status own = keep_others_out(run); !own.ok()) {
+    log::error("{}; not requeued", own.message());
+    return code;
   }
   const auto shown = show_job(job);
   if (!shown.ok()) log::warn("{}", shown.status().message());

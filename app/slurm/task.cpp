@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -25,6 +27,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/nccl_network.hpp"
 
@@ -68,24 +71,32 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
   return EpochFiles(run, instance).begin();
 }
 
+/// Why another task could not prepare the run. text: of its file.
+Status failure_in(const std::string& file, const std::string& text) {
+  const auto document = parse_json(text);
+  const Status damaged(Code::requeue, file + " is damaged");
+  if (!document.is_object()) return damaged;
+  const auto code = document.find("code"), message = document.find("message");
+  if (code == document.end() || !code->is_number_unsigned()) return damaged;
+  if (message == document.end() || !message->is_string()) return damaged;
+  const auto number = static_cast<unsigned>(std::min<uint64_t>(code->get<uint64_t>(), UINT_MAX));
+  return Status(is_code(number) && number != 0 ? static_cast<Code>(number) : Code::internal,
+                message->get<std::string>());
+}
+
 /// Returns once the run is prepared. The task that takes the lock prepares it, and the other tasks
 /// help to encode its text; `lock` is set if that is this task. Errors: the preparation failed (in
 /// any task), or another run holds the lock.
 Status wait_until_prepared(const RunFolder& run, const RunStart& start, const std::string& instance,
                            std::optional<RunLock>& lock) {
+  SS_RETURN_IF_ERROR(make_control(run));  // or another user could, with a file that says: prepared
   const PreparationFiles files(run, instance);
   const auto deadline = Clock::now() + milliseconds(start.config.cluster.join_timeout_ms);
   auto help_at = Clock::now();
   while (true) {
     std::error_code ignored;  // a disk that does not answer is asked again
     if (fs::exists(files.ready, ignored)) return {};
-    if (auto text = read_text(files.failed); text.ok()) {
-      const auto document = parse_json(*text);
-      if (!document.is_object()) return Status(Code::requeue, files.failed + " is damaged");
-      const unsigned code = document.value("code", 0U);
-      return Status(is_code(code) && code != 0 ? static_cast<Code>(code) : Code::internal,
-                    document.value("message", ""));
-    }
+    if (auto text = read_text(files.failed); text.ok()) return failure_in(files.failed, *text);
     if (lock) {
       SS_RETURN_IF_ERROR(write_file_atomic(files.preparing, "\n"));
       const Status made = prepare_run(run, start, instance);

@@ -16,28 +16,89 @@ namespace simplescale {
 
 namespace {
 
-Status check_own(const std::string& path, const struct stat& file) {
-  if (file.st_uid != geteuid())
+namespace fs = std::filesystem;
+
+constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+constexpr int kTries = 10;
+
+bool is_trusted(uid_t owner) {
+  return owner == geteuid() || owner == 0;
+}
+
+Status check_own_file(const std::string& path, const struct stat& file) {
+  if (!is_trusted(file.st_uid))
     return Status(Code::bad_data, path + " belongs to another user (uid " +
                                       std::to_string(file.st_uid) + "), who could control this " +
                                       "command by it: call it as that user");
-  if ((file.st_mode & 022) != 0)
-    return Status(Code::bad_data,
-                  path + " can be written by other users, so it is not trusted: remove it");
+  if ((file.st_mode & kOthersWrite) != 0)
+    return Status(Code::bad_data, path + " can be written by other users, so it is not trusted: " +
+                                      "remove it, or check what it holds and chmod go-w " + path);
   return {};
 }
 
-/// A user who may replace what is in the folder could replace control/.
-Status check_folder(const std::string& path) {
+Status failed(const char* what, const std::string& path) {
+  return Status(path_error(errno, Code::bad_config),
+                std::string(what) + " " + path + ": " + std::strerror(errno));
+}
+
+Status refuse_owner(const std::string& path, uid_t owner) {
+  return Status(Code::bad_config, path + " belongs to another user (uid " + std::to_string(owner) +
+                                      "): choose another folder with --run=FOLDER");
+}
+
+/// Takes permissions from a file or folder of this user, in a folder where nobody else can replace
+/// it.
+Status narrow(const std::string& path, const struct stat& file, mode_t without) {
+  if (file.st_uid != geteuid() || (file.st_mode & without) == 0) return {};
+  if (chmod(path.c_str(), file.st_mode & 07777 & ~without) == 0 || errno == ENOENT) return {};
+  return failed("cannot keep other users out of", path);
+}
+
+/// A text in these files may become a command.
+bool leads_to_commands(const std::string& name) {
+  return name == "config.toml" || name == "submit.toml" || name == "submit.sh";
+}
+
+/// What other users may have put into a folder before they were kept out.
+Status check_entries(const std::string& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    struct stat file {};
+    if (lstat(path.c_str(), &file) != 0) {
+      if (errno == ENOENT) continue;  // another process of the run has removed it
+      return failed("cannot read", path);
+    }
+    if (!is_trusted(file.st_uid)) return refuse_owner(path, file.st_uid);
+    if (leads_to_commands(entry->path().filename()))
+      if (const Status own = check_own(path); own.code() == Code::bad_data)
+        return Status(Code::bad_config, own.message());
+    if (!S_ISLNK(file.st_mode)) SS_RETURN_IF_ERROR(narrow(path, file, kOthersWrite));
+  }
+  if (!error || error == std::errc::no_such_file_or_directory) return {};
+  return Status(path_error(error.value(), Code::bad_config),
+                "cannot read " + folder + ": " + error.message());
+}
+
+Status keep_others_out_of_control(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return {};
+  if (fd < 0)
+    return Status(path_error(errno, Code::bad_config),
+                  path + " is not a folder that this user can open: " + std::strerror(errno) +
+                      "; choose another --run=FOLDER");
   struct stat folder {};
-  if (stat(path.c_str(), &folder) != 0) return system_error("cannot read", path, errno);
-  if (folder.st_uid != geteuid() && folder.st_uid != 0)
-    return Status(Code::bad_config, path + " belongs to another user (uid " +
-                                        std::to_string(folder.st_uid) +
-                                        "): choose another folder with --run=FOLDER");
-  if ((folder.st_mode & S_IWOTH) != 0)
-    return Status(Code::bad_config, path + " can be written by other users: chmod o-w " + path);
-  return {};
+  Status done;
+  if (fstat(fd, &folder) != 0)
+    done = failed("cannot read", path);
+  else if (folder.st_uid != geteuid())
+    done = refuse_owner(path, folder.st_uid);
+  else if ((folder.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
+    done = failed("cannot keep other users out of", path);
+  close(fd);
+  SS_RETURN_IF_ERROR(done);
+  return check_entries(path);
 }
 
 }  // namespace
@@ -46,42 +107,46 @@ Status check_own(const std::string& path) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0) return system_error("cannot read", path, errno);
   if (S_ISLNK(file.st_mode)) return Status(Code::bad_data, path + " is a link: remove it");
-  return check_own(path, file);
+  return check_own_file(path, file);
+}
+
+Status keep_others_out(const RunFolder& run) {
+  std::string path = run.path;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link
+  struct stat name {
+  }, folder{};
+  if (lstat(path.c_str(), &name) != 0 || stat(path.c_str(), &folder) != 0)
+    return errno == ENOENT || errno == ENOTDIR ? Status() : failed("cannot read", path);
+  for (const uid_t owner : {name.st_uid, folder.st_uid})
+    if (!is_trusted(owner)) return refuse_owner(path, owner);
+  if (!S_ISDIR(folder.st_mode)) return {};
+  const bool group_replaces = folder.st_uid != geteuid() && (folder.st_mode & S_IWGRP) != 0 &&
+                              (folder.st_mode & S_ISVTX) == 0;
+  if ((folder.st_mode & S_IWOTH) != 0 || group_replaces)
+    return Status(Code::bad_config, path + " can be written by other users: chmod go-w " + path);
+  SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
+  SS_RETURN_IF_ERROR(check_entries(path));
+  return keep_others_out_of_control(run.control());
 }
 
 Status make_control(const RunFolder& run) {
-  const std::string path = run.control();
-  std::filesystem::path parent = std::filesystem::absolute(run.path).lexically_normal();
+  fs::path parent = fs::absolute(run.path).lexically_normal();
   if (!parent.has_filename()) parent = parent.parent_path();  // RUN ends with "/"
   parent = parent.parent_path();
   std::error_code error;
-  std::filesystem::create_directories(parent, error);
+  fs::create_directories(parent, error);
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + run.path + ": " + error.message());
-  if (mkdir(run.path.c_str(), 0775) != 0 && errno != EEXIST)
-    return Status(path_error(errno, Code::bad_config),
-                  "cannot create " + run.path + ": " + std::strerror(errno));
-  SS_RETURN_IF_ERROR(check_folder(run.path));
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return Status(path_error(errno, Code::bad_config),
-                  "cannot create " + path + ": " + std::strerror(errno));
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0)
-    return Status(Code::bad_config, path + " is not a folder that this user can open: " +
-                                        std::strerror(errno) + "; choose another --run=FOLDER");
-  struct stat folder {};
-  Status done;
-  if (fstat(fd, &folder) != 0)
-    done = system_error("cannot read", path, errno);
-  else if (folder.st_uid != geteuid())
-    done = Status(Code::bad_config, path + " belongs to another user (uid " +
-                                        std::to_string(folder.st_uid) +
-                                        "): choose another folder with --run=FOLDER");
-  else if ((folder.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
-    done = system_error("cannot keep other users out of", path, errno);
-  close(fd);
-  return done;
+  // Another task that only tries whether it can write here may remove the folder in between.
+  for (int tries = 1;; ++tries) {
+    if (mkdir(run.path.c_str(), 0755) != 0 && errno != EEXIST)
+      return failed("cannot create", run.path);
+    SS_RETURN_IF_ERROR(keep_others_out(run));
+    if (mkdir(run.control().c_str(), 0700) == 0 || errno == EEXIST)
+      return keep_others_out_of_control(run.control());
+    if (errno != ENOENT || tries == kTries) return failed("cannot create", run.control());
+  }
 }
 
 Status make_run_key(const RunFolder& run) {
@@ -107,7 +172,7 @@ Result<std::string> read_run_key(const RunFolder& run) {
                                 (errno == EACCES ? "; only its owner may connect to the run" : ""));
   std::string key(kRunKeyBytes + 1, '\0');
   struct stat file {};
-  const Status own = fstat(fd, &file) == 0 ? check_own(run.key(), file)
+  const Status own = fstat(fd, &file) == 0 ? check_own_file(run.key(), file)
                                            : system_error("cannot read", run.key(), errno);
   const ssize_t got = own.ok() ? read(fd, key.data(), key.size()) : -1;
   close(fd);

@@ -12,12 +12,17 @@ namespace simplescale {
 
 constexpr size_t kRunKeyBytes = 32;
 
-/// Makes the run folder, which other users cannot write, and its folder control/, which only this
-/// user can enter from the first moment, whatever the umask is. Makes a wider control/ of this user
-/// narrower. bad_config: one of them cannot be made or belongs to another user (a run folder may
-/// belong to root), or users outside its group may write the run folder and it has no sticky bit.
+/// What every process that trains in a run folder, or starts commands from it, calls before it reads
+/// or writes anything there. Takes from the group the right to write the folder, from all others
+/// every right to control/, and the right to write from what is in both. bad_config: the folder, or
+/// something in it or in control/, belongs to another user (all but control/ may be root's); other
+/// users may write the folder, or may have written a file that leads to commands; or a folder of
+/// root, without the sticky bit, is writable by its group. ok: also without a folder. io.
+Status keep_others_out(const RunFolder& run);
+/// Makes the run folder and its folder control/, which only this user can enter from the first
+/// moment, whatever the umask is. Errors as keep_others_out(), or one of them cannot be made.
 Status make_control(const RunFolder& run);
-/// bad_data: another user owns the file or folder, or may write it, or it is a link; io.
+/// bad_data: another user but root owns the file or folder, or may write it, or it is a link; io.
 Status check_own(const std::string& path);
 
 /// Writes a new key, replacing an old one atomically. io.

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -80,7 +81,7 @@ TEST_CASE("run key: a run folder that another user owns, or that others may writ
     CHECK(make_control(folder.run).message().find("can be written by other users") !=
           std::string::npos);
   }
-  REQUIRE(chmod(folder.run.path.c_str(), 0775) == 0);
+  REQUIRE(chmod(folder.run.path.c_str(), 0755) == 0);
   CHECK(make_control(folder.run).ok());
   RunFolder with_slash{folder.root + "/b/run/"};
   CHECK(make_control(with_slash).ok());
@@ -95,6 +96,77 @@ TEST_CASE("run key: a run folder that another user owns, or that others may writ
   CHECK(refused.code() == Code::bad_config);
   CHECK(refused.message().find("another user") != std::string::npos);
   CHECK_FALSE(fs::exists(theirs.control()));
+}
+
+TEST_CASE("run key: a group may not write a run folder, nor what an older version has made in it") {
+  const Folder folder;
+  REQUIRE(make_control(folder.run).ok());
+  CHECK(mode_of(folder.run.path) == 0755);
+  const std::string logs = folder.run.path + "/logs", config = folder.run.config();
+  fs::create_directories(logs);
+  REQUIRE(write_file_atomic(config, "").ok());
+  fs::create_symlink("/nowhere", folder.run.path + "/link");
+  for (const std::string& path : {folder.run.path, logs}) REQUIRE(chmod(path.c_str(), 0775) == 0);
+  CHECK(keep_others_out(folder.run).ok());
+  for (const std::string& path : {folder.run.path, logs}) CHECK(mode_of(path) == 0755);
+  for (const std::string& file :
+       {config, folder.run.control() + "/submit.toml", folder.run.control() + "/submit.sh"}) {
+    REQUIRE(write_file_atomic(file, "").ok());
+    REQUIRE(chmod(file.c_str(), 0664) == 0);
+    const Status refused = keep_others_out(folder.run);
+    CHECK(refused.code() == Code::bad_config);
+    CHECK(refused.message().find(file + " can be written by other users") != std::string::npos);
+    fs::remove(file);
+  }
+  fs::create_symlink("/nowhere", config);
+  CHECK(keep_others_out(folder.run).message().find("is a link") != std::string::npos);
+}
+
+TEST_CASE("run key: a folder in which another user has put something is refused") {
+  const Folder folder;
+  CHECK(keep_others_out(folder.run).ok());  // there is none yet
+  CHECK_FALSE(fs::exists(folder.run.path));
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a file of another user");
+    return;
+  }
+  REQUIRE(make_control(folder.run).ok());
+  for (const std::string& path :
+       {folder.run.path + "/logs", folder.run.control() + "/ready-1.0.0", folder.run.path}) {
+    fs::create_symlink("/tmp", path + ".theirs");
+    REQUIRE(lchown((path + ".theirs").c_str(), kNobody, kNobody) == 0);
+    const RunFolder linked{path + ".theirs/"};
+    const Status refused = keep_others_out(path == folder.run.path ? linked : folder.run);
+    CHECK(refused.code() == Code::bad_config);
+    CHECK(refused.message().find(".theirs belongs to another user") != std::string::npos);
+    fs::remove(path + ".theirs");
+  }
+  CHECK(keep_others_out(folder.run).ok());
+}
+
+TEST_CASE("run key: a folder of root is refused if a group may rename what is in it") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a folder for another user");
+    return;
+  }
+  const Folder folder;
+  make_folder(folder.run.path);
+  REQUIRE(chmod(folder.root.c_str(), 0755) == 0);
+  REQUIRE(chown(folder.run.path.c_str(), 0, kNobody) == 0);
+  const auto refused = [&](mode_t mode) {
+    REQUIRE(chmod(folder.run.path.c_str(), mode) == 0);
+    const pid_t child = fork();
+    if (child == 0)
+      _exit(setgid(kNobody) == 0 && setuid(kNobody) == 0
+                ? make_control(folder.run).code() == Code::bad_config
+                : 2);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  CHECK(refused(0775) == 1);
+  CHECK_FALSE(fs::exists(folder.run.control()));
+  CHECK(refused(01775) == 0);
 }
 
 TEST_CASE("run key: a key that other users own, may write, or link to is not used") {
