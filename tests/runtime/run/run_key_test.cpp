@@ -96,6 +96,8 @@ TEST_CASE("run key: a run folder that another user owns, or that others may writ
   CHECK(refused.code() == Code::bad_config);
   CHECK(refused.message().find("another user") != std::string::npos);
   CHECK_FALSE(fs::exists(theirs.control()));
+  fs::create_directory_symlink(theirs.path, folder.root + "/link");
+  CHECK(keep_others_out({folder.root + "/link"}).code() == Code::bad_config);
 }
 
 TEST_CASE("run key: a group may not write a run folder, nor what an older version has made in it") {
