@@ -209,7 +209,7 @@ class Terminal(Case):
                 self.assert_ends(words)
 
     def test_no_command_is_ended_by_large_values_in_a_folder_of_somebody_else(self):
-        """A regular expression recursed once per character, 700 long lines were kept, and JSON needs 20 times its size."""
+        """A regular expression recursed once per character, 300 long lines were kept, and JSON needs 20 times its size."""
         run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
         commands = (["report", run, "-o", self.folder / "r.html"], ["status", run], ["runs", self.folder])
         (run / "config.toml").write_text(f'[supervision]\nnotify = "{"a" * 200_000}"\n' + "\n" * 200_000)
@@ -217,7 +217,7 @@ class Terminal(Case):
             self.assert_ends(words)
         self.assertNotIn("aaaa", (self.folder / "r.html").read_text())
         with (run / "metrics.jsonl").open("r+b") as metrics:
-            for line in range(700):
+            for line in range(300):
                 metrics.seek((15 << 20) - 1, os.SEEK_CUR)
                 metrics.write(b"\n")
         (run / "control/status.json").write_text("[" + "[]," * 33_000_000 + "[]]")
