@@ -6,15 +6,49 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <filesystem>
 #include <utility>
 
 namespace simplescale {
+
+namespace fs = std::filesystem;
 
 namespace {
 
 Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + " is not a file");
   return static_cast<uint64_t>(info.st_size);
+}
+
+bool is_below(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+/// Where the links of a snapshot in the cache of huggingface_hub lead: REPOSITORY/blobs, for a
+/// folder REPOSITORY/snapshots/REVISION or below. "": it is none.
+fs::path blobs_of(const fs::path& folder) {
+  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path())
+    if (at.parent_path().filename() == "snapshots") return at.parent_path().parent_path() / "blobs";
+  return {};
+}
+
+/// True if the path is a link of this user or of root, which leads to `real`. The link itself is
+/// held open: another one in its place would have another owner.
+bool is_own_link(const fs::path& path, const fs::path& real) {
+  const int fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct stat info {};
+  std::string target(PATH_MAX, '\0');
+  const bool own = ::fstat(fd, &info) == 0 && S_ISLNK(info.st_mode) &&
+                   (info.st_uid == ::geteuid() || info.st_uid == 0);
+  const ssize_t bytes = own ? ::readlinkat(fd, "", target.data(), target.size()) : -1;
+  ::close(fd);
+  if (bytes < 0) return false;
+  target.resize(static_cast<size_t>(bytes));
+  std::error_code error;
+  return fs::canonical(path.parent_path() / target, error) == real;
 }
 
 }  // namespace
@@ -28,6 +62,24 @@ Result<InputFile> InputFile::open(const std::string& path) {
   if (::fstat(fd, &info) != 0) return system_error("cannot read", path, errno);
   SS_ASSIGN(file.bytes_, size_of(path, info));
   return file;
+}
+
+Result<InputFile> InputFile::open_inside(const std::string& folder, const std::string& path,
+                                         LinksOut out) {
+  std::error_code error;
+  const fs::path inside = fs::canonical(folder, error);
+  if (error) return Status(Code::bad_data, folder + ": " + error.message());
+  SS_ASSIGN(InputFile file, open(path));
+  // Of the file that is open: the name may mean another one by now.
+  const fs::path real = fs::read_symlink("/proc/self/fd/" + std::to_string(file.fd_), error);
+  const fs::path blobs = blobs_of(inside);
+  if (is_below(real, inside) || (!blobs.empty() && is_below(real, blobs)) ||
+      (out == LinksOut::own && is_own_link(path, real)))
+    return file;
+  const fs::path target = fs::read_symlink(path, error);
+  return Status(Code::bad_data, path + " is a link to " + (error ? real : target).string() +
+                                    ", outside of the folder; replace it by the file itself if "
+                                    "you trust it");
 }
 
 InputFile::InputFile(InputFile&& other) noexcept

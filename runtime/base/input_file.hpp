@@ -10,12 +10,24 @@
 
 namespace simplescale {
 
+/// Which links lead open_inside() out of the folder.
+enum class LinksOut : unsigned char {
+  none,
+  own,  // those of this user and of root
+};
+
 /// An open file. Its size is that at open().
 class InputFile {
  public:
   /// not_found: no such file; bad_data: it is not a regular file; io: it cannot be read now, which
   /// says nothing about its contents.
   static Result<InputFile> open(const std::string& path);
+  /// As open(), of a file in or below a folder that another user may have made: a link there may
+  /// lead to a file that only this user can read, and may be planted at any time. bad_data: `path`
+  /// leads out of `folder` by another link than `out` allows. Links into the cache of
+  /// huggingface_hub are followed, if the folder is one of its snapshots or below one.
+  static Result<InputFile> open_inside(const std::string& folder, const std::string& path,
+                                       LinksOut out = LinksOut::none);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
   ~InputFile();

@@ -122,10 +122,11 @@ std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints) {
 namespace {
 
 /// The `count` valid checkpoints with the lowest validation loss, the best first.
-std::vector<Candidate> best_checkpoints(const std::string& checkpoints, size_t count,
+std::vector<Candidate> best_checkpoints(const std::string& checkpoints,
+                                        const std::vector<Candidate>& all, size_t count,
                                         Verify verify) {
   std::vector<std::pair<double, Candidate>> known;
-  for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
+  for (const Candidate& candidate : all) {
     if (candidate.name.ends_with(kReplaced)) continue;
     const auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
     if (checkpoint.ok() && checkpoint->info().val_loss)
@@ -156,15 +157,17 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
                          FileOps& ops) {
   std::error_code error;
   const std::string latest = fs::read_symlink(checkpoints + "/latest", error).string();
-  const std::vector<Candidate> best = rules.keep_best > 0
-                                          ? best_checkpoints(checkpoints, rules.keep_best, verify)
-                                          : std::vector<Candidate>();
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  const std::vector<Candidate> all = candidates(names);
+  const std::vector<Candidate> best =
+      rules.keep_best > 0 ? best_checkpoints(checkpoints, all, rules.keep_best, verify)
+                          : std::vector<Candidate>();
   // Before anything is removed, so that the link never names a folder that is gone.
   SS_RETURN_IF_ERROR(set_link(checkpoints, "best", best.empty() ? "" : best.front().name, ops));
   size_t valid = 0;
   std::optional<uint64_t> counted_step, newest;
   std::vector<std::string> removed;
-  for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
+  for (const Candidate& candidate : all) {
     if (candidate.step > rules.until_step) continue;
     const bool permanent = rules.permanent_every_steps > 0 && candidate.step > 0 &&
                            candidate.step % rules.permanent_every_steps == 0;
@@ -181,7 +184,7 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
   }
   for (const std::string& name : removed)
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
-  for (const std::string& name : list_folder(checkpoints)) {
+  for (const std::string& name : names) {
     if (const auto step = parse_undone(name); step && newest && *step <= *newest)
       SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
     if (!name.starts_with(kTmpPrefix)) continue;

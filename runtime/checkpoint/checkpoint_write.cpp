@@ -93,7 +93,8 @@ Status take_shards(const std::string& tmp_folder, const std::string& own, FileOp
   const std::string parent = tmp_folder.substr(0, tmp_folder.size() - plain.size());
   std::error_code error;
   if (std::filesystem::exists(own, error)) return {};
-  for (const std::string& name : list_folder(parent))
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(parent));
+  for (const std::string& name : names)
     if (name == plain || name.starts_with(plain + ".")) return ops.rename(parent + name, own);
   return {Code::not_found, tmp_folder +
                                " is missing though its writers have finished: is the checkpoint "

@@ -107,15 +107,28 @@ Status OutputFile::sync() {
 
 // -- Whole files and folders --------------------------------------------------------------------
 
-Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
-  SS_ASSIGN(const InputFile file, InputFile::open(path));
+namespace {
+
+Result<std::string> whole_text(const InputFile& file, size_t bytes_max) {
   if (file.bytes() > bytes_max)
-    return Status(Code::bad_data, path + ": " + std::to_string(file.bytes()) +
+    return Status(Code::bad_data, file.path() + ": " + std::to_string(file.bytes()) +
                                       " bytes, more than the " + std::to_string(bytes_max) +
                                       " expected at most");
   std::string text(file.bytes(), '\0');
   SS_RETURN_IF_ERROR(file.read(0, text.data(), text.size()));
   return text;
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
+  SS_ASSIGN(const InputFile file, InputFile::open(path));
+  return whole_text(file, bytes_max);
+}
+
+Result<std::string> read_text_inside(const std::string& path, size_t bytes_max) {
+  SS_ASSIGN(const InputFile file, InputFile::open_inside(parent_folder(path), path));
+  return whole_text(file, bytes_max);
 }
 
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text) {
@@ -154,7 +167,8 @@ Status make_folders(FileOps& ops, const std::string& path) {
 }
 
 Status remove_folder(FileOps& ops, const std::string& path) {
-  for (const std::string& name : list_folder(path)) {
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(path));
+  for (const std::string& name : names) {
     const std::string entry = path + "/" + name;
     std::error_code ignored;
     const auto kind = std::filesystem::symlink_status(entry, ignored).type();

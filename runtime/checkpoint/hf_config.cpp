@@ -205,7 +205,7 @@ int64_t read_window(Config& config, const Family& family, int64_t layers) {
 }  // namespace
 
 Result<ModelShape> read_hf_config(const std::string& path) {
-  SS_ASSIGN(const std::string text, read_text_file(path, 16 << 20));
+  SS_ASSIGN(const std::string text, read_text_inside(path, 16 << 20));
   const json object = parse_json(text);
   if (!object.is_object())
     return Status(Code::bad_data, path + ": not a JSON object, or nested deeper than " +

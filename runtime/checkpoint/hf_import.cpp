@@ -124,23 +124,16 @@ ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>&
 }  // namespace
 
 Status check_hf_links(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path real = fs::canonical(folder, error);
-  if (error) return {Code::bad_data, folder + ": cannot read the folder: " + error.message()};
-  // The cache of huggingface_hub: snapshots/REVISION holds links to ../../blobs.
-  const fs::path blobs = real.parent_path().filename() == "snapshots"
-                             ? real.parent_path().parent_path() / "blobs"
-                             : real;
-  for (const std::string& name : list_folder(folder)) {
-    const fs::path path = real / name;
+  const auto names = read_folder(folder);
+  if (!names.ok()) return bad(names.status().message());
+  for (const std::string& name : *names) {
+    const std::string path = folder + "/" + name;
     const bool read = name.ends_with(".json") || name.ends_with(".jinja") ||
                       name.ends_with(".safetensors") || name == kSentencePieceFile;
-    if (!read || !fs::is_symlink(path, error)) continue;
-    const fs::path target = fs::canonical(path, error);
-    if (!error && (target.parent_path() == real || target.parent_path() == blobs)) continue;
-    return bad(folder + "/" + name + " is a link to " + fs::read_symlink(path, error).string() +
-               ", outside of the folder; replace it by the file itself if you trust it");
+    std::error_code error;
+    if (!read || !std::filesystem::is_symlink(path, error)) continue;
+    const auto followed = InputFile::open_inside(folder, path);
+    if (!followed.ok()) return bad(followed.status().message());
   }
   return {};
 }
@@ -155,12 +148,25 @@ Result<std::string> facts_of(const std::string& folder, const std::string& token
   facts["imported_from"] = folder;
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    SS_ASSIGN(const std::string text, read_text_file(path, 1 << 20));
+    SS_ASSIGN(const std::string text, read_text_inside(path, 1 << 20));
     const json generation = parse_json(text);
     if (!generation.is_object()) return bad(path + ": not a JSON object, or nested too deeply");
     facts[kGenerationConfigFact] = generation;
   }
   return json_text(facts);
+}
+
+/// Copies the folder's tokenizer to the new checkpoint's: when that is published, the name may be a
+/// link to another file. Returns the path of the copy; "": the folder has no tokenizer.
+Result<std::string> copy_tokenizer(const std::string& folder, const std::string& checkpoint,
+                                   FileOps& ops) {
+  const std::string path = find_tokenizer(folder);
+  if (path.empty()) return path;
+  SS_ASSIGN(const std::string bytes, read_text_inside(path, 1 << 30));
+  SS_RETURN_IF_ERROR(make_folders(ops, checkpoint));
+  const std::string copy = checkpoint + "/" + tokenizer_file_name(path);
+  SS_RETURN_IF_ERROR(write_text_file(ops, copy, bytes));
+  return copy;
 }
 
 }  // namespace
@@ -184,11 +190,14 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
 
   CheckpointInfo info;
   info.shape = *shape;
-  info.tokenizer = find_tokenizer(folder);
-  SS_ASSIGN(info.resume, facts_of(folder, info.tokenizer));
   std::vector<float> buffer;
-  auto record = write_shard_from(partial, units, 1, 0, info.state,
-                                 source_of(weights, units, buffer), {}, ops);
+  const auto write = [&]() -> Result<ShardRecord> {
+    SS_ASSIGN(info.tokenizer, copy_tokenizer(folder, partial, ops));
+    SS_ASSIGN(info.resume, facts_of(folder, info.tokenizer));
+    return write_shard_from(partial, units, 1, 0, info.state, source_of(weights, units, buffer), {},
+                            ops);
+  };
+  auto record = write();
   if (!record.ok()) {
     (void)remove_folder(ops, partial);
     return record.status();

@@ -182,7 +182,7 @@ Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::
   nlohmann::json facts = nlohmann::json::object();
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(folder + kConfigFile, error)) return facts;
-  SS_ASSIGN(const std::string text, read_text_file(folder + kConfigFile, kConfigBytesMax));
+  SS_ASSIGN(const std::string text, read_text_inside(folder + kConfigFile, kConfigBytesMax));
   const nlohmann::json config = parse_json(text);
   if (!config.is_object())
     return Status(Code::bad_data,
@@ -191,7 +191,7 @@ Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::
   facts[kTokenizerConfigFact].erase("auto_map");  // names Python files, which are not kept
   if (std::filesystem::exists(folder + kTemplateFile, error)) {
     SS_ASSIGN(facts[kTokenizerConfigFact]["chat_template"],
-              read_text_file(folder + kTemplateFile, kConfigBytesMax));
+              read_text_inside(folder + kTemplateFile, kConfigBytesMax));
   }
   SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
   facts[kTokenizerConfigOfFact] = hash128(bytes.data(), bytes.size()).hex();

@@ -135,6 +135,11 @@ std::string make_safetensors_header(std::vector<TensorEntry>& tensors,
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   SS_ASSIGN(InputFile input, InputFile::open(path));
+  return of(std::move(input));
+}
+
+Result<SafetensorsFile> SafetensorsFile::of(InputFile input) {
+  const std::string path = input.path();
   uint64_t length = 0;
   if (input.bytes() < 8) return bad(path + ": too short for a safetensors file");
   SS_RETURN_IF_ERROR(input.read(0, &length, 8));
@@ -195,7 +200,7 @@ struct FolderIndex {
 
 Result<FolderIndex> read_folder_index(const std::string& folder) {
   const std::string path = folder + "/model.safetensors.index.json";
-  const auto text = read_text_file(path, kSafetensorsHeaderMax);
+  const auto text = read_text_inside(path, kSafetensorsHeaderMax);
   if (!text.ok() && text.status().code() == Code::not_found)
     return FolderIndex{{"model.safetensors"}, {}};
   if (!text.ok()) return text.status();
@@ -225,7 +230,9 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   SS_ASSIGN(const FolderIndex index, read_folder_index(folder));
   SafetensorsFolder out;
   for (const std::string& name : index.files) {
-    auto file = SafetensorsFile::open(folder + "/" + name);
+    auto input = InputFile::open_inside(folder, folder + "/" + name);
+    if (!input.ok()) return bad(input.status().message());
+    auto file = SafetensorsFile::of(input.take());
     if (!file.ok()) return bad(file.status().message());
     for (size_t i = 0; i < file->tensors().size(); ++i) {
       const std::string& tensor = file->tensors()[i].name;

@@ -44,6 +44,7 @@ std::string make_safetensors_header(std::vector<TensorEntry>& tensors,
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
+  static Result<SafetensorsFile> of(InputFile input);
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
@@ -65,7 +66,7 @@ class SafetensorsFile {
 };
 
 /// The tensors of a folder: of "model.safetensors", or of all files that
-/// "model.safetensors.index.json" names.
+/// "model.safetensors.index.json" names. None of them may be a link out of the folder.
 class SafetensorsFolder {
  public:
   static Result<SafetensorsFolder> open(const std::string& folder);

@@ -1,5 +1,6 @@
 // Which checkpoints prune_checkpoints() keeps.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include "tests/runtime/checkpoint/fixture.hpp"
 
@@ -87,6 +88,27 @@ TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names 
   CHECK(best() == "step-00000070");
   REQUIRE(prune_checkpoints(folder.path(), {1}).ok());
   CHECK_FALSE(fs::is_symlink(folder / "best"));
+}
+
+TEST_CASE("prune: in a folder that cannot be listed, nothing is removed and `best` stays") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can act as another user");
+    return;
+  }
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  info.val_loss = 2.0;
+  REQUIRE(save(folder.path(), random_state(tiny_shape(), 1), info, 1).ok());
+  const KeepRules rules{.keep = 1, .keep_best = 2};
+  REQUIRE(prune_checkpoints(folder.path(), rules).ok());
+  for (const std::string& path : {folder.path(), folder / "step-00000010"})
+    REQUIRE(chown(path.c_str(), 65534, 65534) == 0);
+  fs::permissions(folder.path(), fs::perms{0300});
+  REQUIRE(seteuid(65534) == 0);
+  const Status status = prune_checkpoints(folder.path(), rules);
+  REQUIRE(seteuid(0) == 0);
+  CHECK(status.code() == Code::io);
+  CHECK(fs::read_symlink(folder / "best") == "step-00000010");
 }
 
 TEST_CASE("prune: `best` never names step-N.replaced") {
