@@ -270,7 +270,10 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
   auto entry = fs::recursive_directory_iterator(source, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().string();
-    if (is_text_file(path) && entry->is_regular_file(error)) files.push_back(path);
+    if (!is_text_file(path) || !entry->is_regular_file(error)) continue;
+    if (entry->is_symlink(error))
+      SS_RETURN_IF_ERROR(InputFile::open_inside(source, path, LinksOut::own).status());
+    files.push_back(path);
   }
   if (error) return bad(source, "cannot read the folder: " + error.message());
   if (files.empty()) return no_text_in(source);
@@ -363,9 +366,11 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
     SS_RETURN_IF_ERROR(cutter.end_document());
     return uint64_t{0};
   }
+  // A link may have been planted since the folder was listed.
+  const std::string folder = path == source_ ? "" : source_;
   BadLines bad_lines(options_.skip_bad, bad_before);
   if (is_parquet(path)) {
-    SS_ASSIGN(auto opened, options_.files.open(path));
+    SS_ASSIGN(auto opened, options_.files.open(path, folder));
     SS_ASSIGN(const auto rows,
               open_parquet(std::move(opened), options_.text_key, options_.mask_key));
     SS_RETURN_IF_ERROR(read_parquet(*rows, path, options_, bad_lines, cutter, [&] {
@@ -375,7 +380,7 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   }
   const bool json = is_json_lines(path);
   SS_ASSIGN(LineReader opened,
-            LineReader::open(path, json ? json_line_max : text_line_max, options_.files));
+            LineReader::open(path, json ? json_line_max : text_line_max, options_.files, folder));
   lines.emplace(std::move(opened));
   SS_RETURN_IF_ERROR(json ? read_json_lines(*lines, options_, bad_lines, cutter)
                           : read_text_lines(*lines, bad_lines, cutter));

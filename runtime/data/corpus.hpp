@@ -55,8 +55,8 @@ struct CorpusOptions {
 
 class Corpus {
  public:
-  /// source: one of the list above. bad_data: it does not exist, cannot be read, or its package is
-  /// not installed.
+  /// source: one of the list above. bad_data: it does not exist, cannot be read, its package is not
+  /// installed, or a link of another user leads out of the folder.
   static Result<Corpus> open(const std::string& source, CorpusOptions options = {});
 
   /// A hash of the names, sizes and modification times of the source's files, and of text_key and

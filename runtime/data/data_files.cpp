@@ -231,9 +231,11 @@ std::vector<std::string> DataFiles::token_files(const std::string& folder) const
   return files;
 }
 
-Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path) const {
+Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path,
+                                                        const std::string& folder) const {
   if (!is_s3_url(path)) {
-    SS_ASSIGN(InputFile file, InputFile::open(path));
+    SS_ASSIGN(InputFile file, folder.empty() ? InputFile::open(path)
+                                             : InputFile::open_inside(folder, path, LinksOut::own));
     return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file)));
   }
   if (!exists(path)) return Status(Code::not_found, no_object(path).message());

@@ -41,8 +41,8 @@ std::string_view without_compression(std::string_view name) {
   return name;
 }
 
-/// What libarchive reads from front to back where it does not open the file itself: an object, or
-/// the unpacked bytes of a .gz.
+/// What libarchive reads from front to back: the bytes of a file or an object, those of a .gz
+/// unpacked.
 struct LineReader::Input {
   std::shared_ptr<const DataFile> file;
   uint64_t at = 0, announced = 0;  // bytes of the file
@@ -88,7 +88,7 @@ void LineReader::Close::operator()(archive* a) const {
 }
 
 Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_max,
-                                    const DataFiles& files) {
+                                    const DataFiles& files, const std::string& folder) {
   LineReader reader;
   reader.path_ = path;
   reader.line_bytes_max_ = line_bytes_max;
@@ -100,16 +100,14 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   if (path.ends_with(".zst")) archive_read_support_filter_zstd(a);
   if (path.ends_with(".xz")) archive_read_support_filter_xz(a);
   if (path.ends_with(".bz2")) archive_read_support_filter_bzip2(a);
+  auto file = files.open(path, folder);
+  if (!file.ok())
+    return is_s3_url(path) ? file.status() : Status(Code::bad_data, file.status().message());
+  reader.input_ = std::make_shared<Input>();
+  reader.input_->file = file.take();
+  if (path.ends_with(".gz")) reader.input_->unpack();
   archive_entry* entry = nullptr;
-  int opened = 0;
-  if (const bool gzip = path.ends_with(".gz"); gzip || is_s3_url(path)) {
-    reader.input_ = std::make_shared<Input>();
-    SS_ASSIGN(reader.input_->file, files.open(path));
-    if (gzip) reader.input_->unpack();
-    opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
-  } else {
-    opened = archive_read_open_filename(a, path.c_str(), kReadBytes);
-  }
+  const int opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
   const int header = opened == ARCHIVE_OK ? archive_read_next_header(a, &entry) : opened;
   if (header == ARCHIVE_EOF)
     reader.ended_ = true;  // an empty file
@@ -122,13 +120,12 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
 }
 
 Status LineReader::failed(const std::string& what) const {
-  if (input_ && !input_->error.ok()) return input_->error;
+  if (!input_->error.ok()) return input_->error;
   return bad(path_, what + ": " + reason(archive_.get(), path_));
 }
 
 uint64_t LineReader::file_bytes_read() const {
-  if (input_) return input_->at;
-  return static_cast<uint64_t>(std::max<int64_t>(archive_filter_bytes(archive_.get(), -1), 0));
+  return input_->at;
 }
 
 Status LineReader::fill() {

@@ -19,9 +19,9 @@ std::string_view without_compression(std::string_view name);
 class LineReader {
  public:
   /// line_bytes_max: a longer line is an error, so memory is bounded. bad_data: the file cannot be
-  /// opened; otherwise errors of DataFile.
+  /// opened; otherwise errors of DataFile. folder: as of DataFiles::open().
   static Result<LineReader> open(const std::string& path, size_t line_bytes_max,
-                                 const DataFiles& files = {});
+                                 const DataFiles& files = {}, const std::string& folder = "");
 
   /// Reads the next line with its newline, if it has one; valid until the next call. False: the
   /// file has ended. bad_data with the file and the byte or line: the line is too long, the file
@@ -46,7 +46,7 @@ class LineReader {
   Status fill();
   std::string path_;
   size_t line_bytes_max_ = 0;
-  std::shared_ptr<Input> input_;  // null: libarchive opens the file
+  std::shared_ptr<Input> input_;
   std::unique_ptr<archive, Close> archive_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_

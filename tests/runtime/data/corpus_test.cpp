@@ -4,9 +4,11 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -98,6 +100,62 @@ TEST_SUITE("corpus") {
     CHECK(Corpus::open(file)->signature() != Corpus::open(file, {.text_key = "body"})->signature());
     const std::string text = folder.write("a.txt", "x");
     CHECK(Corpus::open(text)->signature() == Corpus::open(text, {.text_key = "body"})->signature());
+  }
+
+  TEST_CASE("corpus: a link of another user does not lead out of the folder") {
+    if (geteuid() != 0) {
+      MESSAGE("skipped: only root can make links of another user");
+      return;
+    }
+    const Folder folder;
+    const std::string texts = folder.path + "/texts",
+                      secret = folder.write("secret.txt", "a private text");
+    folder.write("texts/below/a.txt", "a public text");
+    const auto link = [&](const std::string& target, const std::string& name, uid_t owner) {
+      const std::string path = folder.path + "/" + name;
+      fs::remove(path);
+      fs::create_symlink(target, path);
+      REQUIRE(lchown(path.c_str(), owner, owner) == 0);
+    };
+    const auto refused = [&](const Status& status, const std::string& name) {
+      CHECK(status.code() == Code::bad_data);
+      CHECK_MESSAGE(has(status.message(), name + " is a link to "), status.message());
+      CHECK(has(status.message(), "outside of the folder"));
+    };
+    constexpr uid_t stranger = 65534;
+    link(secret, "texts/b.txt", stranger);
+    refused(read(texts).status, "texts/b.txt");
+    link("below/a.txt", "texts/b.txt", stranger);
+    CHECK(read(texts).documents.size() == 2);
+    // One's own text often lies on several disks.
+    link(secret, "texts/b.txt", 0);
+    CHECK(read(texts).documents == Documents{"a private text", "a public text"});
+
+    // A file, or a folder, is replaced after the links were looked at.
+    const auto read_after = [&](const std::function<void()>& change) {
+      const auto corpus = Corpus::open(texts);
+      REQUIRE(corpus.ok());
+      change();
+      return corpus->read([](TextChunk, double) { return Status(); }).status();
+    };
+    refused(read_after([&] { link(secret, "texts/b.txt", stranger); }), "texts/b.txt");
+    fs::remove(texts + "/b.txt");
+    folder.write("others/a.txt", "a private text");
+    const Status moved = read_after([&] {
+      fs::rename(texts + "/below", folder.path + "/away");
+      link(folder.path + "/others", "texts/below", stranger);
+    });
+    CHECK(moved.code() == Code::bad_data);
+    CHECK(has(moved.message(), "outside of the folder"));
+
+    // The cache of huggingface_hub, filled by another user.
+    folder.write("datasets--a/blobs/c0ffee", "a cached text");
+    fs::create_directories(folder.path + "/datasets--a/snapshots/0123/data");
+    link("../../../blobs/c0ffee", "datasets--a/snapshots/0123/data/a.txt", stranger);
+    CHECK(read(folder.path + "/datasets--a/snapshots/0123").documents ==
+          Documents{"a cached text"});
+    link(secret, "datasets--a/snapshots/0123/data/a.txt", stranger);
+    refused(read(folder.path + "/datasets--a/snapshots/0123").status, "data/a.txt");
   }
 
   TEST_CASE("corpus: a row's masked characters become bytes of its chunks") {
