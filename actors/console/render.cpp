@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/diagnostics/fleet.hpp"
@@ -19,26 +20,20 @@ using nlohmann::json;
 namespace {
 
 const json& field(const json& object, const char* key) {
-  static const json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(key);
-  return found == object.end() ? none : *found;
+  return member_of(object, key);
 }
 /// A text field; control characters, which could move the terminal's cursor, become blanks.
 std::string text(const json& object, const char* key) {
-  const json& value = field(object, key);
-  std::string result = value.is_string() ? value.get<std::string>() : "";
+  std::string result = text_of(object, key);
   for (char& c : result)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
   return printable(result);
 }
 double real(const json& object, const char* key) {
-  const json& value = field(object, key);
-  return value.is_number() ? value.get<double>() : std::nan("");
+  return real_of(object, key);
 }
 int64_t whole(const json& object, const char* key) {
-  const double value = real(object, key);
-  return std::isfinite(value) && std::abs(value) < 9e15 ? static_cast<int64_t>(value) : 0;
+  return whole_of(object, key);
 }
 
 const char* color_of(const std::string& state) {

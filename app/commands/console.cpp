@@ -23,6 +23,7 @@
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"

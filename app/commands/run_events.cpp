@@ -10,11 +10,6 @@ namespace simplescale {
 
 using nlohmann::json;
 
-std::string text_of(const json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 int64_t size_of_events(const RunFolder& run) {
   std::ifstream file = open_lines(run.events());
   return file.is_open() ? static_cast<int64_t>(file.seekg(0, std::ios::end).tellg()) : 0;

@@ -11,9 +11,6 @@
 
 namespace simplescale {
 
-/// The event's text under `key`; "" if it has none.
-std::string text_of(const nlohmann::json& event, const char* key);
-
 /// Bytes of events.jsonl now; 0 without the file.
 int64_t size_of_events(const RunFolder& run);
 /// The events from byte `from` on. Lines that are no events are skipped.

@@ -4,12 +4,16 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "app/launch/command_line.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/bounded_read.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/words.hpp"
@@ -27,10 +31,13 @@ namespace {
 constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a stall
 constexpr std::chrono::seconds kPrintEvery{30};       // at most, between two lines for a log
 
+constexpr std::streamoff kLastLineMax = 1 << 20;  // bytes
+
 /// Seeks to the beginning of the last complete line.
 void seek_last_line(std::ifstream& file) {
   std::streamoff at = file.tellg();
-  for (int ends = 0; at > 0 && ends < 2; --at) {
+  const std::streamoff first = at - kLastLineMax;
+  for (int ends = 0; at > 0 && at > first && ends < 2; --at) {
     file.seekg(at - 1);
     ends += file.get() == '\n';
     if (ends == 2) break;
@@ -49,7 +56,7 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool att
   line_.print_line(risk_line(risk_of(config, plan)));
   for (auto [file, path] :
        {std::pair{&metrics_, run_.metrics()}, std::pair{&events_, run_.events()}}) {
-    file->open(path);
+    *file = open_lines(path);
     if (file->is_open()) file->seekg(0, std::ios::end);  // skips the lines of earlier starts
   }
   if (attached && metrics_.is_open()) seek_last_line(metrics_);
@@ -58,16 +65,18 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool att
 
 template <class Use>
 void RunView::follow(std::ifstream& file, const std::string& path, std::string& partial, Use use) {
-  if (!file.is_open()) file.open(path);
+  if (!file.is_open()) file = open_lines(path);
   if (!file.is_open()) return;
   file.clear();
   std::string text;
-  while (std::getline(file, text)) {
+  while (next_line(file, text)) {
     partial += text;
-    if (file.eof()) return;  // the line is not complete yet
+    if (file.eof()) break;  // the line is not complete yet
     use(partial);
     partial.clear();
   }
+  // Of a line that is too long, the rest is read as a line of its own, which is no record.
+  if (!file.eof() || partial.size() > kTextLineMax) partial.clear();
 }
 
 void RunView::update() {
@@ -83,13 +92,13 @@ void RunView::update() {
 void RunView::show_page() {
   if (page_shown_ || last_step_ == 0) return;
   page_shown_ = true;
-  const auto text = read_text(run_.http());
-  const json where = text.ok() ? parse_json(*text) : json();
-  if (!where.is_object() || !where.contains("url") || !where["url"].is_string()) return;
+  const auto text = read_text(run_.http(), RunFolder::kFileBytesMax);
+  const std::string url = text_of(text.ok() ? parse_json(*text) : json(), "url");
+  if (url.empty()) return;
   // The address has the token, and other users may read a log (in Slurm RUN/logs/slurm-JOB.out).
   line_.print_line("the run's page: " +
                    (line_.terminal()
-                        ? where["url"].get<std::string>()
+                        ? url
                         : command_line({"status", shown_path(run_.path)}) + " shows its address"));
 }
 
@@ -98,12 +107,13 @@ void RunView::show_stall() {
   const auto now = std::chrono::steady_clock::now();
   if (last_step_ == 0 || now - looked_ < kLookEvery) return;
   looked_ = now;
-  std::ifstream file(run_.status());
+  std::ifstream file = open_lines(run_.status());
   std::string head;  // all but the nodes
-  if (!std::getline(file, head)) return;
+  if (!next_line(file, head)) return;
   const json status = parse_json(head + "]}");
-  if (!status.is_object() || !status.value("stall", json()).is_object()) return;
-  const std::string sentence = status["stall"].value("sentence", "");
+  const json& stall = member_of(status, "stall");
+  if (!stall.is_object()) return;
+  const std::string sentence = text_of(stall, "sentence");
   if (line_.terminal())
     draw_step(sentence);
   else if (!stalled_)
@@ -118,16 +128,19 @@ void RunView::draw_step(const std::string& text) {
 
 void RunView::on_step(const std::string& text) {
   const json m = parse_json(text);
-  if (!m.is_object() || !m["loss"].is_number()) return;
-  const double loss = m["loss"];
-  last_step_ = m["step"];
+  const double loss = real_of(m, "loss");
+  const int64_t step = whole_of(m, "step");
+  if (std::isnan(loss) || step < 1 || step > plan_.max_steps) return;
+  last_step_ = step;
   stalled_ = false;
   looked_ = std::chrono::steady_clock::now();
-  const double rate = m["tokens_per_second"].is_number() ? m["tokens_per_second"].get<double>() : 0;
-  const double step_ms = m["step_ms"].is_number() ? m["step_ms"].get<double>() : 0;
-  const double left_s = m["remaining_s"].is_number() ? m["remaining_s"].get<double>() : 0;
-  const std::string mfu =
-      m["mfu"].is_number() ? fmt::format(", mfu {:.1f} %", m["mfu"].get<double>() * 100) : "";
+  const auto or_zero = [&](const char* key) {
+    const double value = real_of(m, key);
+    return std::isnan(value) ? 0 : value;
+  };
+  const double rate = or_zero("tokens_per_second"), step_ms = or_zero("step_ms"),
+               left_s = or_zero("remaining_s"), share = real_of(m, "mfu");
+  const std::string mfu = std::isnan(share) ? "" : fmt::format(", mfu {:.1f} %", share * 100);
   if (line_.terminal())
     draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s{}, {:.0f} s left", loss, step_ms,
                           rate, mfu, left_s));
@@ -141,7 +154,7 @@ void RunView::on_step(const std::string& text) {
       "iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s{}, "
       "remaining time: "
       "{:.2f} hours",
-      m["iter"].get<int64_t>(), last_step_, loss,
+      whole_of(m, "iter"), last_step_, loss,
       step_ms /
           static_cast<double>(plan_.iters(plan_.batch.size(static_cast<uint64_t>(last_step_)))),
       rate, mfu, left_s / 3600));
@@ -149,27 +162,25 @@ void RunView::on_step(const std::string& text) {
 
 void RunView::on_event(const std::string& text) {
   const json e = parse_json(text);
-  if (!e.is_object()) return;
-  const std::string kind = e.value("kind", ""), reason = e.value("reason", "");
-  if (kind == "validated" && e.contains("val_loss") && e["val_loss"].is_number()) {
+  const std::string kind = text_of(e, "kind"), reason = text_of(e, "reason");
+  const int64_t step = whole_of(e, "step"), incident = whole_of(e, "incident");
+  if (const double val_loss = real_of(e, "val_loss");
+      kind == "validated" && !std::isnan(val_loss)) {
     std::string sources;
-    const json losses = e.value("val_losses", json::object());
-    for (const auto& [name, loss] : losses.items())
+    for (const auto& [name, loss] : member_of(e, "val_losses").items())
       if (loss.is_number())
         sources +=
             fmt::format("{}{} {:.4f}", sources.empty() ? ": " : ", ", name, loss.get<double>());
-    line_.print_line(fmt::format("step {}: validation loss {:.4f}{}", e.value("step", 0),
-                                 e["val_loss"].get<double>(), sources));
+    line_.print_line(fmt::format("step {}: validation loss {:.4f}{}", step, val_loss, sources));
   }
   if (kind == "validated") {
-    if (const std::string scores = task_text(e.value("tasks", json())); !scores.empty())
-      line_.print_line(fmt::format("step {}: {}", e.value("step", 0), scores));
-  } else if (kind == "recovered" && e["incident"].is_number()) {
-    line_.print_line(
-        fmt::format("incident {}: {}", e["incident"].get<int64_t>(), e.value("sentence", reason)));
+    if (const std::string scores = task_text(member_of(e, "tasks")); !scores.empty())
+      line_.print_line(fmt::format("step {}: {}", step, scores));
+  } else if (kind == "recovered" && incident > 0) {
+    line_.print_line(fmt::format("incident {}: {}", incident, text_of(e, "sentence", reason)));
   } else if (kind == "checkpoint_failed") {
     line_.print_line(
-        fmt::format("{} was not saved: {}", e.value("subject", "a checkpoint"), reason));
+        fmt::format("{} was not saved: {}", text_of(e, "subject", "a checkpoint"), reason));
   } else if ((kind == "started" || kind == "checkpoint_skipped" || kind == "upload_failed") &&
              !reason.empty()) {
     line_.print_line(reason);

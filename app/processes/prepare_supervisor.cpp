@@ -15,6 +15,7 @@
 #include "app/launch/manifest.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
@@ -42,7 +43,7 @@ Result<FoundCheckpoint> find_newest_checkpoint(const RunFolder& run, const std::
 std::string parent_of(const CheckpointInfo& info) {
   const auto facts = parse_json(info.resume);
   if (!facts.is_object() || !facts.contains("from")) return "";
-  return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
+  return fmt::format("step {} of {}", whole_of(facts, "from_step"), text_of(facts, "from"));
 }
 
 /// The facts of the newest checkpoint that all later ones keep. io.

@@ -237,6 +237,69 @@ class Terminal(Case):
                       ["report", run, "-o", self.folder / "r.html"], *(["console", run, "-c", what] for what in ("status", "events", "why"))):
             self.assert_ends(words)
 
+    OTHER_KINDS = ("text", 7, -1.5, 1e300, 2**63, True, None, [], [[1], "a"], {}, {"a": {"b": 1}})
+
+    def spoiled_records(self, record):
+        """The record without each of its members, and with values of another kind in each."""
+        for key in record:
+            yield {k: v for k, v in record.items() if k != key}
+            for value in self.OTHER_KINDS:
+                yield record | {key: value}
+
+    def test_no_command_is_ended_by_values_of_another_kind_in_a_folder_of_somebody_else(self):
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=4)
+        for file in ("events.jsonl", "metrics.jsonl"):
+            kinds = {record.get("kind"): record for record in map(json.loads, (run / file).read_text().splitlines())}
+            with (run / file).open("a") as records:
+                for record in kinds.values():
+                    records.writelines(json.dumps(spoiled) + "\n" for spoiled in self.spoiled_records(record))
+        commands = (["status", run], ["runs", self.folder], ["report", run, "-o", self.folder / "r.html"], ["verify", run],
+                    ["plot", run, "-o", self.folder / "p.svg"], *(["console", run, "-c", what] for what in ("tree", "events", "why", "why 1")))
+        for words in commands:
+            self.assert_ends(words)
+        document = json.loads((run / "control/status.json").read_text())
+        for key in document:
+            for value in ("text", 7, [[1], "a"], {"a": {"b": 1}}):
+                (run / "control/status.json").write_text(json.dumps(document | {key: value}))
+                self.assert_ends(["status", run])
+
+    def test_no_record_ends_the_view_of_a_run_that_somebody_else_trains(self):
+        """{"kind":"recovered"} without an incident ended it, and so did a text as a step."""
+        run = self.folder / "run"
+        (run / "control").mkdir(parents=True)
+        config = self.config.read_text().replace("[train]", "[train]\nmax_steps = 100", 1)
+        (run / "config.toml").write_text(config.replace("[data]", f'[data]\nfolder = "{self.folder}/data"', 1))
+        (run / "control/instance").write_text("i\n")
+        step = {"time": 1, "step": 1, "iter": 1, "loss": 2.5, "step_ms": 3.0, "tokens_per_second": 9.0, "remaining_s": 4.0, "mfu": 0.5}
+        (run / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+        (run / "events.jsonl").write_text("")
+        lock = (run / "control/lock").open("w")
+        self.addCleanup(lock.close)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as if a launcher lived
+        shown = self.folder / "shown"
+        with shown.open("w") as output:
+            view = subprocess.Popen([PROGRAM, "resume", run], stdout=output, stderr=output, preexec_fn=few_bytes)
+        self.addCleanup(lambda: view.poll() is None and view.kill())
+        self.wait_for(lambda: view.poll() is not None or "attached to this run" in shown.read_text(), "the attachment")
+        recovered = {"kind": "recovered", "incident": 1, "sentence": "all is well", "reason": "r"}
+        validated = {"kind": "validated", "step": 1, "val_loss": 2.5, "val_losses": {"a": 1.5}, "tasks": {"t": {"acc": 0.5}}}
+        failed = {"kind": "checkpoint_failed", "subject": "step-00000001", "reason": "r"}
+        status = run / "control/status.json"
+        status.write_text('{"state": "training", "stall": {"sentence": 7}, "nodes": [\n]}')
+        with (run / "events.jsonl").open("a") as events, (run / "metrics.jsonl").open("a") as metrics:
+            for file, record in ((events, recovered), (events, validated), (events, failed), (metrics, step)):
+                file.writelines(json.dumps(spoiled) + "\n" for spoiled in self.spoiled_records(record))
+            metrics.flush()
+            os.truncate(metrics.fileno(), os.fstat(metrics.fileno()).st_size + (20 << 30))  # one line
+            events.write(json.dumps(recovered | {"sentence": "still shown"}) + "\n")
+        self.wait_for(lambda: view.poll() is not None or "still shown" in shown.read_text(), "the last event")
+        status.write_text('{"stall": "a" ' + " " * 1000)
+        os.truncate(status, 20 << 30)
+        (run / "control/end.json").write_text('{"instance": "i", "epoch": 0, "exit": 75, "reason": "it was stopped"}')
+        lock.close()
+        self.assertEqual(view.wait(60), 75, shown.read_text()[-500:])
+        self.assertIn("incident 1: still shown", shown.read_text())
+
     def test_plot_ends_for_values_that_are_wider_apart_than_marks(self):
         run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
         rows = [json.loads(line) | {"loss": 1e16 + 2 * (i % 2)} for i, line in enumerate((run / "metrics.jsonl").read_text().splitlines())]
