@@ -1,11 +1,15 @@
-// What other users and servers write: rows and tasks of a data set, a Hugging Face config, traces of a
-// run, answers and indices of an object store, rules for logs, samples to skip.
-#include <sys/mman.h>
-#include <unistd.h>
+// What other users and servers write: rows and tasks of a data set, compressed text, the manifest of
+// prepared data, files of a Hugging Face folder, traces of a run, answers and indices of an object
+// store, rules for logs, samples to skip.
+#include <archive.h>
+#include <archive_entry.h>
 
 #include "runtime/checkpoint/bucket_index.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/checkpoint/safetensors.hpp"
+#include "runtime/data/corpus.hpp"
 #include "runtime/data/json_row.hpp"
+#include "runtime/data/manifest.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/exports/trace_parts.hpp"
 #include "runtime/object_store/answers.hpp"
@@ -13,9 +17,76 @@
 #include "runtime/observe/log_rules.hpp"
 #include "runtime/training/skipped_samples.hpp"
 #include "tests/fuzz/driver.hpp"
+#include "tests/fuzz/scratch.hpp"
 
 using namespace simplescale;
 using namespace simplescale::s3_answers;
+
+namespace {
+
+constexpr const char* kHfConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":4,)"
+    R"("intermediate_size":4,"num_attention_heads":2,)"
+    R"("num_key_value_heads":1,"num_hidden_layers":1,"vocab_size":6,"max_position_embeddings":8})";
+
+void read_text_of(const std::string& path) {
+  if (const auto corpus = Corpus::open(path, {.mask_key = "mask", .skip_bad = 3}); corpus.ok())
+    (void)corpus->read([](TextChunk, double) { return Status(); });
+}
+
+/// A Hugging Face folder of zeros without a tokenizer's configuration.
+std::string make_hf_folder(const Scratch& scratch) {
+  const std::string config = scratch.write("hf/config.json", kHfConfig);
+  std::vector<TensorEntry> tensors;
+  uint64_t values = 0;
+  for (const Unit& unit : units_of(read_hf_config(config).take()))
+    for (const Parameter& parameter : unit.parameters) {
+      TensorEntry tensor;
+      tensor.name = parameter.name, tensor.dtype = "F32", tensor.shape = parameter.shape;
+      tensors.push_back(std::move(tensor));
+      values += parameter.count;
+    }
+  auto out = SafetensorsWriter::create(system_files(), scratch.path("hf/model.safetensors"),
+                                       std::move(tensors), {});
+  const std::vector<float> zeros(values);
+  if (!out.ok() || !out->append(zeros.data(), values * sizeof(float)).ok()) abort();
+  scratch.write("hf/tokenizer.model", "a file that only has to be there");
+  return scratch.path("hf");
+}
+
+/// Imports a folder whose generation_config.json and tokenizer_config.json are this text. Of an
+/// import that works, the checkpoint can be read.
+void import_with(const Scratch& scratch, const std::string& text) {
+  static const std::string folder = make_hf_folder(scratch);
+  scratch.write("hf/generation_config.json", text);
+  scratch.write("hf/tokenizer_config.json", text);
+  const std::string made = scratch.path("imported");
+  if (!import_hf(folder, made).ok()) return;
+  if (!Checkpoint::open(made).ok()) abort();
+  (void)remove_folder(system_files(), made);
+}
+
+std::string compressed(const std::string& text, int (*add_filter)(archive*)) {
+  std::string bytes(4096 + text.size(), '\0');
+  size_t used = 0;
+  archive* out = archive_write_new();
+  add_filter(out);
+  archive_write_set_format_raw(out);
+  archive_write_set_bytes_in_last_block(out, 1);
+  archive_entry* entry = archive_entry_new();
+  archive_entry_set_filetype(entry, AE_IFREG);
+  if (archive_write_open_memory(out, bytes.data(), bytes.size(), &used) != ARCHIVE_OK ||
+      archive_write_header(out, entry) != ARCHIVE_OK ||
+      archive_write_data(out, text.data(), text.size()) < 0)
+    abort();
+  archive_entry_free(entry);
+  archive_write_close(out);
+  archive_write_free(out);
+  bytes.resize(used);
+  return bytes;
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::string text(reinterpret_cast<const char*>(data), bytes);
@@ -34,15 +105,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     abort();
   if (const auto rules = LogRules::parse(text, "fuzz.toml"); rules.ok())
     (void)rules->match("NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", true);
-  const int fd = memfd_create("foreign", 0);
-  if (fd < 0) return 0;
-  if (write(fd, data, bytes) == static_cast<ssize_t>(bytes)) {
-    const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    (void)read_hf_config(path);
-    (void)read_tasks(path);
-    (void)read_trace_part(path);
-  }
-  close(fd);
+  static const Scratch scratch;
+  const std::string path = scratch.write("foreign", text);
+  (void)read_hf_config(path);
+  (void)read_tasks(path);
+  (void)read_trace_part(path);
+  scratch.write("manifest.json", text);
+  (void)read_manifest(scratch.folder());
+  for (const char* name : {"text.gz", "text.zst", "rows.jsonl.gz", "rows.jsonl.zst"})
+    read_text_of(scratch.write(name, text));
+  import_with(scratch, text);
   return 0;
 }
 
@@ -50,8 +122,20 @@ std::vector<std::string> fuzz_seeds() {
   const std::string rule =
       "[[rule]]\nname = 'x'\nseverity = 'error'\ncause = 'root'\naction = 'diagnose'\n"
       "contains = ['GPU']\npattern = '^NVRM: (Xid|[^]|]+) \\(PCI'\n";
+  const std::string row = R"({"text":"some text \u00e9","mask":[[0,4],[5,9]]})";
+  const Scratch scratch;
+  Manifest manifest;
+  manifest.sources = {{"a.txt", 12, 1, "0123"}};
+  for (FileRecord* file : {&manifest.tokenizer, &manifest.train, &manifest.validation})
+    *file = {"train.bin", 12, 34, "0123"};
+  if (!write_manifest(scratch.folder(), manifest).ok()) abort();
   return {
-      R"({"text":"some text \u00e9","mask":[[0,4],[5,9]]})",
+      row,
+      compressed(row + "\n" + row + "\n", archive_write_add_filter_gzip),
+      compressed(row + "\n" + row + "\n", archive_write_add_filter_zstd),
+      read_text_file(scratch.path("manifest.json"), 1 << 20).take(),
+      R"({"eos_token_id":[1,2],"do_sample":true,"temperature":0.6,"auto_map":{"a":"b"},)"
+      R"("chat_template":[{"name":"default","template":"{{ x }}"}]})",
       R"({"task":"a","prompt":"2 + 2 =","choices":["4","5"],"answer":0,"delimiter":" "})"
       "\n"
       R"({"text":"a text"})",
@@ -64,7 +148,8 @@ std::vector<std::string> fuzz_seeds() {
       "<Error><Code>NoSuchKey</Code><Message>none</Message></Error>",
       R"({"AccessKeyId":"a","SecretAccessKey":"b","Token":"c","Expiration":"2026-11-25T06:00:00Z"})",
       bucket_index_text({"id", "run", {{100, "step-00000100-0123456789abcdef", 2.5}}}),
-      R"({"model_type":"llama","hidden_size":64,"intermediate_size":128,"num_attention_heads":4,)"
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,)"
+      R"("intermediate_size":128,"num_attention_heads":4,)"
       R"("num_key_value_heads":2,"num_hidden_layers":2,"vocab_size":300,"rms_norm_eps":1e-5,)"
       R"("max_position_embeddings":128,"rope_theta":10000.0,"tie_word_embeddings":false,)"
       R"("rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,)"
