@@ -22,6 +22,7 @@
 #include "runtime/base/network.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
@@ -85,15 +86,17 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
   return target;
 }
 
-/// The trusted networks on which this host lies: "10.1.0.0/16 (ib0)", or a note that it has none.
-std::string trusted_here(const Config& config) {
+/// The trusted networks on which this host lies: "10.1.0.0/16 (ib0)".
+std::vector<std::string> trusted_here(const Config& config) {
   const auto networks = parse_trusted_networks(config.transport.trusted_networks);
-  std::string text;
+  std::vector<std::string> found;
   if (networks.ok())
     for (const auto& [network, interface] : trusted_interfaces(*networks, local_addresses()))
-      text += (text.empty() ? "this host is on " : ", ") + network + " (" + interface + ")";
-  return text.empty() ? "this host is on no trusted network" : text;
+      found.push_back(network + " (" + interface + ")");
+  return found;
 }
+
+constexpr const char* kMessages = "over encrypted TCP";  // between hosts
 
 /// What NCCL would be limited to in a run over several hosts; empty: it would not be used.
 std::string nccl_here(const Config& config) {
@@ -112,18 +115,22 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
   const unsigned cores = std::thread::hardware_concurrency();
   const Hardware hardware = read_hardware();
   if (json) {
-    terminal::print("%s\n", nlohmann::json{{"host", name.nodename},
-                                           {"kernel", name.release},
-                                           {"cores", cores},
-                                           {"memory_gib", memory_gib},
-                                           {"version", SIMPLESCALE_VERSION},
-                                           {"environment", environment()},
-                                           {"hardware", hardware_json(hardware)},
-                                           {"nccl_between_hosts", nccl_here(config)},
-                                           {"ok", all_ok(results)},
-                                           {"checks", to_json(results)}}
-                                .dump(1)
-                                .c_str());
+    terminal::print("%s\n",
+                    nlohmann::json{{"host", name.nodename},
+                                   {"kernel", name.release},
+                                   {"cores", cores},
+                                   {"memory_gib", memory_gib},
+                                   {"version", SIMPLESCALE_VERSION},
+                                   {"environment", environment()},
+                                   {"hardware", hardware_json(hardware)},
+                                   {"messages_between_hosts", kMessages},
+                                   {"collectives_between_hosts", collectives_between_hosts(config)},
+                                   {"trusted_networks_here", trusted_here(config)},
+                                   {"nccl_between_hosts", nccl_here(config)},
+                                   {"ok", all_ok(results)},
+                                   {"checks", to_json(results)}}
+                        .dump(1)
+                        .c_str());
   } else {
     terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s%s", name.nodename, cores,
                     memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str(),
@@ -131,11 +138,13 @@ Status check_this_machine(const Config& config, const std::string& folder, bool 
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
+    const std::string trusted = joined(trusted_here(config), ", ");
     terminal::print(
-        "network: a run on one host uses none; on several hosts messages go over encrypted TCP, "
-        "%s; "
+        "network: a run on one host uses none; on several hosts messages go %s, %s; this host is "
+        "on "
         "%s\n",
-        collectives_between_hosts(config).c_str(), trusted_here(config).c_str());
+        kMessages, collectives_between_hosts(config).c_str(),
+        trusted.empty() ? "no trusted network" : trusted.c_str());
     if (const std::string nccl = nccl_here(config); !nccl.empty())
       terminal::print("NCCL between hosts: %s\n", nccl.c_str());
     if (all_ok(results)) terminal::print("this machine is fit to train\n");

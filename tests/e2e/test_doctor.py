@@ -56,6 +56,26 @@ class Doctor(Case):
         self.assertIn("all 3 hosts are fit to train", table[-1])
         self.assertFalse(self.run_folder.exists(), "nothing is left behind")
 
+    def test_what_carries_messages_and_collectives_between_hosts_is_shown(self):
+        def shown(*flags):
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+            out = [subprocess.run([PROGRAM, "doctor", self.config, *flags, *more], cwd=self.folder, env=environment, capture_output=True,
+                                  text=True, timeout=60).stdout for more in ([], ["--json"])]
+            line = next(line for line in out[0].splitlines() if line.startswith("network: "))
+            return line, json.loads(out[1])
+
+        line, found = shown()
+        collectives = "collectives between hosts over encrypted TCP"
+        self.assertEqual(line, "network: a run on one host uses none; on several hosts messages go over encrypted TCP, "
+                               f"{collectives}; this host is on no trusted network")
+        self.assertEqual((found["messages_between_hosts"], found["collectives_between_hosts"], found["trusted_networks_here"]),
+                         ("over encrypted TCP", collectives, []))
+        line, found = shown("--transport.trusted_networks=127.0.0.0/8")
+        collectives = ("collectives between hosts on transport.trusted_networks (127.0.0.0/8) over UCX, not encrypted, between others over "
+                       "encrypted TCP")
+        self.assertIn(f"messages go over encrypted TCP, {collectives}; this host is on ", line)
+        self.assertEqual(found["collectives_between_hosts"], collectives)
+
     def test_hosts_that_fail_or_never_join_are_named_with_the_reason(self):
         found = self.srun("--json", "--cluster.join_timeout_ms=4000", absent=["node3"], limited=["node2"])
         self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
