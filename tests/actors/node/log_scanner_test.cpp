@@ -195,6 +195,24 @@ TEST_SUITE("log_scanner") {
     }
   }
 
+  TEST_CASE("log scanner: what a program writes to the kernel's log leads to no diagnosis") {
+    Scan scan;
+    int kmsg[2];  // O_DIRECT: one read() returns one record, as of /dev/kmsg
+    REQUIRE(pipe2(kmsg, O_DIRECT | O_CLOEXEC) == 0);
+    scan.start(1 << 20, "/proc/self/fd/" + std::to_string(kmsg[0]));
+    const auto add = [&](int priority, const std::string& text) {
+      const std::string record = std::to_string(priority) + ",1,2,-;" + text + "\n KEY=value\n";
+      REQUIRE(write(kmsg[1], record.data(), record.size()) == static_cast<ssize_t>(record.size()));
+    };
+    const std::string xid = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.";
+    for (const int facility : {1, 3, 23}) add(facility << 3 | 4, xid);
+    add(4, "Out of memory: Killed process 9712 (python3) total-vm:3kB");  // read last
+    const auto found = scan.wait(1);
+    CHECK(found[0].file == "kernel");
+    CHECK(found[0].text.starts_with("Out of memory"));
+    for (const int fd : kmsg) close(fd);
+  }
+
   TEST_CASE("log scanner: process_in finds the pid in a line of the kernel's log") {
     CHECK(process_in("Out of memory: Killed process 9712 (simplescale-com) total-vm:3kB") == 9712);
     CHECK(process_in("simplescale-com[4411]: segfault at 10 ip 00007f2b") == 4411);

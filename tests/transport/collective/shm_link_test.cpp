@@ -106,6 +106,19 @@ TEST_SUITE("collective link") {
     CHECK(idle->health(false).code() == Code::unavailable);  // nobody has to read from it first
   }
 
+  TEST_CASE("shm link: SHM-3, memory that is too short for a segment is refused") {
+    Side sender("short", 1);
+    const SegmentHeader& header = sender.segment->header();
+    // Before its first doorbell, so that the magic number and the incarnation are right.
+    constexpr size_t kShort = offsetof(SegmentHeader, doorbell);
+    auto cut = SharedMemory::create(sender.segment->name() + "-cut", kShort);
+    REQUIRE(cut.ok());
+    std::memcpy(cut->data(), &header, kShort);
+    const auto peer = PeerSegment::open(cut->name(), header.incarnation);
+    CHECK(peer.status().code() == Code::not_found);
+    CHECK(peer.status().message().find("is no segment") != std::string::npos);
+  }
+
   TEST_CASE("shm link: SHM-3, an impossible descriptor or board of a peer is refused") {
     Side sender("bad", 1);
     const uint64_t end = sender.segment->header().bytes;

@@ -200,6 +200,42 @@ TEST_CASE("stream: a process of another user is not accepted") {
   CHECK(victim.ended.empty());  // it has not been a connection that a deadline ends
 }
 
+TEST_CASE("stream: nothing is sent to a process of another user that has taken a name") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can act as a second user");
+    return;
+  }
+  // The name of a messenger that has ended, for example of an earlier process of the run.
+  const Address address{.id = Id{11}, .host = this_host(), .endpoints = {}};
+  sockaddr_storage at;
+  const socklen_t bytes = to_sockaddr(address.id, at);
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    const bool listens = setuid(65534) == 0 &&
+                         ::bind(listener, reinterpret_cast<sockaddr*>(&at), bytes) == 0 &&
+                         ::listen(listener, 1) == 0 && write(ready[1], "x", 1) == 1;
+    const int fd = listens ? ::accept(listener, nullptr, nullptr) : -1;
+    char byte;
+    _exit(fd >= 0 && read(fd, &byte, 1) == 0 ? 0 : 1);
+  }
+  ::close(ready[1]);
+  char byte;
+  CHECK(read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
+  {
+    Node node({.key = kKey});
+    const auto link = node.messenger->connect(encode(address));
+    CHECK(link.status().code() == Code::unavailable);
+    CHECK(link.status().message() == "cannot connect: another user has this address now");
+  }
+  int status = 1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);  // the connection was closed, and no byte was sent
+}
+
 TEST_CASE("stream: without network there is no TCP socket, and other hosts are told so") {
   const auto listening = [] {
     size_t count = 0;
