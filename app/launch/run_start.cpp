@@ -270,7 +270,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
   SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes));
-  if (data.files.in_bucket()) SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
+  SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
   SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
   return write_file_atomic(run.config(), to_toml(config));
 }

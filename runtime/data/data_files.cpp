@@ -1,6 +1,7 @@
 #include "runtime/data/data_files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -11,6 +12,8 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/loss_mask.hpp"
+#include "runtime/data/manifest.hpp"
 #include "runtime/object_store/object_reader.hpp"
 #include "runtime/run/run_folder.hpp"
 
@@ -78,7 +81,96 @@ Status no_object(const std::string& path) {
           path + ": the bucket holds no such object; correct the name, or upload it"};
 }
 
+/// A hash of about `count` blocks: the first, the last, and others evenly between. A file of fewer
+/// blocks is read as a whole.
+Result<std::string> block_hash(const InputFile& file, uint64_t count) {
+  constexpr uint64_t kBlock = 4096;
+  std::array<char, kBlock> block{};
+  Hasher hasher;
+  const uint64_t last = file.bytes() - std::min(file.bytes(), kBlock);
+  const uint64_t step = std::max(kBlock, last / (count - 1) / kBlock * kBlock);
+  for (uint64_t at = 0;; at = std::min(at + step, last)) {
+    const size_t bytes = std::min(file.bytes() - at, kBlock);
+    SS_RETURN_IF_ERROR(file.read(at, block.data(), bytes));
+    hasher.update(block.data(), bytes);
+    if (at == last) return hasher.digest().hex();
+  }
+}
+
+/// Of each file of a source with so many. At least the first and the last one.
+uint64_t blocks_of_each(uint64_t files) {
+  return std::max<uint64_t>(2, 256 / std::max<uint64_t>(files, 1));
+}
+
+/// The files on disk that make the samples of a source.
+std::vector<std::string> sample_files(const std::string& source) {
+  const DataFiles disk;
+  std::vector<std::string> found;
+  if (const auto made = read_manifest(source); made.ok()) {
+    for (const FileRecord* record :
+         {&made->train, &made->validation, &made->train_mask, &made->validation_mask})
+      if (!record->hash.empty()) found.push_back(source + "/" + record->name);
+    return found;
+  }
+  for (const std::string& file :
+       disk.is_folder(source) ? disk.token_files(source) : std::vector{token_file_of(source)}) {
+    found.push_back(file);
+    for (const std::string& beside :
+         {loss_mask_of(file), fs::path(file).replace_extension(".idx").string()})
+      if (beside != file && disk.exists(beside)) found.push_back(beside);
+  }
+  return found;
+}
+
 }  // namespace
+
+struct DataFiles::Disk {
+  struct File {
+    Object listed;
+    uint64_t blocks = 0;  // of which it has a hash
+  };
+  std::map<std::string, std::vector<Object>> sources;
+  std::map<std::string, File> files;  // all of them, by path
+
+  void add(const std::string& source, std::vector<Object> found) {
+    for (const Object& object : found) files[object.path] = {object, blocks_of_each(found.size())};
+    sources[source] = std::move(found);
+  }
+  /// A file that cannot be read is left out: opening it tells why.
+  void list(const std::string& source) {
+    const std::vector<std::string> paths = sample_files(source);
+    std::vector<Object> found;
+    for (const std::string& path : paths) {
+      const auto file = InputFile::open(path);
+      if (!file.ok()) continue;
+      if (auto hash = block_hash(*file, blocks_of_each(paths.size())); hash.ok())
+        found.push_back({path, file->bytes(), std::move(*hash)});
+    }
+    add(source, std::move(found));
+  }
+  const std::vector<Object>* source(const std::string& path) const {
+    const auto found = sources.find(path);
+    return found == sources.end() ? nullptr : &found->second;
+  }
+  /// True if what was listed, and not the disk, says whether there is such a file.
+  bool decides(const std::string& path) const {
+    const fs::path file = path;
+    return std::ranges::any_of(std::array{".bin", ".mask", ".idx"},
+                               [&](const char* made) { return file.extension() == made; }) &&
+           (sources.contains(file.parent_path().string()) ||
+            files.contains(fs::path(file).replace_extension(".bin").string()));
+  }
+  Status check(const InputFile& file) const {
+    const auto found = files.find(file.path());
+    if (found == files.end()) return {};
+    const Object& listed = found->second.listed;
+    SS_ASSIGN(const std::string hash, block_hash(file, found->second.blocks));
+    if (file.bytes() == listed.bytes && hash == listed.etag) return {};
+    return {Code::bad_data, file.path() +
+                                " has changed since this run began; restore it, or start a new run "
+                                "with --run=FOLDER"};
+  }
+};
 
 struct DataFiles::Bucket {
   std::string copies;  // folder for on_disk()
@@ -112,7 +204,6 @@ struct DataFiles::Bucket {
     return total <= cache->bytes_max() ? 4 << 20 : 256 << 10;
   }
   Result<std::vector<Object>> list(const S3Url& url);
-  void read_listing(const std::string& file);
 };
 
 /// The objects below a prefix, or, without such, the object of that name and those beside it with
@@ -133,30 +224,44 @@ Result<std::vector<DataFiles::Object>> DataFiles::Bucket::list(const S3Url& url)
   return found;
 }
 
-void DataFiles::Bucket::read_listing(const std::string& file) {
-  const auto text = read_text(file);
-  const json root = text.ok() ? parse_json(*text) : json();
-  if (!root.is_object()) return;
-  try {
-    for (const auto& [source, listed] : root.items()) {
-      std::vector<Object> found;
-      for (const json& object : listed)
-        found.push_back({object.at("name"), object.at("bytes"), object.at("etag")});
-      add(source, std::move(found));
-    }
-  } catch (const json::exception&) {
-    // damaged: what is missing is listed again
-  }
-}
-
 std::string listing_file(const Config& config) {
   return RunFolder{run_folder(config)}.objects();
 }
 
+namespace {
+
+using Listed = std::map<std::string, std::vector<DataFiles::Object>>;  // by source
+
+/// The member of the listing that tells an object or a file from another one of its name.
+const char* identity_of(const std::string& path) {
+  return is_s3_url(path) ? "etag" : "blocks_xxh3_128";
+}
+
+Listed read_listing(const std::string& file) {
+  const auto text = read_text(file);
+  const json root = text.ok() ? parse_json(*text) : json();
+  Listed listed;
+  if (!root.is_object()) return listed;
+  try {
+    for (const auto& [source, objects] : root.items()) {
+      std::vector<DataFiles::Object> found;
+      for (const json& object : objects)
+        found.push_back(
+            {object.at("name"), object.at("bytes"), object.at(identity_of(object.at("name")))});
+      listed[source] = std::move(found);
+    }
+  } catch (const json::exception&) {
+    // damaged: what is missing is listed again
+  }
+  return listed;
+}
+
+}  // namespace
+
 Result<DataFiles> DataFiles::of(const Config& config, Listing listing) {
   std::vector<std::string> paths;
   for (const auto& [name, of] : sources_of(config))
-    if (source_is_tokens(of) && is_s3_url(of.data.source)) paths.push_back(of.data.source);
+    if (!of.data.source.empty()) paths.push_back(token_path(of));
   return over(config, paths, listing);
 }
 
@@ -171,7 +276,18 @@ Result<DataFiles> DataFiles::of_texts(const Config& config) {
 Result<DataFiles> DataFiles::over(const Config& config, const std::vector<std::string>& paths,
                                   Listing listing) {
   DataFiles files;
-  if (paths.empty()) return files;
+  Listed before;
+  if (listing == Listing::of_run) before = read_listing(listing_file(config));
+  const auto disk = std::make_shared<Disk>();
+  for (const std::string& path : paths) {
+    if (is_s3_url(path)) continue;
+    if (listing == Listing::anew)
+      disk->list(path);
+    else if (const auto found = before.find(path); found != before.end())
+      disk->add(path, found->second);
+  }
+  files.disk_ = disk;
+  if (std::ranges::none_of(paths, is_s3_url)) return files;
   files.bucket_ = std::make_shared<Bucket>();
   Bucket& b = *files.bucket_;
   const std::string& wanted = config.data.cache_folder;
@@ -181,7 +297,8 @@ Result<DataFiles> DataFiles::over(const Config& config, const std::vector<std::s
       std::make_shared<ChunkFiles>(folder, static_cast<uint64_t>(config.data.cache_gb * kGigabyte));
   b.copies = config.run.name.empty() ? folder : data_folder(config);
   b.reader = std::make_shared<ObjectReader>(b.cache, limits_of(config));
-  if (listing == Listing::of_run) b.read_listing(listing_file(config));
+  for (auto& [source, found] : before)
+    if (is_s3_url(source)) b.add(source, std::move(found));
   for (const std::string& path : paths) SS_RETURN_IF_ERROR(files.find(path).status());
   return files;
 }
@@ -206,7 +323,8 @@ bool DataFiles::is_folder(const std::string& path) const {
 
 bool DataFiles::exists(const std::string& path) const {
   std::error_code ignored;
-  if (!is_s3_url(path)) return fs::exists(path, ignored);
+  if (!is_s3_url(path))
+    return disk_ && disk_->decides(path) ? disk_->files.contains(path) : fs::exists(path, ignored);
   if (!bucket_) return false;
   const std::lock_guard lock(bucket_->mutex);
   return bucket_->objects.contains(path);
@@ -215,7 +333,10 @@ bool DataFiles::exists(const std::string& path) const {
 std::vector<std::string> DataFiles::token_files(const std::string& folder) const {
   std::vector<std::string> files;
   std::error_code error;
-  if (!is_s3_url(folder)) {
+  if (const auto* listed = disk_ ? disk_->source(folder) : nullptr) {
+    for (const Object& object : *listed)
+      if (object.path.ends_with(".bin")) files.push_back(object.path);
+  } else if (!is_s3_url(folder)) {
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error))
       if (entry->path().extension() == ".bin") files.push_back(entry->path().string());
@@ -236,6 +357,7 @@ Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path,
   if (!is_s3_url(path)) {
     SS_ASSIGN(InputFile file, folder.empty() ? InputFile::open(path)
                                              : InputFile::open_inside(folder, path, LinksOut::own));
+    if (disk_) SS_RETURN_IF_ERROR(disk_->check(file));
     return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file)));
   }
   if (!exists(path)) return Status(Code::not_found, no_object(path).message());
@@ -287,14 +409,18 @@ std::vector<DataFiles::Object> DataFiles::listed(const std::string& source) cons
 }
 
 Status DataFiles::save_listing(const std::string& file) const {
-  json root = json::object();
+  Listed all;
+  if (disk_) all = disk_->sources;
   if (bucket_) {
     const std::lock_guard lock(bucket_->mutex);
-    for (const auto& [source, objects] : bucket_->sources)
-      for (const Object& object : objects)
-        root[source].push_back(
-            {{"name", object.path}, {"bytes", object.bytes}, {"etag", object.etag}});
+    all.insert(bucket_->sources.begin(), bucket_->sources.end());
   }
+  json root = json::object();
+  for (const auto& [source, objects] : all)
+    for (const Object& object : objects)
+      root[source].push_back({{"name", object.path},
+                              {"bytes", object.bytes},
+                              {identity_of(object.path), object.etag}});
   return write_file_atomic(file, json_text(root, 1) + "\n");
 }
 

@@ -1,9 +1,9 @@
 // The files of data sources: on disk, or objects of a bucket (docs/object-stores.md#data). A path is
 // that of a file, or s3://BUCKET/KEY. Any thread; blocks on the disk or the network.
 //
-// What a bucket holds is listed once, when a run starts. All processes of the run read that list
-// (<run>/control/objects.json), and nothing but the objects that it names: an object that is
-// replaced meanwhile is an error.
+// What a source holds is listed once, when a run starts. All processes of the run read that list
+// (<run>/control/objects.json), and nothing but the objects and token files that it names: one that
+// is replaced meanwhile is an error. Of a token file on disk, its size and some of its blocks tell.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +45,18 @@ class DataFiles {
     of_run,  // that of the run's start, if there is one
     anew,    // of now: a run starts
   };
-  /// An object as it was listed.
+  /// An object, or a token file on disk, as it was listed.
   struct Object {
     std::string path;
     uint64_t bytes = 0;
-    std::string etag;
+    std::string etag;  // of a file on disk: hash of its first, its last and other blocks
   };
 
   /// Of the disk only: find() of a path in a bucket is bad_config.
   DataFiles() = default;
-  /// Lists the sources of a configuration that lie in buckets. bad_config: no access; io: the server
-  /// cannot be reached.
+  /// Lists the sources of a configuration. Token files on disk are read in a few blocks for that, and
+  /// of_run only as they were listed. bad_config: no access to a bucket; io: its server cannot be
+  /// reached.
   static Result<DataFiles> of(const Config& config, Listing listing = Listing::of_run);
   /// The same of texts to prepare.
   static Result<DataFiles> of_texts(const Config& config);
@@ -71,7 +72,8 @@ class DataFiles {
 
   /// folder: the file was found in it, and another user may have made the folder; a link of another
   /// user may not lead out of it. "": the user named the file. not_found: there is no such file, or
-  /// find() has not listed it; otherwise errors as InputFile::open_inside().
+  /// find() has not listed it; bad_data: a file on disk is not the one that was listed; otherwise
+  /// errors as InputFile::open_inside().
   Result<std::shared_ptr<const DataFile>> open(const std::string& path,
                                                const std::string& folder = "") const;
   /// The whole file; at most 64 MiB. Errors as open(), DataFile::read().
@@ -81,7 +83,7 @@ class DataFiles {
   Result<std::string> on_disk(const std::string& path, const std::string& hash) const;
 
   bool in_bucket() const { return bucket_ != nullptr; }
-  /// What was listed of a source, by path.
+  /// What was listed of a source in a bucket, by path.
   std::vector<Object> listed(const std::string& source) const;
   /// Writes what was listed, for Listing::of_run.
   Status save_listing(const std::string& file) const;
@@ -92,7 +94,9 @@ class DataFiles {
   static Result<DataFiles> over(const Config& config, const std::vector<std::string>& sources,
                                 Listing listing);
   struct Bucket;
-  std::shared_ptr<Bucket> bucket_;  // null: no source lies in one
+  struct Disk;
+  std::shared_ptr<Bucket> bucket_;    // null: no source lies in one
+  std::shared_ptr<const Disk> disk_;  // null: no source on disk is listed
 };
 
 /// The file of a run with what its buckets held when it started.

@@ -55,6 +55,21 @@ class Nodes(Case):
         joined = self.kinds(run, "joined")
         self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
 
+    def test_a_node_that_finds_other_tokens_does_not_come_back(self):
+        """The other node has the tokens of the start open and goes on with them."""
+        want = self.reference()
+        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
+        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        other = self.folder / "other.bin"
+        other.write_bytes(self.data.read_bytes()[::-1])
+        other.rename(self.data)
+        self.kill_node(run, "n1")
+        code = process.wait(120)
+        log = "\n".join(f.read_text(errors="replace") for f in (run / "logs").glob("*.log"))
+        self.assertIn(f"{self.data} has changed since this run began", log)
+        self.assertEqual(code, 0, log[-3000:])
+        self.assertEqual(self.digest(run), want)
+
     def test_the_agent_sends_its_nodes_memory_while_no_trainer_of_it_starts(self):
         """JOB-1: one group, a spare and no copies on peers. Only its node's memory holds the newest step, and its trainers
         die at once."""

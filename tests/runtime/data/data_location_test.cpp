@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/files.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/temp_folder.hpp"
@@ -65,6 +66,75 @@ TEST_SUITE("data location") {
     CHECK(places_text(*tokens, shuffled, 10, {7, 1}) ==
           "sample 7: " + tokens->place_of(shuffled.position(7), 10));
     std::filesystem::remove_all(folder);
+  }
+
+  TEST_CASE("data location: a run reads the token files that it listed when it started") {
+    const test::TempFolder folder;
+    const auto numbers = [](size_t first, size_t count) {
+      std::string bytes;
+      for (size_t i = 0; i < count; ++i)
+        bytes += {static_cast<char>((first + i) % 251), static_cast<char>((first + i) % 7)};
+      return bytes;
+    };
+    const std::string a = folder.write("data/a.bin", numbers(0, 4000));
+    const std::string b = folder.write("data/b.bin", numbers(9, 900'000));
+    const std::string bare_file = folder.write("bare.bin", bare);
+    Config config = config_of(folder.path + "/data");
+    config.run.folder = folder.path + "/run";
+    const ModelShape shape = *model_shape(config);
+    const auto start = [&] {
+      const auto data = open_tokens(config, shape, DataFiles::Listing::anew);
+      REQUIRE_MESSAGE(data.ok(), data.status().message());
+      std::filesystem::create_directories(folder.path + "/run/control");
+      REQUIRE(data->files.save_listing(listing_file(config)).ok());
+      return data->sources.front().data.train.tokens();
+    };
+    const auto error = [&] { return open_tokens(config, shape).status().message(); };
+    const uint64_t tokens = start();
+    CHECK(error() == "");
+    const auto replace = [&](const std::string& file, const std::string& bytes) {
+      folder.write("other", bytes);
+      std::filesystem::rename(folder.path + "/other", file);
+    };
+    for (const std::string& file : {a, b}) {
+      CAPTURE(file);
+      const std::string text = *read_text(file);
+      for (const size_t byte : {size_t{0}, text.size() - 1}) {
+        std::string other = text;
+        other[byte] ^= 1;
+        replace(file, other);
+        CHECK(error().starts_with("token file: " + file +
+                                  " has changed since this run began; restore it"));
+      }
+      std::string middle = text;
+      for (size_t i = text.size() / 4; i < text.size() / 2; ++i) middle[i] ^= 1;
+      replace(file, middle);
+      CHECK(error().starts_with("token file: " + file + " has changed"));
+      replace(file, text.substr(2) + text.substr(0, 2));  // of the same size
+      CHECK(error().starts_with("token file: " + file + " has changed"));
+      replace(file, text + text.substr(0, 2));
+      CHECK(error().starts_with("token file: " + file + " has changed"));
+      // What is open is read, and not what came in its place.
+      replace(file, text);
+      auto opened = open_tokens(config, shape);
+      REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+      TokenSource train = opened->sources.front().data.train;
+      replace(file, text.substr(2) + text.substr(0, 2));
+      CHECK(train.reopen().message().starts_with("token file: " + file + " has changed"));
+      replace(file, text);  // another inode and time, the same tokens
+      CHECK(train.reopen().ok());
+      CHECK(error() == "");
+    }
+    // Neither a file nor a loss mask nor an index is added.
+    for (const char* added : {"data/c.bin", "data/a.mask", "data/a.idx"})
+      folder.write(added, numbers(0, 4000));
+    REQUIRE_MESSAGE(error() == "", error());
+    CHECK(open_tokens(config, shape)->sources.front().data.train.tokens() == tokens);
+    std::filesystem::remove(b);
+    CHECK(error().find(b) != std::string::npos);
+    // A source that the run has not is read as it is.
+    config.data.source = bare_file;
+    CHECK(open_tokens(config, shape)->sources.front().data.train.tokens() == 3960);
   }
 
   TEST_CASE("data location: token files take the tokenizer that tokenizer.path names") {
