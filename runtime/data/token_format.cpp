@@ -85,10 +85,10 @@ Result<TokenLayout> litgpt_layout(const DataFile& file, const Head& head) {
     return bad(file.path(), file.bytes(), "the file ends within its header of 24 bytes");
   if (const auto version = number_at<uint64_t>(head, 7); version != 1)
     return bad(file.path(), 7, "version " + std::to_string(version) + ", but only 1 is known");
-  if (head[15] != 8)
+  if (head[15] != 4 && head[15] != 8)
     return bad(file.path(), 15,
-               "tokens of type " + std::to_string(head[15]) + "; only 8 (u16) is read");
-  SS_ASSIGN(const TokenLayout layout, rest_of(file, kHeader, 2));
+               "tokens of type " + std::to_string(head[15]) + "; 4 (i32) and 8 (u16) are read");
+  SS_ASSIGN(const TokenLayout layout, rest_of(file, kHeader, head[15] == 4 ? 4 : 2));
   if (const auto count = number_at<uint64_t>(head, 16); count != layout.count)
     return bad(file.path(), 16,
                "the header says " + std::to_string(count) + " tokens, but " +

@@ -4,7 +4,7 @@
 //   llmc       a header of 256 int32 (magic 20240520: u16 tokens, 20240801: u32 tokens; version;
 //              token count), then the tokens
 //   megatron   a .bin file of u16 or i32 tokens and an .idx file of its sequences (MMIDIDX)
-//   litgpt     a header of 24 bytes (LITPKDS), then u16 tokens
+//   litgpt     a header of 24 bytes (LITPKDS), then u16 or i32 tokens
 //   nanogpt    u16 tokens and nothing else
 #pragma once
 

@@ -52,7 +52,7 @@ std::string index(uint8_t type, int token_bytes, const std::vector<int32_t>& len
 
 std::string litgpt(const std::string& tokens, uint8_t type = 8) {
   return "LITPKDS" + bytes_of(uint64_t{1}) + bytes_of(type) +
-         bytes_of(static_cast<uint64_t>(tokens.size() / 2)) + tokens;
+         bytes_of(static_cast<uint64_t>(tokens.size() / (type == 4 ? 4 : 2))) + tokens;
 }
 
 std::vector<int32_t> tokens_of(const TokenSource& source) {
@@ -145,6 +145,19 @@ TEST_SUITE("token format") {
     CHECK(has(error(litgpt(counting<uint16_t>(0, 4), 6)), "byte 15: tokens of type 6"));
     CHECK(has(error(litgpt(counting<uint16_t>(0, 4)) + "ab"), "byte 16: the header says 4 tokens"));
     CHECK(has(error("LITPKDT"), "byte 0: wrong magic"));
+    // i32, of vocabularies above 65,500.
+    const auto wide = [&](std::vector<int32_t> ids) {
+      const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), 4 * ids.size());
+      return folder.write("wide/x.bin", litgpt(std::string(bytes), 4));
+    };
+    const auto large = open_dataset(wide({70'000, 0, 5}), "auto", 70'001, 0);
+    REQUIRE_MESSAGE(large.ok(), large.status().message());
+    CHECK(tokens_of(large->train) == std::vector<int32_t>{70'000, 0, 5});
+    CHECK(large->train.validate().ok());
+    const auto negative = open_dataset(wide({1, -1, 5}), "auto", 70'001, 0);
+    REQUIRE(negative.ok());
+    CHECK(has(negative->train.validate().message(), "byte 28: token id 4294967295 is beyond"));
+    CHECK(has(error(litgpt("abcdef", 4)), "no multiple of the tokens' four bytes"));
   }
 
   TEST_CASE("token format: the files of a folder follow each other, also within a sample") {
