@@ -26,6 +26,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+void add_to(Hasher& hasher, const TextChunk& chunk) {
+  hasher.update(&chunk.begins_document, 1);
+  hasher.update(chunk.text.data(), chunk.text.size());
+  hasher.update(chunk.masked.data(), chunk.masked.size() * sizeof(IndexRange));
+}
+
 /// Encodes the chunks of one file and writes their tokens in order: those of the documents as a
 /// whole.
 class FileEncoder {
@@ -282,9 +288,7 @@ class Encoding {
       (encoder.skips() ? kept_bytes_ : text_) += chunk.text.size();
       facts.documents += chunk.begins_document;
       facts.text_bytes += chunk.text.size();
-      hasher.update(&chunk.begins_document, 1);
-      hasher.update(chunk.text.data(), chunk.text.size());
-      hasher.update(chunk.masked.data(), chunk.masked.size() * sizeof(IndexRange));
+      add_to(hasher, chunk);
       return encoder.add(std::move(chunk));
     }));
     SS_RETURN_IF_ERROR(encoder.finish());
@@ -347,6 +351,22 @@ Result<std::vector<std::string>> encode_files(
   Encoding encoding(corpus, tokenizer, options);
   SS_RETURN_IF_ERROR(encoding.run(progress));
   return std::move(encoding).pieces();
+}
+
+Result<std::string> text_hash(const Corpus& corpus) {
+  Hasher all;
+  uint64_t bad = 0;
+  for (size_t file = 0; file < corpus.files(); ++file) {
+    Hasher hasher;
+    SS_ASSIGN(const uint64_t more, corpus.read_file(file, bad, [&](TextChunk chunk, uint64_t) {
+      add_to(hasher, chunk);
+      return Status();
+    }));
+    bad += more;
+    const Hash128 own = hasher.digest();
+    all.update(&own, sizeof own);
+  }
+  return all.digest().hex();
 }
 
 }  // namespace simplescale

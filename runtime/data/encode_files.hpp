@@ -59,4 +59,8 @@ Result<std::vector<std::string>> encode_files(
     const Corpus& corpus, const Tokenizer& tokenizer, const EncodeOptions& options,
     const std::function<void(const EncodeProgress&)>& progress);
 
+/// Of the text as encode_files() would encode it: the hash of the pieces' hashes (PieceFacts::text).
+/// Reads all files. Errors as of Corpus::read().
+Result<std::string> text_hash(const Corpus& corpus);
+
 }  // namespace simplescale

@@ -43,6 +43,38 @@ Status check(const PrepareOptions& options) {
   return {};
 }
 
+// -- What a folder holds already ------------------------------------------------------------------
+
+std::string lock_file(const std::string& folder) {
+  return folder + "/.lock";
+}
+
+std::string pieces_folder(const std::string& folder) {
+  return folder + "/pieces";
+}
+
+/// A file that prepare() would replace and has not written; "": none. It takes the lock before it
+/// writes anything.
+std::string file_of_others(const std::string& folder) {
+  std::error_code error;
+  if (read_manifest(folder).ok() || fs::exists(lock_file(folder), error)) return "";
+  for (const char* name : {"manifest.json", kSentencePieceFile, kTokenizerJsonFile, "train.bin",
+                           "validation.bin", "train.mask", "validation.mask", "pieces"})
+    if (const std::string path = folder + "/" + name; fs::exists(path, error)) return path;
+  return "";
+}
+
+Status other_tokens(const PrepareOptions& options, const std::string& what) {
+  return Status(Code::bad_config, options.folder + " was prepared " + what +
+                                      ": name another data.folder, or remove this one");
+}
+
+Status other_tokenizer(const PrepareOptions& options, const Manifest& old) {
+  const auto text = [](const std::string& file) { return file.empty() ? "a trained one" : file; };
+  return other_tokens(options, "with another tokenizer, " + text(old.tokenizer_path) +
+                                   ", not with " + text(options.tokenizer_path));
+}
+
 // -- Tokenizer ------------------------------------------------------------------------------------
 
 std::string file_of_tokenizer(const PrepareOptions& options) {
@@ -73,6 +105,14 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
   return lines;
 }
 
+/// Replaces the tokenizer's file. bad_config: complete tokens were made with another one.
+Status write_tokenizer(const PrepareOptions& options, const Manifest& old, const std::string& path,
+                       const std::string& model) {
+  if (old.complete() && old.tokenizer_hash != hash128(model.data(), model.size()).hex())
+    return other_tokenizer(options, old);
+  return write_file_atomic(path, model);
+}
+
 /// Makes or keeps the tokenizer's file in the folder, tokenizer.model or tokenizer.json, and records
 /// its inputs in the manifest `made`.
 Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
@@ -90,7 +130,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
     made.vocab = tokenizer.vocab();
     if (!revalidate(options.folder, old.tokenizer) || old.tokenizer.name != name ||
         old.tokenizer_hash != hash128(model.data(), model.size()).hex())
-      SS_RETURN_IF_ERROR(write_file_atomic(path, model));
+      SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
   } else {
     made.vocab = options.vocab;
     const Corpus* text = &corpus;
@@ -113,7 +153,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
       SS_ASSIGN(const std::string model, options.byte_level
                                              ? train_byte_bpe(lines, options.vocab)
                                              : train_tokenizer(lines, options.vocab));
-      SS_RETURN_IF_ERROR(write_file_atomic(path, model));
+      SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
       progress({"tokenizer", 1});
     }
   }
@@ -132,10 +172,6 @@ int jobs_of(const PrepareOptions& options) {
   constexpr unsigned most = 1024;
   if (options.jobs > 0) return options.jobs;
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, most));
-}
-
-std::string pieces_folder(const std::string& folder) {
-  return folder + "/pieces";
 }
 
 int token_bytes_of(const Tokenizer& tokenizer) {
@@ -215,6 +251,28 @@ bool eos_suits(const Manifest& manifest, Choice append_eos) {
          (append_eos == Choice::yes) == (manifest.appended_eos >= 0);
 }
 
+/// bad_config: `old` is complete, and its tokens are those of another text, or split in another way. A
+/// run may be using them. A text of the same contents is the same, whatever its files' times are.
+Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Manifest& old) {
+  if (!old.complete()) return {};
+  if (old.source_signature != corpus.signature()) {
+    SS_ASSIGN(const std::string hash, text_hash(corpus));
+    if (hash != old.source_hash)
+      return other_tokens(options, "from another text, " + old.source +
+                                       (old.source == options.source
+                                            ? ", which has changed or is read with other keys"
+                                            : ""));
+    old.source_signature = corpus.signature();
+  }
+  if (old.validation_fraction != options.validation_fraction)
+    return other_tokens(options, fmt::format("with data.validation_fraction = {}, not {}",
+                                             old.validation_fraction, options.validation_fraction));
+  if (!eos_suits(old, options.append_eos))
+    return other_tokens(options, std::string(old.appended_eos >= 0 ? "with" : "without") +
+                                     " EOS behind each document (tokenizer.append_eos)");
+  return {};
+}
+
 /// bad_data: more bad lines were left out of a complete folder than may be now.
 Status check_bad_lines(const Manifest& manifest, const PrepareOptions& options) {
   if (manifest.bad_lines <= options.corpus.skip_bad) return {};
@@ -267,10 +325,6 @@ std::string hash_of_file(const std::string& path) {
 }
 
 // -- Processes that prepare one folder ------------------------------------------------------------
-
-std::string lock_file(const std::string& folder) {
-  return folder + "/.lock";
-}
 
 /// True if another process makes the folder's tokens now.
 bool is_being_made(const std::string& folder) {
@@ -349,7 +403,8 @@ uint64_t help_prepare(const PrepareOptions& options) {
 std::string free_folder(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
   const std::string text = signature_of(options.source, options.corpus);
-  if (!there.ok() || text.empty()) return options.folder;
+  if ((!there.ok() && file_of_others(options.folder).empty()) || text.empty())
+    return options.folder;
   const bool trains = options.tokenizer_path.empty();
   const std::string tokenizer = trains
                                     ? options.train_tokenizer_on.empty()
@@ -357,9 +412,10 @@ std::string free_folder(const PrepareOptions& options) {
                                           : signature_of(options.train_tokenizer_on, options.corpus)
                                     : hash_of_file(options.tokenizer_path);
   const bool same_tokenizer =
-      trains ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
-                   there->vocab == options.vocab && there->seed == options.seed
-             : there->tokenizer_hash == tokenizer;
+      !there.ok() ? false
+      : trains    ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
+                     there->vocab == options.vocab && there->seed == options.seed
+               : there->tokenizer_hash == tokenizer;
   if (same_tokenizer && there->tokenizer.name == file_of_tokenizer(options) &&
       there->source_signature == text &&
       there->validation_fraction == options.validation_fraction &&
@@ -382,10 +438,7 @@ Status check_tokenizer_kept(const PrepareOptions& options) {
   if (const std::string hash = hash_of_file(path);
       !path.empty() && (hash.empty() || hash == there->tokenizer_hash))
     return {};
-  const auto text = [](const std::string& file) { return file.empty() ? "a trained one" : file; };
-  return Status(Code::bad_config, options.folder + " was prepared with another tokenizer, " +
-                                      text(there->tokenizer_path) + ", not with " + text(path) +
-                                      ": name another data.folder, or remove this one");
+  return other_tokenizer(options, *there);
 }
 
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
@@ -404,6 +457,10 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     return *ready;
   }
   const Corpus& corpus = *opened;
+  if (const std::string file = file_of_others(options.folder); !file.empty())
+    return Status(Code::bad_config, file +
+                                        " is in the way: prepare has not written it and would "
+                                        "replace it; name another data.folder, or move it away");
   std::error_code error;
   fs::create_directories(options.folder, error);
   if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
@@ -413,6 +470,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   const auto read = read_manifest(options.folder);
   Manifest old =
       read.ok() ? *read : Manifest{};  // damaged or of another format: make everything again
+  SS_RETURN_IF_ERROR(check_tokens_kept(options, corpus, old));
   Manifest made;
   made.source = options.source;
   made.source_signature = corpus.signature();

@@ -55,7 +55,9 @@ struct PrepareProgress {
 /// Completes the folder and returns its manifest. One process holds the folder's lock and makes its
 /// files; the others wait for it, and meanwhile help to encode. progress: called on this thread; may
 /// be empty. bad_data: text or tokenizer cannot be read or are unfit, or the folder was made with
-/// more bad lines than may be left out now. bad_config: impossible options. io: disk full, not
+/// more bad lines than may be left out now. bad_config: impossible options; or the folder
+/// is complete with other tokens, or holds files of the same names that prepare() has not written: it
+/// replaces neither. io: disk full, not
 /// writable. deadline: another process has held the lock for ten minutes without making anything.
 Result<Manifest> prepare(const PrepareOptions& options,
                          const std::function<void(const PrepareProgress&)>& progress = {});
@@ -65,7 +67,7 @@ Result<Manifest> prepare(const PrepareOptions& options,
 uint64_t help_prepare(const PrepareOptions& options);
 
 /// The folder for the options' tokens that takes none away from another run: options.folder, unless
-/// it holds those of another text, tokenizer or split; then options.folder, "-" and a hash of what
+/// it holds those of another text, tokenizer or split, or files of others; then options.folder, "-" and a hash of what
 /// the tokens are made from.
 std::string free_folder(const PrepareOptions& options);
 

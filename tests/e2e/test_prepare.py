@@ -94,6 +94,48 @@ class Prepare(Case):
         self.assertEqual(sorted(f.name for f in folder.iterdir()),
                          [".lock", "manifest.json", "tokenizer.model", "train.bin", "validation.bin"])
 
+    def test_a_folder_that_is_being_made_is_refused_with_another_tokenizer(self):
+        """The second process finds no complete folder when it starts, and the first one's tokens when it has the lock."""
+        texts = self.folder / "texts"
+        texts.mkdir()
+        for file in range(40):
+            (texts / f"{file}.txt").write_text("".join(f"some line {i * i * file % 991} of text\n" for i in range(3000)))
+        options = [f'--data.source="{texts}"', "--data.validation_fraction=0"]
+        a, b = (self.prepare(f"of-{vocab}", *options, f"--model.vocab={vocab}") / "tokenizer.model" for vocab in (300, 305))
+        folder = self.folder / "shared"
+        start = lambda model: subprocess.Popen([PROGRAM, "prepare", str(self.config), f'--data.folder="{folder}"', "--jobs=1", *options,
+                                                "--model.vocab=305", f'--tokenizer.path="{model}"'],
+                                               cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        first = start(a)
+        self.wait_for(lambda: list(folder.glob("pieces/*.tokens")), "the first piece")
+        second = start(b)
+        said = second.communicate(timeout=60)[0]
+        self.assertEqual((first.wait(60), second.returncode), (0, 78), first.stdout.read() + said)
+        self.assertIn(f"{folder} was prepared with another tokenizer, {a}, not with {b}", said)
+        self.assertEqual(self.ids(folder), self.ids(a.parent))
+
+    def test_tokens_that_a_run_trains_on_and_files_of_others_are_kept(self):
+        rows = self.folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps({"text": f"a line {i * i % 991} of text, which boys jump over quickly {i}", "title": f"title {i}"}) + "\n" for i in range(2000)))
+        options = [f'--data.source="{rows}"', "--model.vocab=300"]
+        folder = self.prepare("made", *options)
+        run = [*options, f'--data.folder="{folder}"', "--train.max_steps=4"]
+        first = self.digest(self.train("first", *run))
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        self.prepare("made", *options, '--data.text_key="title"', code=78)
+        self.assertIn(f"{folder} was prepared from another text, {rows}, which has changed or is read with other keys", self.stderr)
+        self.assertEqual(self.stderr.count("\n"), 1, self.stderr)
+        self.assertEqual(before, {file.name: file.read_bytes() for file in folder.iterdir()})
+        rows.write_text(rows.read_text())  # another time, the same text
+        self.assertEqual(self.digest(self.train("second", *run)), first)
+        for name in ("train.bin", "tokenizer.json"):
+            mine = self.folder / name
+            mine.mkdir()
+            (mine / name).write_text("my work")
+            self.prepare(name, *options, code=78)
+            self.assertIn(f"{mine / name} is in the way", self.stderr)
+            self.assertEqual([file.name for file in mine.iterdir()], [name])
+
     def test_a_large_file_is_continued_where_the_process_was_killed(self):
         words = [f"{i * i * i % 9973:x}" for i in range(5000)]
         row = lambda i: json.dumps({"text": " ".join(words[(i * 31 + k * k) % 5000] for k in range(400))}) + "\n"

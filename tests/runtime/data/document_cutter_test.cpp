@@ -121,6 +121,7 @@ TEST_CASE("prepare: a tokenizer.json gives the ids of whole documents, and is ke
   CHECK(tokens == expected);
   // The folder keeps one tokenizer when it is made again with another kind.
   options.tokenizer_path = folder.write("my.model", test::small_model(test::bpe_model));
+  fs::remove(options.folder + "/manifest.json");
   const auto again = prepare(options);
   REQUIRE_MESSAGE(again.ok(), again.status().message());
   CHECK(find_tokenizer(options.folder) == options.folder + "/tokenizer.model");

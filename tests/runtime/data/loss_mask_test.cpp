@@ -303,6 +303,8 @@ TEST_SUITE("loss mask") {
     CHECK(free_folder(options) == options.folder);
     options.corpus.mask_key.clear();
     CHECK(free_folder(options) != options.folder);
+    CHECK(prepare(options).status().code() == Code::bad_config);
+    fs::remove(options.folder + "/manifest.json");
     CHECK(prepare(options)->masked_tokens == 0);
     CHECK_FALSE(fs::exists(mask));
     CHECK(opened().ok());

@@ -204,9 +204,10 @@ TEST_SUITE("prepare") {
                            .vocab = 330,
                            .validation_fraction = 0};
     CHECK(prepare(options).status().code() == Code::bad_config);
+    CHECK(read_manifest(options.folder)->complete());  // it was not touched
+    options.folder = folder.path + "/new";
     CHECK(prepare(options).status().message().find("one token for EOS and BOS") !=
           std::string::npos);
-    CHECK(read_manifest(options.folder)->complete());  // it was not touched
     options.append_eos = Choice::no;
     options.byte_level = false;
     options.folder = folder.path + "/without";

@@ -284,12 +284,16 @@ TEST_SUITE("prepare") {
     other.append_eos = Choice::yes;
     CHECK(free_folder(options) == options.folder);
     CHECK(free_folder(other) != options.folder);
+    const Status refused = prepare(other).status();
+    CHECK(refused.code() == Code::bad_config);
+    CHECK(refused.message().find(" was prepared without EOS") != std::string::npos);
+    fs::remove(path);
     CHECK(prepare(other)->appended_eos == 2);
     CHECK(prepare(options)->appended_eos == 2);  // auto: as it is
     CHECK(free_folder(other) == options.folder);
     other.append_eos = Choice::no;
     CHECK(free_folder(other) != options.folder);
-    CHECK(prepare(other)->appended_eos == -1);
+    CHECK(prepare(other).status().message().find(" was prepared with EOS") != std::string::npos);
   }
 
   TEST_CASE(
@@ -318,11 +322,14 @@ TEST_SUITE("prepare") {
                         fs::file_time_type::clock::now() - std::chrono::hours(1));
     CHECK(run().train.hash == first.train.hash);
     CHECK(stages == "");
+    const FileRecord train = run().train;
 
-    options.validation_fraction = 0.2;
-    CHECK(run().validation_tokens > 10 * first.validation_tokens);
-    CHECK(stages == "tokens ");
-    options.validation_fraction = 0.01;
+    // The text, too; its tokenizer is trained again.
+    fs::last_write_time(options.source, fs::file_time_type::clock::now() - std::chrono::hours(1));
+    CHECK(run().train == train);
+    CHECK(stages == "read tokenizer ");
+    run();
+    CHECK(stages == "");
 
     // After a truncated token file, a lost manifest or a leftover of a crash: the same bytes as
     // before (PREPARE-3).
@@ -335,6 +342,7 @@ TEST_SUITE("prepare") {
     CHECK(stages == "read tokenizer tokens ");
 
     folder.write("text.txt", prose(900));
+    fs::remove(options.folder + "/manifest.json");
     CHECK(run().source_hash != first.source_hash);
     CHECK(stages == "read tokenizer tokens ");
 
@@ -376,6 +384,73 @@ TEST_SUITE("prepare") {
     changed([](auto&) {});
   }
 
+  TEST_CASE("prepare: complete tokens are not replaced by those of another text or tokenizer") {
+    const Folder folder;
+    const std::string rows =
+        R"({"text": "old men repair the nets", "other": "men sing about nets"})";
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += rows + "\n";
+    const std::string words = folder.write("words.txt", prose(600));
+    PrepareOptions options{.source = folder.write("a.jsonl", text),
+                           .folder = folder.path + "/prepared",
+                           .train_tokenizer_on = words,
+                           .vocab = 340};
+    const auto made = prepare(options);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto refused = [&](const std::string& why, auto change) {
+      PrepareOptions other = options;
+      change(other);
+      const Status status = prepare(other).status();
+      CHECK(status.code() == Code::bad_config);
+      CHECK_MESSAGE(status.message() == options.folder + " was prepared " + why +
+                                            ": name another data.folder, or remove this one",
+                    status.message());
+      CHECK(*read_manifest(options.folder) == *made);
+      CHECK(check_files(options.folder, *made, {}).ok());
+    };
+    const std::string changed = "from another text, " + options.source;
+    refused(changed + ", which has changed or is read with other keys",
+            [](auto& o) { o.corpus.text_key = "other"; });
+    refused(changed, [&](auto& o) { o.source = folder.write("b.txt", prose(50)); });
+    refused("with data.validation_fraction = 0.01, not 0.2",
+            [](auto& o) { o.validation_fraction = 0.2; });
+    const std::string trained = "with another tokenizer, a trained one, not with ";
+    refused(trained + "a trained one", [](auto& o) { o.vocab = 350; });
+    refused(trained + "a trained one", [](auto& o) { o.byte_level = true; });
+    PrepareOptions other = options;
+    other.folder = folder.path + "/other", other.vocab = 350;
+    REQUIRE(prepare(other).ok());
+    const std::string model = other.folder + "/tokenizer.model";
+    refused(trained + model, [&](auto& o) { o.tokenizer_path = model, o.vocab = 0; });
+    folder.write("a.jsonl", text + rows + "\n");
+    refused(changed + ", which has changed or is read with other keys", [](auto&) {});
+  }
+
+  TEST_CASE("prepare: files that it has not written are not replaced") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(600)),
+                           .folder = folder.path + "/mine",
+                           .vocab = 380};
+    for (const char* name : {"train.bin", "tokenizer.json", "manifest.json", "pieces/notes"}) {
+      CAPTURE(name);
+      const std::string file = folder.write(std::string("mine/") + name, "my work");
+      const Status status = prepare(options).status();
+      CHECK(status.code() == Code::bad_config);
+      CHECK_MESSAGE(status.message().find(" is in the way: ") != std::string::npos,
+                    status.message());
+      CHECK(contents(file) == "my work");
+      CHECK_FALSE(fs::exists(options.folder + "/.lock"));
+      PrepareOptions other = options;
+      other.folder = free_folder(options);
+      CHECK(other.folder.starts_with(options.folder + "-"));
+      CHECK(prepare(other).ok());
+      fs::remove_all(options.folder);
+    }
+    folder.write("mine/notes.txt", "beside the tokens");
+    CHECK(free_folder(options) == options.folder);
+    CHECK(prepare(options).ok());
+  }
+
   TEST_CASE("prepare: the other kind of tokenizer is trained anew, and the tokens are its own") {
     const Folder folder;
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
@@ -385,6 +460,7 @@ TEST_SUITE("prepare") {
     REQUIRE(sentencepiece.ok());
     CHECK(sentencepiece->tokenizer.name == "tokenizer.model");
     options.byte_level = true;
+    fs::remove(options.folder + "/manifest.json");
     const auto made = prepare(options);
     REQUIRE_MESSAGE(made.ok(), made.status().message());
     CHECK(made->tokenizer.name == "tokenizer.json");
@@ -408,14 +484,15 @@ TEST_SUITE("prepare") {
     REQUIRE(made.ok());
     fs::remove(options.folder + "/.lock");
     fs::permissions(options.folder, fs::perms(0555));
-    fs::permissions(folder.path, fs::perms(0755));
+    fs::permissions(folder.path, fs::perms(0555));
     const uid_t user = geteuid();
     if (user == 0) REQUIRE(seteuid(65534) == 0);  // root can write everywhere
     const auto again = prepare(options);
-    options.validation_fraction = 0.2;
+    options.folder += "-new";
     const auto other = prepare(options);
     REQUIRE(seteuid(user) == 0);
-    fs::permissions(options.folder, fs::perms(0755));
+    fs::permissions(folder.path, fs::perms(0755));
+    fs::permissions(folder.path + "/prepared", fs::perms(0755));
     REQUIRE_MESSAGE(again.ok(), again.status().message());
     CHECK(*again == *made);
     CHECK(other.status().code() == Code::io);
