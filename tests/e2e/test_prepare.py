@@ -117,7 +117,9 @@ class Prepare(Case):
     def test_tokens_that_a_run_trains_on_and_files_of_others_are_kept(self):
         rows = self.folder / "rows.jsonl"
         rows.write_text("".join(json.dumps({"text": f"a line {i * i % 991} of text, which boys jump over quickly {i}", "title": f"title {i}"}) + "\n" for i in range(2000)))
-        options = [f'--data.source="{rows}"', "--model.vocab=300"]
+        words = self.folder / "words.txt"
+        words.write_text("".join(f"a line {i * i % 991} of text, which boys jump over quickly {i}\n" for i in range(2000)))
+        options = [f'--data.source="{rows}"', "--model.vocab=300", f'--tokenizer.train_on="{words}"']
         folder = self.prepare("made", *options)
         run = [*options, f'--data.folder="{folder}"', "--train.max_steps=4"]
         first = self.digest(self.train("first", *run))
