@@ -123,7 +123,9 @@ TaskScores score(BatchModel& model, const TaskBatches& tasks) {
 }
 
 Status evaluate_tasks(const EvaluateOptions& o) {
-  SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks));
+  std::string warning;
+  SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks, &warning));
+  if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_ASSIGN(BatchModel model, load_for_tasks(o.checkpoint, o.ema));
   SS_ASSIGN(const Tokenizer tokenizer, load_tokenizer(model, o.checkpoint, "--tasks"));
   if (o.samples > 0 && rows.size() > static_cast<size_t>(o.samples))

@@ -2,13 +2,18 @@
 
 #include <filesystem>
 
+#include "app/terminal.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
 Status check_tasks(const Config& config) {
-  return config.train.tasks.empty() ? Status() : read_tasks(config.train.tasks).status();
+  if (config.train.tasks.empty()) return {};
+  std::string warning;
+  const Status read = read_tasks(config.train.tasks, &warning).status();
+  if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
+  return read;
 }
 
 Result<std::vector<TaskTokens>> task_tokens(const Config& config, const ModelShape& shape,

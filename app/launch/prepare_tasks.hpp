@@ -12,7 +12,7 @@
 
 namespace simplescale {
 
-/// Reads train.tasks, if it is set. Errors of read_tasks().
+/// Reads train.tasks, if it is set, and prints its warning. Errors of read_tasks().
 Status check_tasks(const Config& config);
 /// train.tasks as tokens; empty if it is not set. tokenizer: of the run's data; "" if it has none.
 /// bad_config: it has none. Errors of read_tasks(), Tokenizer::load() and encode_tasks().

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/utf8.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 
@@ -20,23 +22,48 @@ uint64_t count_characters(std::string_view utf8) {
       std::ranges::count_if(utf8, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-bool is_text(const Json& object, const char* key) {
+/// null stands for a missing key, as tables with a column for each key are written.
+bool has(const Json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_string();
+  return found != object.end() && !found->is_null();
+}
+
+bool has_control_character(std::string_view text) {
+  return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+}
+
+/// "promt": did you mean 'prompt'?
+std::string shown_unknown(const std::string& key) {
+  const std::vector<std::string> known = {"task",    "text",   "prompt",
+                                          "choices", "answer", "delimiter"};
+  if (std::ranges::find(known, key) != known.end()) return "";
+  std::string shown = "\"" + key.substr(0, 60) + "\"";
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
+  return shown + did_you_mean(key, known);
 }
 
 /// What is wrong with the row; empty if nothing is.
 std::string parse_row(const Json& object, TaskRow& row) {
   if (object.is_discarded() || !object.is_object()) return "it is no JSON object";
-  row.task = is_text(object, "task") ? object["task"].get<std::string>() : "all";
-  if (is_text(object, "text")) {
+  for (const char* key : {"task", "text", "prompt", "delimiter"})
+    if (has(object, key) && !object[key].is_string())
+      return "\"" + std::string(key) + "\" must be a text";
+  row.task = has(object, "task") ? object["task"].get<std::string>() : "all";
+  if (row.task.empty() || has_control_character(row.task))
+    return "\"task\" must be a name: not empty, and without control characters";
+  if (has(object, "text")) {
+    for (const char* key : {"prompt", "choices", "answer", "delimiter"})
+      if (has(object, key))
+        return "it has a \"text\" and \"" + std::string(key) +
+               "\": a row is either a text or a question";
     row.text = object["text"];
     return row.text.empty() ? "its \"text\" is empty" : "";
   }
-  if (!is_text(object, "prompt")) return "it has neither a \"prompt\" nor a \"text\"";
+  if (!has(object, "prompt")) return "it has neither a \"prompt\" nor a \"text\"";
   row.prompt = object["prompt"];
   const std::string delimiter =
-      is_text(object, "delimiter") ? object["delimiter"].get<std::string>() : " ";
+      has(object, "delimiter") ? object["delimiter"].get<std::string>() : " ";
   const Json choices = object.value("choices", Json());
   if (!choices.is_array() || choices.size() < 2) return "\"choices\" needs at least two texts";
   for (const Json& choice : choices) {
@@ -54,20 +81,31 @@ std::string parse_row(const Json& object, TaskRow& row) {
 
 }  // namespace
 
-Result<std::vector<TaskRow>> read_tasks(const std::string& path) {
+Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* warning) {
   SS_ASSIGN(LineReader lines, LineReader::open(path, kLineBytesMax));
+  constexpr size_t kNamed = 12;
+  std::set<std::string> unknown;
   std::vector<TaskRow> rows;
   for (std::string_view line;;) {
     SS_ASSIGN(const bool more, lines.next(line));
     if (!more) break;
     if (line.find_first_not_of(" \t\r\n") == line.npos) continue;
     TaskRow row;
-    const std::string wrong = parse_row(parse_json(line), row);
+    const Json object = parse_json(line);
+    const std::string wrong = parse_row(object, row);
+    std::string of_row;  // its first unknown key
+    for (auto member = object.begin(); object.is_object() && member != object.end(); ++member) {
+      const std::string shown = shown_unknown(member.key());
+      if (of_row.empty() && !shown.empty()) of_row = "; it has the unknown key " + shown;
+      if (!shown.empty() && unknown.size() < kNamed) unknown.insert(shown);
+    }
     if (!wrong.empty())
       return Status(Code::bad_data,
-                    path + ": line " + std::to_string(lines.number()) + ": " + wrong);
+                    path + ": line " + std::to_string(lines.number()) + ": " + wrong + of_row);
     rows.push_back(std::move(row));
   }
+  if (warning && !unknown.empty())
+    *warning = path + ": keys that are not read: " + joined({unknown.begin(), unknown.end()});
   if (rows.empty()) return Status(Code::bad_data, path + " has no rows");
   return rows;
 }

@@ -22,8 +22,9 @@ struct TaskRow {
 };
 
 /// Reads a JSON-lines file, compressed or not: {"prompt", "choices", "answer", "delimiter"} or
-/// {"text"}, and "task" in both. bad_data names file and line.
-Result<std::vector<TaskRow>> read_tasks(const std::string& path);
+/// {"text"}, and "task" in both. bad_data names file and line. warning, unless null: set
+/// if rows have other keys, which are not read.
+Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* warning = nullptr);
 
 /// Words of a text, as Python's re.split(r"\s+", text) counts them. Requires valid UTF-8.
 uint64_t count_words(std::string_view text);

@@ -33,7 +33,20 @@ TEST_SUITE("data") {
              {R"({"prompt":"p","choices":["x",3],"answer":0})", "must be a text"},
              {R"({"prompt":"p","choices":["x","y"],"answer":2})", "\"answer\" must be"},
              {R"({"prompt":"p","choices":["x","y"],"answer":-1})", "\"answer\" must be"},
-             {R"({"prompt":"p","choices":["x","y"]})", "\"answer\" must be"}}) {
+             {R"({"prompt":"p","choices":["x","y"]})", "\"answer\" must be"},
+             {R"({"text":"t","prompt":"p","choices":["x","y"],"answer":0})",
+              "it has a \"text\" and \"prompt\": a row is either a text or a question"},
+             {R"({"text":"t","answer":0})", "it has a \"text\" and \"answer\""},
+             {R"({"text":5})", "\"text\" must be a text"},
+             {R"({"prompt":"p","choices":["x","y"],"answer":0,"delimiter":5})",
+              "\"delimiter\" must be a text"},
+             {R"({"text":"t","task":5})", "\"task\" must be a text"},
+             {R"({"text":"t","task":""})", "\"task\" must be a name"},
+             {R"({"text":"t","task":"a\u001bb"})", "\"task\" must be a name"},
+             {R"({"promt":"p","choices":["x","y"],"answer":0})",
+              "nor a \"text\"; it has the unknown key \"promt\": did you mean 'prompt'?"},
+             {R"({"prompt":"p","choises":["x","y"],"answer":0})",
+              "needs at least two texts; it has the unknown key \"choises\": did you mean"}}) {
       const std::string bad = folder.write("bad.jsonl", "{\"text\":\"x\"}\n" + line + "\n");
       const auto result = read_tasks(bad);
       REQUIRE(!result.ok());
@@ -44,6 +57,26 @@ TEST_SUITE("data") {
     CHECK(
         read_tasks(folder.write("empty.jsonl", "\n")).status().message().ends_with("has no rows"));
     CHECK(read_tasks("/none.jsonl").status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("tasks: keys of other tools are named, not refused; null is a missing key") {
+    const test::TempFolder folder;
+    std::string warning;
+    const auto rows = read_tasks(
+        folder.write("extra.jsonl",
+                     R"({"id":7,"text":"t","prompt":null,"task":null,"source":"s"})"
+                     "\n"
+                     R"({"id":8,"prompt":"p","choices":["x","y"],"answer":1,"delimeter":""})"),
+        &warning);
+    REQUIRE(rows.ok());
+    CHECK(rows->at(0).text == "t");
+    CHECK(rows->at(0).task == "all");
+    CHECK(warning == folder.path +
+                         "/extra.jsonl: keys that are not read: \"delimeter\": did you "
+                         "mean 'delimiter'?, \"id\", \"source\"");
+    warning.clear();
+    REQUIRE(read_tasks(folder.write("good.jsonl", "{\"text\":\"t\"}"), &warning).ok());
+    CHECK(warning.empty());
   }
 
   TEST_CASE("tasks: white space is what Python takes for it") {
