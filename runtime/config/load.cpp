@@ -9,6 +9,7 @@
 
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/base/words.hpp"
+#include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
 
@@ -282,10 +283,13 @@ bool passed(const Status& status, Problems& problems) {
   return status.ok();
 }
 
-Status apply_key(const std::string& section, const std::string& name, const toml::node& value,
-                 const std::string& line, LoadedConfig& loaded) {
+Status apply_key(const std::string& section, const toml::key& name_key, const toml::node& value,
+                 const std::string& file, LoadedConfig& loaded) {
+  const std::string name(name_key.str()), line = at_line(file, name_key.source());
   const Key* key = schema::find(section, name);
   if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
+  if (const auto wrong = wrong_member(key->full_name(), value))
+    return bad(at_line(file, wrong->place), key->full_name() + ": " + wrong->what);
   SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
   loaded.origin[key->full_name()] = line;
   return {};
@@ -309,9 +313,7 @@ void apply_table(const toml::table& root, const std::string& file, LoadedConfig&
       problems.push_back(bad(where, section + " must be a section, [" + section + "]"));
     else
       for (const auto& [name, value] : *table)
-        passed(apply_key(section, std::string(name.str()), value, at_line(file, name.source()),
-                         loaded),
-               problems);
+        passed(apply_key(section, name, value, file, loaded), problems);
   }
 }
 
@@ -398,6 +400,8 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
     if (table.size() != 1 || !table.contains("v"))
       return bad(where, key->full_name() + " must be " + schema::expected(*key));
   }
+  if (const auto wrong = wrong_member(key->full_name(), *table.get("v")))
+    return bad(where, key->full_name() + ": " + wrong->what);
   SS_RETURN_IF_ERROR(set_value(*key, *table.get("v"), where, loaded.config));
   loaded.origin[key->full_name()] = kCommandLine;
   return {};

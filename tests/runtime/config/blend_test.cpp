@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -118,13 +120,17 @@ TEST_SUITE("blend") {
     };
     for (const char* weight : {"0", "-0.5", "nan", "inf", "-inf"})
       wrong("weight = 0.7", std::string("weight = ") + weight, "\"web\" has weight = ");
-    wrong("weight = 0.7", "weight = \"much\"", "data.blend = ");
-    wrong("weight = 0.7", "wieght = 0.7", "data.blend = ");
+    wrong("weight = 0.7", "weight = \"much\"", "data.blend: weight must be a number");
+    wrong("weight = 0.7", "wieght = 0.7",
+          "data.blend: unknown key wieght; nearest known key: weight");
+    wrong("name = \"code\"\n", "", "data.blend: this table lacks name");
     wrong("weight = 0.7", "weight = 0.123456789", "too many digits");
     wrong("weight = 0.7", "weight = 0.7\ntext_key = \"\"", "\"web\" has an empty text_key");
-    wrong("weight = 0.7", "weight = 0.7\ntext_key = 3", "data.blend = ");
-    wrong("weight = 0.7", "weight = 0.7\nformat = \"nanogtp\"", "data.blend = ");
-    wrong("weight = 0.7", "weight = 0.7\nloss_mask = \"x\"", "data.blend = ");
+    wrong("weight = 0.7", "weight = 0.7\ntext_key = 3", "data.blend: text_key must be a string");
+    wrong("weight = 0.7", "weight = 0.7\nformat = \"nanogtp\"",
+          "data.blend: format must be one of");
+    wrong("weight = 0.7", "weight = 0.7\nloss_mask = \"x\"",
+          "unknown key loss_mask; nearest known key: loss_mask_key");
     wrong("source = \"/web.bin\"", "source = \"\"", "\"web\" has an empty source");
     wrong("name = \"web\"", "name = \"a/b\"", "a name must be");
     wrong("name = \"web\"", "name = \"code\"", "two sources have the name \"code\"");
@@ -138,8 +144,17 @@ TEST_SUITE("blend") {
     wrong("from_tokens = 2560", "from_tokens = -1", "must begin after token 0");
     wrong("from_tokens = 5121", "from_tokens = 2560", "must begin after the stage before it");
     wrong("from_tokens = 5121", "from_tokens = 2559", "must begin after the stage before it");
-    wrong("from_tokens = 5121", "from_tokens = 2.5", "data.stage = ");
-    wrong("from_tokens = 5121", "from_token = 5121", "data.stage = ");
+    wrong("from_tokens = 5121", "from_tokens = 2.5",
+          "data.stage: from_tokens must be a whole number");
+    wrong("from_tokens = 5121", "from_token = 5121",
+          "data.stage: unknown key from_token; nearest known key: from_tokens");
+    wrong("web = 1, math", "web = true, math", "data.stage: weights must be numbers by the names");
+    // The line is that of the member, not of the first table.
+    const std::string text = replaced(blend + stages, "weight = 0.3", "wieght = 0.3");
+    const auto line = 1 + std::ranges::count(text.substr(0, text.find("wieght")), '\n');
+    CHECK_MESSAGE(error_of(text).find(":" + std::to_string(line) + ": data.blend: unknown key") !=
+                      std::string::npos,
+                  error_of(text));
     CHECK(error_of(stages).find("data.stage needs the sources of [[data.blend]]") !=
           std::string::npos);
     std::string unweighted = replaced(blend, "weight = 0.7\n", "");
