@@ -385,7 +385,9 @@ class CommandLine {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
+      "simplescale: pretrains Llama, Mistral, Qwen and OLMo models on many nodes, and keeps "
+      "training "
+      "while machines fail",
       "simplescale");
   simplescale::CommandLine commands(app, {argv + 1, argv + argc});
   return simplescale::run_program(app, argc, argv, commands.exit_code());

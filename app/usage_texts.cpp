@@ -295,8 +295,10 @@ std::string completion_script(const CLI::App& app, const std::string& shell) {
 std::string man_page(const CLI::App& app) {
   std::string text =
       ".TH SIMPLESCALE 1 \"\" \"simplescale " SIMPLESCALE_VERSION
-      "\"\n.SH NAME\nsimplescale \\- pretrains Llama models on many nodes and keeps training while "
-      "machines fail\n.SH SYNOPSIS\n.B simplescale\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n"
+      "\"\n.SH NAME\nsimplescale \\- pretrains Llama, Mistral, Qwen and OLMo models on many nodes, "
+      "and "
+      "keeps training while machines fail\n.SH SYNOPSIS\n.B simplescale\n.I "
+      "COMMAND\n[\\fIARGUMENTS\\fR]\n"
       ".SH DESCRIPTION\nA run is described by one TOML file and lives in one folder. Keys of the "
       "file can be set on the command line, as \\-\\-section.key=value or \\-\\-section.key value."
       "\n.SH COMMANDS\n";
