@@ -99,11 +99,11 @@ bool is_separator(std::string_view line) {
 
 bool is_json_lines(const std::string& path) {
   const std::string_view name = without_compression(path);
-  return name.ends_with(".jsonl") || name.ends_with(".json");
+  return has_ending(name, ".jsonl") || has_ending(name, ".ndjson") || has_ending(name, ".json");
 }
 
 bool is_parquet(const std::string& path) {
-  return path.ends_with(".parquet");
+  return has_ending(path, ".parquet");
 }
 
 /// data.text_key matters for the file.
@@ -222,8 +222,8 @@ Result<std::string> read_bible() {
 
 /// True for the files of a folder that are read. A .json in a folder is rather a configuration.
 bool is_text_file(const std::string& path) {
-  return without_compression(path).ends_with(".txt") ||
-         (has_text_key(path) && !path.ends_with(".json"));
+  return has_ending(without_compression(path), ".txt") ||
+         (has_text_key(path) && !has_ending(path, ".json"));
 }
 
 Status no_text_in(const std::string& folder) {

@@ -5,9 +5,10 @@
 // The text that training data is made from: a sequence of documents, read in chunks. One thread.
 //
 // Sources:
-//   a file             by its name, without .gz, .zst, .xz or .bz2 if it is compressed:
-//                        .jsonl    every line is a JSON object, whose text is a document; so is
-//                                  .json, but in folders only if it is compressed
+//   a file             by its name, in capitals or not, without .gz, .zst, .xz or .bz2 if it is
+//                      compressed:
+//                        .jsonl    every line is a JSON object, whose text is a document; so are
+//                                  .ndjson and .json, the latter in folders only if it is compressed
 //                        .parquet  every row is a document
 //                        others    UTF-8 text; a line with only <|endoftext|> begins a new
 //                                  document; blanks at both ends of a document do not count

@@ -4,6 +4,7 @@
 #include <archive_entry.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <optional>
 #include <span>
@@ -35,9 +36,15 @@ std::string reason(archive* a, const std::string& path) {
 
 }  // namespace
 
+bool has_ending(std::string_view name, std::string_view ending) {
+  return name.size() >= ending.size() &&
+         std::ranges::equal(name.substr(name.size() - ending.size()), ending, {},
+                            [](unsigned char c) { return std::tolower(c); });
+}
+
 std::string_view without_compression(std::string_view name) {
   for (const std::string_view suffix : {".gz", ".zst", ".xz", ".bz2"})
-    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+    if (has_ending(name, suffix)) return name.substr(0, name.size() - suffix.size());
   return name;
 }
 
@@ -97,15 +104,15 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   archive_read_support_format_raw(a);
   archive_read_support_format_empty(a);
   // By name only: plain text may begin like a compressed file.
-  if (path.ends_with(".zst")) archive_read_support_filter_zstd(a);
-  if (path.ends_with(".xz")) archive_read_support_filter_xz(a);
-  if (path.ends_with(".bz2")) archive_read_support_filter_bzip2(a);
+  if (has_ending(path, ".zst")) archive_read_support_filter_zstd(a);
+  if (has_ending(path, ".xz")) archive_read_support_filter_xz(a);
+  if (has_ending(path, ".bz2")) archive_read_support_filter_bzip2(a);
   auto file = files.open(path, folder);
   if (!file.ok())
     return is_s3_url(path) ? file.status() : Status(Code::bad_data, file.status().message());
   reader.input_ = std::make_shared<Input>();
   reader.input_->file = file.take();
-  if (path.ends_with(".gz")) reader.input_->unpack();
+  if (has_ending(path, ".gz")) reader.input_->unpack();
   archive_entry* entry = nullptr;
   const int opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
   const int header = opened == ARCHIVE_OK ? archive_read_next_header(a, &entry) : opened;
@@ -113,7 +120,7 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
     reader.ended_ = true;  // an empty file
   else if (header != ARCHIVE_OK)
     return reader.failed("cannot read it");
-  else if (without_compression(path) != path && !path.ends_with(".gz") &&
+  else if (without_compression(path) != path && !has_ending(path, ".gz") &&
            archive_filter_count(a) < 2)
     return bad(path, "its name says that it is compressed, but it is not");
   return reader;
@@ -169,9 +176,9 @@ Result<bool> LineReader::next(std::string_view& line) {
     if (buffer_.size() - begin_ >= line_bytes_max_) {
       too_long_ = true;
       ++number_;
-      return bad(path_, "byte " + std::to_string(byte_) + ": a line is longer than " +
-                            std::to_string(line_bytes_max_ >> 20) +
-                            " MiB; is this text? Then put newlines into it");
+      return bad(path_, "line " + std::to_string(number_) + ": it is longer than " +
+                            std::to_string(line_bytes_max_ >> 20) + " MiB (it begins at byte " +
+                            std::to_string(byte_) + "); is this text? Then put newlines into it");
     }
     scanned = buffer_.size() - begin_;
     SS_RETURN_IF_ERROR(fill());

@@ -352,16 +352,30 @@ TEST_SUITE("corpus") {
     // A .json file that is named itself is no plain text.
     CHECK(read(folder.write("lines.json", "{\"text\":\"5\"}\n")).documents == Documents{"5"});
     CHECK(has(read(folder.path + "/in/config.json").status.message(), "line 1: it is no JSON"));
+    CHECK(has(read(folder.write("list.json", "[{\"text\":\"5\"}]\n")).status.message(),
+              "line 1: it is no JSON object"));
     CHECK(read(folder.path + "/in").documents == Documents{"1", "2", "3", "4"});
+  }
+
+  TEST_CASE("corpus: what a file holds is told by its ending, in capitals or not") {
+    const Folder folder;
+    const std::string row = "{\"text\":\"1\"}\n";
+    for (const char* name : {"in/a.JSONL", "in/b.ndjson", "in/c.Ndjson"})
+      CHECK_MESSAGE(read(folder.write(name, row)).documents == Documents{"1"}, name);
+    CHECK(read(folder.write("one.JSON", row)).documents == Documents{"1"});
+    folder.write("in/d.TXT", "2");
+    CHECK(read(folder.path + "/in").documents == Documents{"1", "1", "1", "2"});
+    for (const char* name : {"x.ndjson.zst", "x.JSONL.GZ", "x.txt.BZ2", "x.Xz"})
+      CHECK_MESSAGE(!read(folder.write(name, row)).status.ok(), name);  // it is not compressed
   }
 
   TEST_CASE("corpus: a line that is too long is an error, not memory") {
     const Folder folder;
     const std::string line((16 << 20) + 1, 'x');
     CHECK(has(read(folder.write("a.txt", "first\n" + line)).status.message(),
-              "byte 6: a line is longer than 16 MiB"));
+              "line 2: it is longer than 16 MiB (it begins at byte 6)"));
     CHECK(has(read(folder.write("b.txt", "first\n" + line + "\nlast\n")).status.message(),
-              "byte 6: a line is longer than 16 MiB"));
+              "line 2: it is longer than 16 MiB (it begins at byte 6)"));
     CHECK(read(folder.write("a.jsonl", "{\"text\":\"" + line + "\"}")).status.ok());
   }
 
@@ -373,8 +387,8 @@ TEST_SUITE("corpus") {
     CHECK(read(text, {.skip_bad = 2}).documents == Documents{"first\nlast"});
     CHECK(read(text, {.skip_bad = 2}).bad_lines == 2);
     const Status second = read(text, {.skip_bad = 1}).status;
-    CHECK_MESSAGE(has(second.message(), "byte " + std::to_string(6 + text_line.size() + 6) +
-                                            ": a line is longer than 16 MiB"),
+    CHECK_MESSAGE(has(second.message(), "line 4: it is longer than 16 MiB (it begins at byte " +
+                                            std::to_string(6 + text_line.size() + 6)),
                   second.message());
     CHECK(has(second.message(), "data.skip_bad = 1 bad lines were left out before"));
     const std::string json = folder.write(
