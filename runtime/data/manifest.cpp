@@ -43,6 +43,10 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
   SS_ASSIGN(const std::string text, files.text(path));
   try {
     const json root = parse_json(text);
+    if (!root.is_object())
+      return Status(Code::bad_data, path +
+                                        ": it is damaged, for it holds no JSON object; restore it, "
+                                        "or prepare the data again");
     Manifest m;
     m.format = root.at("format");
     if (m.format != Manifest::current_format)
@@ -83,7 +87,10 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
                                           "the data again");
     return m;
   } catch (const json::exception& error) {
-    return Status(Code::bad_data, path + ": " + error.what());
+    // "[json.exception.out_of_range.403] key 'vocab' not found"
+    const std::string what = error.what();
+    return Status(Code::bad_data, path + ": it is damaged: " + what.substr(what.find("] ") + 2) +
+                                      "; restore it, or prepare the data again");
   }
 }
 

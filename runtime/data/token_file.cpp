@@ -107,6 +107,10 @@ uint64_t TokenSource::Part::byte_of(uint64_t index) const {
 }
 
 Status TokenSource::bad_id(const Part& part, uint64_t index, uint64_t id) const {
+  const bool is_signed = part.layout.token_bytes == 4 && !part.layout.index.empty();  // Megatron's
+  if (is_signed && id > INT32_MAX)
+    return bad(part.file->path(), part.byte_of(index),
+               "token id " + std::to_string(static_cast<int32_t>(id)) + " is negative");
   return bad(
       part.file->path(), part.byte_of(index),
       "token id " + std::to_string(id) + " is beyond the vocabulary of " + std::to_string(vocab_));
@@ -125,11 +129,18 @@ Status TokenSource::validate_as(const Part& part) const {
   return {};
 }
 
-Status TokenSource::validate() const {
+Status TokenSource::validate_tables() const {
   for (const Part& part : parts_) {
     if (!part.layout.index.empty())
       SS_RETURN_IF_ERROR(check_megatron_index(part.layout, part.documents != nullptr, files_));
     if (part.mask) SS_RETURN_IF_ERROR(part.mask->validate());
+  }
+  return {};
+}
+
+Status TokenSource::validate() const {
+  SS_RETURN_IF_ERROR(validate_tables());
+  for (const Part& part : parts_) {
     // All tokens of a bucket would take too long: each sample is checked when it is read.
     if (is_s3_url(part.file->path())) continue;
     SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? validate_as<uint16_t>(part)

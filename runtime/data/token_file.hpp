@@ -45,9 +45,10 @@ class TokenSource {
   /// open. Copies keep the files they have.
   Status reopen();
 
-  /// Reads the loss masks, the indices of Megatron files and, unless they lie in a bucket, all
-  /// tokens. bad_data: names the first id that is not below the vocabulary, and its byte; as
-  /// read_sample().
+  /// Reads the loss masks and the indices of Megatron files. bad_data: one is damaged.
+  Status validate_tables() const;
+  /// Reads these and, unless they lie in a bucket, all tokens. bad_data: names the first id that is
+  /// not below the vocabulary, and its byte; as read_sample().
   Status validate() const;
   /// bad_data unless there are at least block_size + 1 tokens.
   Status require_block(int64_t block_size) const;

@@ -10,6 +10,7 @@
 
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/token_file.hpp"
+#include "tests/runtime/data/megatron_index.hpp"
 
 using namespace simplescale;
 
@@ -119,6 +120,29 @@ TEST_SUITE("token file") {
       CHECK(a.read_sample(0, 5000, sample.data()).ok() == (bad > 5000));
       CHECK(a.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
       CHECK(b.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
+    }
+  }
+
+  TEST_CASE("token file: a negative id of Megatron tokens is shown as such") {
+    Folder folder;
+    const auto path = folder.write("m.bin", std::vector<int32_t>{1, 2, -3, 4});
+    std::string index = test::megatron_index({4}, {0, 1});
+    index[17] = 4;  // i32
+    folder.write<char>("m.idx", {}, index);
+    CHECK(TokenSource::open(path, "auto", 100)->validate().message() ==
+          path + ": byte 8: token id -3 is negative");
+  }
+
+  TEST_CASE("token file: a manifest.json that is damaged is named in plain words") {
+    Folder folder;
+    for (const char* text : {"{\"format\": 1", "[]", "", "{\"format\": \"x\"}", "{}"}) {
+      const auto path = folder.write<char>("manifest.json", {}, text);
+      const std::string said =
+          open_dataset(std::filesystem::path(path).parent_path(), "prepared", 100, 0)
+              .status()
+              .message();
+      CHECK_MESSAGE(said.starts_with(path + ": it is damaged"), said);
+      CHECK_MESSAGE(said.find("exception") == std::string::npos, said);
     }
   }
 
