@@ -51,14 +51,14 @@ Result<bool> extends(const std::string& now_path, const std::string& old_path) {
   return true;
 }
 
-Status check_tokenizer(const std::string& from, const Checkpoint& parent,
+Status check_tokenizer(const std::string& from, const CheckpointInfo& parent,
                        const std::string& tokenizer, const ModelShape& shape) {
-  if (parent.info().tokenizer.empty() || tokenizer.empty()) return {};
-  SS_ASSIGN(const std::string theirs, hash_file(parent.info().tokenizer));
+  if (parent.tokenizer.empty() || tokenizer.empty()) return {};
+  SS_ASSIGN(const std::string theirs, hash_file(parent.tokenizer));
   SS_ASSIGN(const std::string ours, hash_file(tokenizer));
   if (theirs == ours) return {};
-  if (shape.vocab > parent.info().shape.vocab) {
-    SS_ASSIGN(const bool extended, extends(tokenizer, parent.info().tokenizer));
+  if (shape.vocab > parent.shape.vocab) {
+    SS_ASSIGN(const bool extended, extends(tokenizer, parent.tokenizer));
     if (extended) return {};
   }
   const auto path = tokenizer_of(from);
@@ -90,6 +90,25 @@ Status check_optimizer(Checkpoint& parent, const Config& config) {
                     (muon ? "adamw" : "muon") + "\"");
 }
 
+/// What is known of the parent before its weights are read. tokenizer: the run's; "": not known.
+Status check_facts(const Config& config, const Plan& plan, const CheckpointInfo& parent,
+                   const std::string& tokenizer) {
+  const std::string& from = config.run.from;
+  SS_RETURN_IF_ERROR(check_derivable(from, parent.shape, plan.shape));
+  SS_RETURN_IF_ERROR(check_tokenizer(from, parent, tokenizer, plan.shape));
+  if (!config.run.with_optimizer || parent.step < static_cast<uint64_t>(plan.max_steps)) return {};
+  return Status(Code::bad_config, from + " is at step " + std::to_string(parent.step) +
+                                      ", and the run ends at step " +
+                                      std::to_string(plan.max_steps) +
+                                      ": set a larger train.max_steps, or leave out "
+                                      "run.with_optimizer to begin at step 0");
+}
+
+bool has_checkpoint(const Config& config) {
+  const auto found = find_newest_valid(checkpoint_folder(config), Verify::sizes);
+  return found.status().code() != Code::not_found;
+}
+
 }  // namespace
 
 Result<std::string> tokenizer_of(const std::string& from) {
@@ -110,26 +129,36 @@ Result<std::string> tokenizer_of(const std::string& from) {
   return find_tokenizer(from);
 }
 
+Status check_parent(const Config& config, const Plan& plan) {
+  const std::string& from = config.run.from;
+  if (from.empty() || is_s3_url(from) || has_checkpoint(config)) return {};
+  std::error_code error;
+  std::string tokenizer = tokenizer_file(config);
+  if (!fs::is_regular_file(tokenizer, error)) tokenizer.clear();
+  if (is_hugging_face(from)) {
+    const auto parent = check_hf(from);
+    if (!parent.ok()) return Status(parent.status()).in("run.from");
+    return check_facts(config, plan, *parent, tokenizer);
+  }
+  auto parent = resolve_checkpoint(from);
+  if (!parent.ok()) return Status(parent.status()).in("run.from");
+  SS_RETURN_IF_ERROR(check_facts(config, plan, parent->info(), tokenizer));
+  return check_optimizer(*parent, config);
+}
+
 Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer) {
   const std::string& from = config.run.from;
   const std::string folder = checkpoint_folder(config);
-  if (from.empty() || find_newest_valid(folder, Verify::sizes).status().code() != Code::not_found)
-    return {};
+  if (from.empty() || has_checkpoint(config)) return {};
   std::error_code error;
   fs::create_directories(folder, error);
   const std::string imported = folder + "/tmp-imported";
   auto parent = open_parent(from, imported);
   if (!parent.ok()) return Status(parent.status()).in("run.from");
-  SS_RETURN_IF_ERROR(check_tokenizer(from, *parent, tokenizer, plan.shape));
+  SS_RETURN_IF_ERROR(check_facts(config, plan, parent->info(), tokenizer));
   SS_RETURN_IF_ERROR(check_optimizer(*parent, config));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
-  if (info.step >= static_cast<uint64_t>(plan.max_steps))
-    return Status(Code::bad_config, from + " is at step " + std::to_string(info.step) +
-                                        ", and the run ends at step " +
-                                        std::to_string(plan.max_steps) +
-                                        ": set a larger train.max_steps, or leave out "
-                                        "run.with_optimizer to begin at step 0");
   info.next_sample = plan.batch.samples(info.step);
   info.tokens_seen = plan.tokens(info.step);
   info.seed = static_cast<uint64_t>(config.run.seed);

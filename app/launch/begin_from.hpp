@@ -13,6 +13,10 @@ namespace simplescale {
 /// The tokenizer's file that the weights of `from` were trained with; "" if it is not known.
 Result<std::string> tokenizer_of(const std::string& from);
 
+/// Errors of begin_from() that can be found before data is prepared: without the values of the
+/// weights, and of a run whose tokenizer is not known yet. A parent in a bucket is not asked.
+Status check_parent(const Config& config, const Plan& plan);
+
 /// Writes the first checkpoint of a run with run.from, unless the run has a checkpoint. tokenizer:
 /// the run's tokenizer, a file, or "". bad_config: the weights have another shape or tokenizer, or
 /// (with_optimizer) are beyond the run's last step; bad_data, io: they cannot be read or written.

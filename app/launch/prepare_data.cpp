@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/launch/progress.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
@@ -120,17 +121,52 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   return {};
 }
 
+/// bad_data: the text is missing or empty, and its tokens are not there either.
+Status check_text(const Config& config, const PrepareOptions& options) {
+  SS_RETURN_IF_ERROR(DataFiles::of_texts(config).status());
+  const auto corpus = Corpus::open(options.source, options.corpus);
+  if (corpus.ok() && corpus->bytes() > 0) return {};
+  if (const auto made = read_manifest(options.folder); made.ok() && made->complete()) return {};
+  if (!corpus.ok()) return corpus.status();
+  return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
+}
+
+/// Warns if nothing will be between documents. Of a tokenizer that is there; a trained one has BOS.
+/// Errors of Tokenizer::load() and eos_of().
+Status check_ends(const PrepareOptions& options) {
+  std::error_code error;
+  const std::string& path = options.tokenizer_path;
+  if (!std::filesystem::is_regular_file(path, error)) return {};
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(path));
+  SS_ASSIGN(const int32_t eos, eos_of(options, tokenizer));
+  if (tokenizer.bos() >= 0 || eos >= 0) return {};
+  terminal::error(
+      "simplescale: warning: %s: nothing stands between the documents of %s, so the model cannot "
+      "learn where a text ends: the tokenizer has no BOS%s\n",
+      path.c_str(), options.source.c_str(),
+      tokenizer.eos() >= 0
+          ? ", and tokenizer.append_eos = false leaves its EOS out"
+          : " and no EOS; a special token <|endoftext|> in tokenizer.json is both");
+  return {};
+}
+
 /// What needs no tokens, so that nothing is prepared in vain.
 Status check_before_preparation(const Config& config, const ModelShape& shape) {
   std::error_code error;
+  bool texts = false;
   const bool run_exists = std::filesystem::exists(RunFolder{run_folder(config)}.config(), error);
   for (const ConfiguredSource& source : sources_of(config)) {
     // A run keeps its data.format, and goes on with what it took its source for.
     if (!run_exists) SS_RETURN_IF_ERROR(check_source(source.config));
-    if (!source_is_tokens(source.config))
-      SS_RETURN_IF_ERROR(check_tokenizer_kept(options_of(source.config, shape)));
+    if (source_is_tokens(source.config)) continue;
+    texts = true;
+    const PrepareOptions options = options_of(source.config, shape);
+    SS_RETURN_IF_ERROR(check_text(source.config, options));
+    SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
+    SS_RETURN_IF_ERROR(check_ends(options));
   }
-  return check_tokenizer(config, shape);
+  SS_RETURN_IF_ERROR(check_tokenizer(config, shape));
+  return texts ? check_token_sources(config, shape) : Status();
 }
 
 }  // namespace

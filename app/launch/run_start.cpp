@@ -305,7 +305,11 @@ Result<RunLock> lock_run(const RunFolder& run) {
 }
 
 Status prepare_and_check_data(const Config& config, const Plan& plan) {
-  SS_RETURN_IF_ERROR(check_tasks(config));  // before what takes long
+  // Before what takes long. open_run_folder() repeats what another start may change meanwhile.
+  SS_RETURN_IF_ERROR(check_tasks(config));
+  SS_RETURN_IF_ERROR(check_parent(config, plan));
+  SS_RETURN_IF_ERROR(
+      changes_of(RunFolder{run_folder(config)}, config, plan, newest_step(config)).status());
   SS_RETURN_IF_ERROR(prepare_data(config));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   const std::vector<SourceUse> uses = source_uses(plan, data);

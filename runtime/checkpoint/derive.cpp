@@ -111,16 +111,18 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
 
 }  // namespace
 
+Status check_derivable(const std::string& from, ModelShape shape, const ModelShape& wanted) {
+  shape.block_size = wanted.block_size;                        // no weight depends on it
+  if (shape.vocab < wanted.vocab) shape.vocab = wanted.vocab;  // new tokens are added
+  if (shape == wanted) return {};
+  return {Code::bad_config,
+          from + " holds a model of another shape than the configuration's; set in [model]: " +
+              keys_to_set(wanted, shape)};
+}
+
 Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const CheckpointInfo& info,
                          const std::string& checkpoints, FileOps& ops) {
-  ModelShape shape = from.info().shape;
-  shape.block_size = info.shape.block_size;                            // no weight depends on it
-  if (shape.vocab < info.shape.vocab) shape.vocab = info.shape.vocab;  // new tokens are added
-  if (shape != info.shape)
-    return {Code::bad_config, from.folder() +
-                                  " holds a model of another shape than the configuration's; set "
-                                  "in [model]: " +
-                                  keys_to_set(info.shape, shape)};
+  SS_RETURN_IF_ERROR(check_derivable(from.folder(), from.info().shape, info.shape));
   SS_ASSERT(!info.state.ema || from.info().state.ema);
   SS_ASSERT(info.state.moments == DType::f32);
   const std::vector<Unit> units = units_of(info.shape);

@@ -169,15 +169,36 @@ Result<std::string> copy_tokenizer(const std::string& folder, const std::string&
   return copy;
 }
 
-}  // namespace
+struct HuggingFaceFolder {
+  CheckpointInfo info;  // of the checkpoint that it becomes
+  std::vector<Unit> units;
+  SafetensorsFolder weights;
+};
 
-Status import_hf(const std::string& folder, const std::string& checkpoint_folder, FileOps& ops) {
+Result<HuggingFaceFolder> open_hf(const std::string& folder) {
   SS_RETURN_IF_ERROR(check_hf_links(folder));
   auto shape = read_hf_config(folder + "/config.json");
-  if (!shape.ok()) return {Code::bad_data, shape.status().message()};
-  const std::vector<Unit> units = units_of(*shape);
-  SS_ASSIGN(const SafetensorsFolder weights, SafetensorsFolder::open(folder));
-  SS_RETURN_IF_ERROR(check_weights(weights, units, shape->tie_embeddings, folder));
+  if (!shape.ok()) return Status(Code::bad_data, shape.status().message());
+  HuggingFaceFolder opened;
+  opened.units = units_of(*shape);
+  SS_ASSIGN(opened.weights, SafetensorsFolder::open(folder));
+  SS_RETURN_IF_ERROR(check_weights(opened.weights, opened.units, shape->tie_embeddings, folder));
+  opened.info.shape = *shape;
+  opened.info.tokenizer = find_tokenizer(folder);
+  SS_ASSIGN(opened.info.resume, facts_of(folder, opened.info.tokenizer));
+  return opened;
+}
+
+}  // namespace
+
+Result<CheckpointInfo> check_hf(const std::string& folder) {
+  SS_ASSIGN(const HuggingFaceFolder opened, open_hf(folder));
+  return opened.info;
+}
+
+Status import_hf(const std::string& folder, const std::string& checkpoint_folder, FileOps& ops) {
+  SS_ASSIGN(const HuggingFaceFolder opened, open_hf(folder));
+  const auto& [found, units, weights] = opened;
 
   std::string target = checkpoint_folder;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
@@ -188,8 +209,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   const std::string partial = target + ".partial";
   SS_RETURN_IF_ERROR(remove_folder(ops, partial));
 
-  CheckpointInfo info;
-  info.shape = *shape;
+  CheckpointInfo info = found;
   std::vector<float> buffer;
   const auto write = [&]() -> Result<ShardRecord> {
     SS_ASSIGN(info.tokenizer, copy_tokenizer(folder, partial, ops));

@@ -36,6 +36,10 @@ std::string imported_facts(const CheckpointInfo& info);
 /// outside of it. Links into the cache of huggingface_hub are fine.
 Status check_hf_links(const std::string& folder);
 
+/// The errors that import_hf() finds without reading the weights' values, and what it would make.
+/// Reads headers, and the embeddings of a tied model.
+Result<CheckpointInfo> check_hf(const std::string& folder);
+
 /// Makes a checkpoint of step 0 (moments zero) from a Hugging Face folder in F32, BF16 or
 /// F16; every value is converted exactly. checkpoint_folder: must not exist. bad_data: names file
 /// and key, or the tensor that is missing, unexpected, of another shape, or not finite.

@@ -8,6 +8,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/splitmix64.hpp"
 #include "runtime/data/corpus.hpp"
+#include "runtime/data/line_reader.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -101,8 +102,8 @@ namespace {
 /// By the endings that Corpus reads.
 bool is_text_name(const std::string& name) {
   return std::ranges::any_of(
-      std::array{".txt", ".jsonl", ".json", ".parquet", ".gz", ".zst", ".xz", ".bz2"},
-      [&](const char* ending) { return name.ends_with(ending); });
+      std::array{".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".gz", ".zst", ".xz", ".bz2"},
+      [&](const char* ending) { return has_ending(name, ending); });
 }
 
 /// By its name, a text about the files beside it.
@@ -220,8 +221,10 @@ Status check_one_tokenizer(RunData& data) {
   return {};
 }
 
-/// How documents are found in a source. bad_config: no way is known, or an id is no token.
-Result<DocumentRule> document_rule(const Config& of, const Dataset& data) {
+/// How documents are found in a source. indexed: an index marks them. tokenizer: the source's; "": it
+/// has none. bad_config: no way is known, or an id is no token.
+Result<DocumentRule> document_rule(const Config& of, int64_t vocab, bool indexed,
+                                   const std::string& tokenizer) {
   const DataConfig& o = of.data;
   DocumentRule rule{.mask = o.document_mask,
                     .boundary_loss = o.document_boundary_loss,
@@ -231,21 +234,20 @@ Result<DocumentRule> document_rule(const Config& of, const Dataset& data) {
   const std::string key = rule.mask ? "data.document_mask" : "data.document_boundary_loss";
   for (const auto& [name, id] :
        {std::pair{"data.document_begin", rule.first}, std::pair{"data.document_end", rule.last}})
-    if (id >= data.train.vocab())
+    if (id >= vocab)
       return Status(Code::bad_config, std::string(name) + " = " + std::to_string(id) +
-                                          " is beyond the vocabulary of " +
-                                          std::to_string(data.train.vocab()));
+                                          " is beyond the vocabulary of " + std::to_string(vocab));
   if (rule.first >= 0 || rule.last >= 0) return rule;
-  if (data.train.has_document_index()) {
+  if (indexed) {
     rule.by_index = true;
     return rule;
   }
   std::string why = token_path(of) + " has no tokenizer";
-  if (!data.tokenizer.empty()) {
-    SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(data.tokenizer));
-    rule.first = tokenizer.bos();
+  if (!tokenizer.empty()) {
+    SS_ASSIGN(const Tokenizer loaded, Tokenizer::load(tokenizer));
+    rule.first = loaded.bos();
     if (rule.first >= 0) return rule;
-    why = data.tokenizer + " has no BOS";
+    why = tokenizer + " has no BOS";
   }
   return Status(Code::bad_config, key + ": nothing says where documents begin, because " + why +
                                       ": set data.document_begin or data.document_end to the id "
@@ -255,7 +257,9 @@ Result<DocumentRule> document_rule(const Config& of, const Dataset& data) {
 }  // namespace
 
 Status use_documents(const Config& config, Dataset& data) {
-  SS_ASSIGN(const DocumentRule rule, document_rule(config, data));
+  SS_ASSIGN(
+      const DocumentRule rule,
+      document_rule(config, data.train.vocab(), data.train.has_document_index(), data.tokenizer));
   SS_RETURN_IF_ERROR(data.train.use_documents(rule));
   return data.validation.use_documents(rule);
 }
@@ -293,24 +297,58 @@ TokenSources RunData::train() const {
   return TokenSources(std::move(all));
 }
 
+namespace {
+/// tokenizer: the configured one, of sources without one.
+Status add_source(const ConfiguredSource& source, const std::string& tokenizer,
+                  const ModelShape& shape, RunData& data) {
+  const Config& of = source.config;
+  const bool tokens = source_is_tokens(of);
+  SS_ASSIGN(Dataset dataset,
+            open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
+                         shape.vocab, of.data.validation_fraction, data.files));
+  SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
+  if (dataset.tokenizer.empty()) dataset.tokenizer = tokenizer;
+  SS_RETURN_IF_ERROR(use_documents(of, dataset));
+  data.sources.push_back({source.name, std::move(dataset)});
+  return {};
+}
+
+/// use_documents() of a text that need not be prepared yet.
+Status check_documents_of_text(const Config& of, const ModelShape& shape) {
+  const std::string tokenizer = tokenizer_file(of);
+  std::error_code error;
+  const bool is_there = std::filesystem::is_regular_file(tokenizer, error);
+  // A tokenizer that prepare() trains has BOS: as good as an index.
+  return document_rule(of, shape.vocab, !is_there, tokenizer).status();
+}
+}  // namespace
+
 Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
                             DataFiles::Listing listing) {
   RunData data;
-  std::string configured;  // tokenizer, of sources without one
   SS_ASSIGN(data.files, DataFiles::of(config, listing));
-  for (const auto& [name, of] : sources_of(config)) {
-    const bool tokens = source_is_tokens(of);
-    SS_ASSIGN(Dataset dataset,
-              open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
-                           shape.vocab, of.data.validation_fraction, data.files));
-    SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
-    if (dataset.tokenizer.empty() && configured.empty()) configured = tokenizer_file(config);
-    if (dataset.tokenizer.empty()) dataset.tokenizer = configured;
-    SS_RETURN_IF_ERROR(use_documents(of, dataset));
-    data.sources.push_back({name, std::move(dataset)});
-  }
+  const std::string tokenizer = tokenizer_file(config);
+  for (const ConfiguredSource& source : sources_of(config))
+    SS_RETURN_IF_ERROR(add_source(source, tokenizer, shape, data));
   SS_RETURN_IF_ERROR(check_one_tokenizer(data));
   return data;
+}
+
+Status check_token_sources(const Config& config, const ModelShape& shape) {
+  RunData data;
+  SS_ASSIGN(data.files, DataFiles::of(config, DataFiles::Listing::anew));
+  const std::string tokenizer = tokenizer_file(config);
+  for (const ConfiguredSource& source : sources_of(config)) {
+    if (!source_is_tokens(source.config)) {
+      SS_RETURN_IF_ERROR(check_documents_of_text(source.config, shape));
+      continue;
+    }
+    SS_RETURN_IF_ERROR(add_source(source, tokenizer, shape, data));
+    const Dataset& dataset = data.sources.back().data;
+    SS_RETURN_IF_ERROR(dataset.train.validate_tables());
+    SS_RETURN_IF_ERROR(dataset.validation.validate_tables());
+  }
+  return data.sources.empty() ? Status() : check_one_tokenizer(data);
 }
 
 namespace {

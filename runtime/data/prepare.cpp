@@ -178,7 +178,8 @@ int token_bytes_of(const Tokenizer& tokenizer) {
   return tokenizer.vocab() <= 65536 ? 2 : 4;
 }
 
-/// The EOS behind each document; -1: none.
+}  // namespace
+
 Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
   const bool has = tokenizer.eos() >= 0 && tokenizer.eos() != tokenizer.bos();
   if (options.append_eos == Choice::yes && !has)
@@ -190,6 +191,8 @@ Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer
                       "; leave the key out");
   return has && options.append_eos != Choice::no ? tokenizer.eos() : -1;
 }
+
+namespace {
 
 /// Encodes the files into pieces, and distributes their tokens in the order of the files.
 Status make_tokens(const PrepareOptions& options, const Corpus& corpus, const Tokenizer& tokenizer,

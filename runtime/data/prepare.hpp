@@ -24,6 +24,8 @@
 
 namespace simplescale {
 
+class Tokenizer;
+
 struct PrepareOptions {
   std::string source;  // a source of corpus.hpp
   CorpusOptions corpus;
@@ -42,6 +44,9 @@ struct PrepareOptions {
   uint64_t keep_bytes = 16 << 20;  // of tokens, as in EncodeOptions
   uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
+
+/// The EOS behind each document; -1: none. bad_config: append_eos is yes, and the tokenizer has none.
+Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer);
 
 struct PrepareProgress {
   std::string stage;    // "read", "tokenizer", "tokens"

@@ -1,6 +1,7 @@
 """Wrong input is refused before any process starts: one line that names the place, and the documented exit code."""
 
 import glob
+import json
 import os
 import pathlib
 import shutil
@@ -9,7 +10,7 @@ import struct
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
+from common import PROGRAM, TINY, Case, last_step, leftovers, lines, status
 
 
 class BadInput(Case):
@@ -237,6 +238,136 @@ class BadInput(Case):
             shard.write_bytes(shard.read_bytes()[:-9])
         self.command("train", self.config, f"--run={run}", *keys, code=65)
         self.assertIn("no valid checkpoint", self.stderr)
+
+
+class BeforePreparation(Case):
+    """What can be known without tokens is refused before a text is prepared."""
+
+    def setUp(self):
+        super().setUp()
+        self.write_config({**TINY, "model.vocab": 400, "train.max_steps": 2})
+        self.text = self.folder / "text.txt"
+        self.text.write_text(" ".join(f"{chr(97 + i % 26)}{chr(97 + i * 7 % 25)}{chr(97 + i * i % 23)} {i * i % 977} word" for i in range(9000)))
+
+    def refused(self, code, says, *overrides, command="train"):
+        run = [f"--run={self.folder / 'run'}"] if command == "train" else []
+        self.command(command, self.config, *run, *overrides, code=code, timeout=60)
+        problem = self.stderr.strip().splitlines()[-1]
+        self.assertIn(says, problem)
+        self.assertNotIn("prepared", self.stderr.replace(problem, ""))
+        self.assertEqual([f.name for f in (self.folder / "run", self.folder / "data") if f.exists()], [], self.stderr)
+        return problem
+
+    def test_a_parent_that_cannot_be_used_is_refused_and_leaves_nothing(self):
+        parent = self.train("parent", "--train.max_steps=1")
+        good = self.folder / "good"
+        self.command("export", parent, good)
+        text = f"--data.source={self.text}"
+
+        def damaged(change):
+            folder = self.folder / "bad"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(good, folder)
+            change(folder)
+            return ["--from", folder, text]
+
+        def config(**keys):
+            def change(folder):
+                document = json.loads((folder / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps({**document, **keys}))
+            return change
+
+        def no_shard(folder):
+            header = folder / "model.safetensors.index.json"
+            (folder / "model.safetensors").unlink()
+            header.write_text(json.dumps({"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}))
+
+        def truncated(folder):
+            weights = folder / "model.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-100])
+
+        self.refused(65, "/nowhere: no such folder", "--from", "nowhere", text)
+        self.refused(65, "model-00001-of-00002.safetensors", *damaged(no_shard))
+        self.refused(65, "model.safetensors", *damaged(truncated))
+        self.refused(65, "config.json asks for", *damaged(config(intermediate_size=96)))
+        self.refused(65, "rope", *damaged(config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})))
+        for source in (good, parent):
+            problem = self.refused(78, "set in [model]: layers = 2", "--from", source, text, "--model.layers=3")
+            self.assertIn(f"{source} holds a model of another shape", problem)
+        self.refused(78, "is at step 1, and the run ends at step 1", "--from", parent, "--with-optimizer", "--train.max_steps=1", text)
+
+    def blend(self, second, *more):
+        self.write_config({**TINY, "model.vocab": 400, "train.max_steps": 2, "data.source": '""'})
+        self.config.write_text(self.config.read_text() + f"""
+[[data.blend]]
+name = "first"
+source = "{self.text}"
+weight = 1
+[[data.blend]]
+name = "second"
+source = "{second}"
+weight = 2
+""")
+
+    def test_a_later_source_of_a_blend_that_cannot_be_used_is_refused(self):
+        empty, tokens = self.folder / "empty", self.folder / "tokens"
+        empty.mkdir()
+        tokens.mkdir()
+        (tokens / "one.bin").write_bytes(self.data.read_bytes())
+        count = len(self.data.read_bytes()) // 2
+        good = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 2) + struct.pack("<2i", 1000, count - 1000) +
+                struct.pack("<2q", 0, 2000) + struct.pack("<2q", 0, 2))
+        wide = good[:17] + b"\5" + good[18:]
+        gap = good.replace(struct.pack("<2q", 0, 2000), struct.pack("<2q", 8, 2000))
+        for command in ("train", "prepare"):
+            self.blend(empty)
+            self.refused(65, "no text was found", command=command)
+            self.blend(tokens)
+            for index, says in ((good[:-3], "do not fit a file"), (wide, "4 (i32) and 8 (u16) are read"), (gap, "sequence 0 begins at byte 8")):
+                (tokens / "one.idx").write_bytes(index)
+                self.refused(65, says, command=command)
+            (tokens / "one.idx").unlink()
+            for mask, says in ((struct.pack("<QQ", count, 1), "one.mask"), (struct.pack("<QQQQ", count, 1, 9, 9), "is wrong")):
+                (tokens / "one.mask").write_bytes(b"SSLMASK1" + mask)
+                self.refused(65, says, command=command)
+            (tokens / "one.mask").unlink()
+            self.refused(78, "has no tokenizer", "--data.document_mask=true", command=command)
+            self.refused(78, "data.document_end = 400 is beyond", "--data.document_mask=true", "--data.document_end=400", command=command)
+
+    def test_a_tokenizer_without_bos_and_eos_is_warned_of_or_refused(self):
+        keys = [f"--data.source={self.text}", "--data.folder=trained"]
+        self.command("prepare", self.config, *keys, "--tokenizer.kind=byte_bpe")
+        trained = (self.folder / "trained/tokenizer.json").read_text()
+        (self.folder / "bare.json").write_text(trained.replace("<|endoftext|>", "<|nothing|>"))
+        keys = [keys[0], "--tokenizer.path=bare.json"]
+        self.refused(78, "tokenizer.append_eos = true: the tokenizer has no EOS", *keys, "--tokenizer.append_eos=true", command="prepare")
+        self.refused(78, "bare.json has no BOS", *keys, "--data.document_mask=true", command="prepare")
+        self.command("prepare", self.config, *keys)
+        self.assertEqual(self.stderr.count(f"warning: bare.json: nothing stands between the documents of {self.text}"), 1, self.stderr)
+
+    def test_wrong_rows_of_tasks_are_refused_and_other_keys_named_once(self):
+        tasks = self.folder / "questions.jsonl"
+        row = {"prompt": "a", "choices": ["b", "c"], "answer": 0}
+        keys = [f"--data.source={self.text}", f"--train.tasks={tasks}"]
+        for wrong, says in (({"text": "t"}, "either a text or a question"), ({"delimiter": 5}, '"delimiter" must be a text'),
+                            ({"task": ""}, '"task" must be a name'), ({"prompt": None, "promt": "a"}, "did you mean 'prompt'?")):
+            tasks.write_text(json.dumps({**row, **wrong}) + "\n")
+            self.refused(65, says, *keys)
+        tasks.write_text("".join(json.dumps({**row, "id": i}) + "\n" for i in range(3)))
+        self.train("run", *keys)
+        self.assertEqual(self.stderr.count(f'warning: {tasks}: keys that are not read: "id"'), 1, self.stderr)
+
+    def test_another_mixture_of_a_run_is_refused_before_its_texts_are_prepared_again(self):
+        self.blend(self.data)
+        run = self.train("run")
+        shutil.rmtree(self.folder / "data")
+        text = self.config.read_text()
+        first, second = text[text.index("[[data.blend]]"):].split("[[data.blend]]")[1:]
+        for other in (text.replace("weight = 2", "weight = 3"), text[:text.index("[[data.blend]]")] + f"[[data.blend]]{second}[[data.blend]]{first}"):
+            self.config.write_text(other)
+            self.command("train", self.config, f"--run={run}", "--train.max_steps=4", code=78)
+            self.assertIn("data.blend: ", self.stderr)
+            self.assertFalse((self.folder / "data").exists())
 
 
 if __name__ == "__main__":

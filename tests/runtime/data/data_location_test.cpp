@@ -157,6 +157,50 @@ TEST_SUITE("data location") {
     CHECK(mixed->tokenizer == file);
   }
 
+  TEST_CASE("data location: what texts need not be prepared for is checked before") {
+    const test::TempFolder folder;
+    Config config = config_of("");
+    config.data.blend = {{"text", folder.write("text.txt", "some words\n"), 1, ""},
+                         {"tokens", folder.write("tokens.bin", bare), 1, ""}};
+    const ModelShape shape = *model_shape(config);
+    const auto said = [&] { return check_token_sources(config, shape).message(); };
+    CHECK(said() == "");
+    config.data.document_mask = true;
+    CHECK(said().find("tokens.bin has no tokenizer") != std::string::npos);
+    config.data.blend.pop_back();
+    CHECK(said() == "");  // a trained tokenizer has BOS
+    std::string no_bos = tokenizer_json(280);
+    for (size_t at = 0; (at = no_bos.find("<|endoftext|>", at)) != no_bos.npos;)
+      no_bos.replace(at, 13, "<|nothing|>");
+    config.tokenizer.path = folder.write("no_bos.json", no_bos);
+    CHECK(said().find("no_bos.json has no BOS") != std::string::npos);
+    config.data.document_end = 7;
+    CHECK(said() == "");
+    config.data.document_end = 4096;
+    CHECK(said().starts_with("data.document_end = 4096 is beyond the vocabulary of 4096"));
+    config = config_of(folder.path + "/tokens.bin");
+    folder.write("tokens.mask", std::string("SSLMASK1") + std::string("\xa0\x0f\0\0\0\0\0\0", 8) +
+                                    std::string("\1\0\0\0\0\0\0\0", 8) + std::string(16, '\0'));
+    CHECK(said().find("range 0, [0, 0), is wrong") != std::string::npos);
+    config = config_of("");
+    for (const char* name : {"a", "b"}) {
+      const std::string made = folder.path + "/" + name;
+      const auto manifest =
+          prepare({.source = folder.path + "/text.txt",
+                   .folder = made,
+                   .tokenizer_path = folder.write(made.back() + std::string(".json"),
+                                                  tokenizer_json(name[0] == 'a' ? 280 : 290)),
+                   .validation_fraction = 0});
+      REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+      config.data.blend.push_back({name, made, 1, ""});
+    }
+    ModelShape small = shape;
+    small.block_size = 1;
+    CHECK(check_token_sources(config, small)
+              .message()
+              .starts_with("data.blend: \"a\" and \"b\" were made with different tokenizers"));
+  }
+
   TEST_CASE("data location: a tokenizer that is not that of the tokens is refused") {
     const test::TempFolder folder;
     const std::string a = folder.write("a.json", tokenizer_json(280)),
