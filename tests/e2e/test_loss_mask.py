@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import shutil
 import signal
 import struct
 import unittest
@@ -129,6 +130,9 @@ class LossMask(Case):
         manifest = json.loads((self.folder / "prepared/manifest.json").read_text())
         self.assertEqual(manifest["documents"], 198)
         self.assertEqual(set(manifest["files"]["train_mask"]), {"name", "bytes", "changed_ns", "xxh3_128"})
+        self.command(*prepare, code=78)
+        self.assertIn("prepared was prepared from another text", self.stderr)
+        shutil.rmtree(self.folder / "prepared")
         self.command(*prepare)
         self.assertNotIn("masked_tokens", json.loads((self.folder / "prepared/manifest.json").read_text()))
         self.assertFalse((self.folder / "prepared/train.mask").exists())
