@@ -24,8 +24,6 @@ constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
 constexpr int64_t kVoteAfterMs = 1'500;    // for which a supervisor lives, but cannot be reached
 constexpr int64_t kLeaderPollMs = 1'000;   // how often the epochs are polled with a supervisor
 constexpr auto kCheckTimeout = 200ms;      // how often join_timeout_ms is checked
-constexpr int kSuccessorsMax = 20;         // after so many in a row none of which answers, a new
-                                           // epoch is no sign that the run goes on
 
 /// Staggers the nodes, so that normally only one of them starts a supervisor.
 int64_t stagger_ms(const LinkState& s) {
@@ -35,11 +33,9 @@ int64_t stagger_ms(const LinkState& s) {
 /// Starts to look for a supervisor; after delay_ms this node starts one.
 void look_for_supervisor(Self* self, int64_t delay_ms) {
   LinkState& s = self->state;
-  s.lost_ms = now_ms(self);
-  s.start_at_ms = s.lost_ms + delay_ms;
+  s.search.begin(now_ms(self));
+  s.start_at_ms = now_ms(self) + delay_ms;
   s.lookup_pending = s.preparing = s.voted = s.stayed = false;
-  s.successors = 0;
-  s.newest_since_ms = s.alive_ms = s.lost_ms;
   s.options.watch->poll_every(kPollMs);
   self->delayed_send(self, kCheckTimeout, local::Tick{});
 }
@@ -106,18 +102,11 @@ void leave_run(Self* self, const std::string& reason) {
 void vote_if_unreachable(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
   const int64_t now = now_ms(self);
-  if (polled.number != std::exchange(s.newest_epoch, polled.number)) {
-    s.newest_since_ms = now;
-    s.voted = s.preparing = false;
-    ++s.successors;
-  }
+  if (s.search.seen(polled.number, polled.lives, now)) s.voted = s.preparing = false;
   if (polled.number == 0) return;
-  if (polled.lives && s.successors <= kSuccessorsMax) s.alive_ms = now;
   if (polled.resigned && std::exchange(s.voted, false))
     s.start_at_ms = std::min(s.start_at_ms, now + stagger_ms(s));
-  if (!polled.lives || s.voted || s.preparing ||
-      now - std::max(s.newest_since_ms, s.lost_ms) < kVoteAfterMs)
-    return;
+  if (!polled.lives || s.voted || s.preparing || now - s.search.since_ms() < kVoteAfterMs) return;
   s.voted = true;
   s.options.watch->vote(polled.number, s.options.node);
   log::warn("the supervisor of epoch {} lives, but cannot be reached from this node",
@@ -151,7 +140,7 @@ void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
   if (s.leaving || !polled.answered) return;
   if (!polled.current) return leave_run(self, "the run was started again");
-  if (polled.number < s.newest_epoch) return;  // an old answer: epochs only grow
+  if (polled.number < s.search.newest()) return;  // an old answer: epochs only grow
   if (s.leader && polled.number > s.epoch) leave_deposed_leader(self, polled.number);
   if (s.leader) return;
   const int64_t now = now_ms(self);
@@ -202,10 +191,11 @@ void check_join_timeout(Self* self) {
   LinkState& s = self->state;
   if (s.leader || s.leaving) return;
   const int64_t limit = s.options.join_timeout_ms;
-  if (now_ms(self) - std::max(s.lost_ms, s.alive_ms) > limit) {
+  const auto verdict = s.search.verdict(limit, holds_state(s), s.stop.has_value(), now_ms(self));
+  if (verdict != LeaderSearch::Verdict::wait) {
     const std::string silence =
         "no supervisor has answered within " + std::to_string(limit) + " ms";
-    if (may_leave(s))
+    if (verdict == LeaderSearch::Verdict::leave)
       return leave_run(self, silence + "; is the run folder on a file system that all nodes see?");
     if (!std::exchange(s.stayed, true))
       log::warn(
@@ -361,12 +351,11 @@ local::EpochsPolled epochs_polled(const EpochView& view) {
           view.newest.address, view.leader_alive(), view.resigned};
 }
 
-bool may_leave(const LinkState& s) {
-  if (s.stop) return true;
+bool holds_state(const LinkState& s) {
   const bool copies = s.copies && !s.copies->copies.empty();
-  return !copies && std::ranges::all_of(s.trainers, [&](const auto& trainer) {
-    return s.options.held(trainer.first).steps.empty();
-  });
+  return copies || std::ranges::any_of(s.trainers, [&](const auto& trainer) {
+           return !s.options.held(trainer.first).steps.empty();
+         });
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {

@@ -28,6 +28,7 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
+#include "actors/node/leader_search.hpp"
 #include "runtime/run/epoch.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -83,18 +84,14 @@ struct LinkState {
   bool leaving = false;     // the node leaves the run: no new supervisor is looked for
 
   // While there is no leader. Times are of the actor clock.
-  int64_t lost_ms = 0;        // when the leader was lost
+  LeaderSearch search;
   int64_t start_at_ms = 0;    // when this node starts a supervisor
   uint64_t lookup_epoch = 0;  // of the last lookup
   bool lookup_pending = false;
-  int64_t lookup_ms = 0;        // when it began
-  uint64_t newest_epoch = 0;    // in the epoch files
-  int64_t newest_since_ms = 0;  // when it appeared there
-  int64_t alive_ms = 0;         // when its heartbeat was last alive
-  bool preparing = false;       // its process does not supervise yet
-  bool voted = false;           // this node votes against it
-  int successors = 0;           // epochs that began since the leader was lost
-  bool stayed = false;          // join_timeout_ms has passed, but the node may not leave
+  int64_t lookup_ms = 0;   // when it began
+  bool preparing = false;  // its process does not supervise yet
+  bool voted = false;      // this node votes against it
+  bool stayed = false;     // join_timeout_ms has passed, but the node may not leave
 
   // What a new leader must be told.
   std::optional<NodeHello> hello;
@@ -107,9 +104,8 @@ struct LinkState {
 /// The actor that sends the NodeHello is the node.
 caf::behavior supervisor_link(caf::stateful_actor<LinkState>* self, LinkOptions options);
 
-/// JOB-1: true if the node may leave a run that has no supervisor: a user wants the run to end, or
-/// the node's memory holds no state that may be the only one.
-bool may_leave(const LinkState& state);
+/// True if the memory of the node holds a state of training.
+bool holds_state(const LinkState& state);
 
 /// For EpochWatch's on_view.
 local::EpochsPolled epochs_polled(const EpochView& view);
