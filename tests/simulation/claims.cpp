@@ -11,6 +11,7 @@ namespace simplescale::simulation {
 
 namespace {
 
+constexpr Time read_time = 15 * second;  // as kReadRetries of claim.hpp
 constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
 constexpr Time watch_time =
     100 * ms;  // between two looks of a standby that has lost its supervisor
@@ -25,7 +26,7 @@ job::State make_job(const Options& o) {
   for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
   state.max_steps = o.steps;
-  state.join_timeout_ms = 30'000;
+  state.join_timeout_ms = join_timeout_ms;
   state.restart_timeout_ms = 5'000;
   state.save_timeout_ms = 30'000;
   return state;
@@ -61,7 +62,8 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
 /// which may be alone to have the newest state, tries again; else an agent starts a process later.
 void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
   const Time works = std::max(folder_works_at(host), nodes[host].hung_until);
-  const bool full = disk.failing_until > now;
+  // A process looks for the state of its predecessor before it claims, too.
+  const bool full = disk.failing_until > now || unreadable(host, &Unreadable::page);
   if (full && (!from || options.bug == Bug::claims_once)) return;
   if (full || works > now) {
     after(std::max(works - now + 1, watch_time),
@@ -74,8 +76,12 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
           });
     return;
   }
-  Claim made{host, nodes[host].pid, 0, std::move(from), {disk.ledger.size(), disk.metrics.size()},
-             now};
+  Claim made{.host = host,
+             .agent = nodes[host].pid,
+             .from = from,
+             .lines = {disk.ledger.size(), disk.metrics.size()},
+             .claimed = now,
+             .stood_by = from != nullptr};
   if (options.bug == Bug::read_before_claim) {
     read_state(made);
     after(random.between(1, 30) * ms, [this, made]() mutable {
@@ -87,9 +93,71 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
   made.epoch = ++disk.newest_epoch;
   if (logging())
     log_line(nodes[host].name + ": a process claims epoch " + std::to_string(made.epoch));
+  if (const auto due = std::exchange(unreadable_due, std::nullopt)) {
+    Unreadable& fails = random.chance(50) ? disk.unreadable : nodes[host].unreadable;
+    fails = {due->page + now, due->records + now};
+  }
   const bool frozen = std::exchange(freeze_claim_due, false);
   after(frozen ? random.between(500, 8000) * ms : random.between(1, 30) * ms,
         [this, made]() mutable { prepare(std::move(made)); });
+}
+
+bool Cluster::unreadable(int host, Time Unreadable::*what) const {
+  return std::max(disk.unreadable.*what, nodes[host].unreadable.*what) > now;
+}
+
+/// The process that has claimed the newest epoch prepares, and its heartbeat goes on.
+bool Cluster::prepares() const {
+  if (preparing_.epoch != disk.newest_epoch || disk.resigned_epoch == disk.newest_epoch)
+    return false;
+  const Node& node = nodes[preparing_.host];
+  return node.up && node.pid == preparing_.agent && !hung(node) &&
+         folder_works_at(preparing_.host) <= now;
+}
+
+/// JOB-1: a process that has claimed an epoch reads a file. False: it cannot; it tries again, or
+/// lets another process lead. As use_last_state() and supervise(). The last state that a standby has
+/// may be the newest, so the standby tries on.
+bool Cluster::reads(Claim& claim, Time Unreadable::*what) {
+  if (!unreadable(claim.host, what)) {
+    claim.failing_since.reset();
+    return true;
+  }
+  const bool page = what == &Unreadable::page;
+  if (!claim.failing_since) claim.failing_since = now;
+  const bool tries_on = page && claim.stood_by && options.bug != Bug::standby_reads_once;
+  if (!tries_on && now - *claim.failing_since >= read_time) {
+    step_down(claim, page ? nullptr : claim.from);
+    return false;
+  }
+  after(random.between(500, 1500) * ms, [this, claim]() mutable { prepare(std::move(claim)); });
+  return false;
+}
+
+/// As leave_unprepared() of actors/supervisor/step_down.cpp. state: the newest that is known; null:
+/// it is not known which one is the newest.
+void Cluster::step_down(const Claim& claim, std::shared_ptr<const SupervisorState> state) {
+  const Node& node = nodes[claim.host];
+  if (!node.up || node.pid != claim.agent || ended || claim.epoch != disk.newest_epoch) return;
+  if (claim.epoch == 1) return refuse(Code::io, "the run folder cannot be read");
+  if (options.bug == Bug::state_not_left) state = nullptr;
+  const Time works = std::max(folder_works_at(claim.host), node.hung_until);
+  if (works > now || (state && disk.failing_until > now)) {
+    after(std::max(works - now + 1, watch_time), [this, claim, state] { step_down(claim, state); });
+    return;
+  }
+  ++faults["stepped_down"];
+  if (logging()) log_line("supervisor " + std::to_string(claim.epoch) + ": cannot read, resigns");
+  if (state) disk.state = std::move(state);
+  disk.resigned_epoch = claim.epoch;
+  if (claim.from) invariants->stepped_down(claim.epoch, *claim.from);
+}
+
+/// As refuse_agents() of app/processes/supervisor_process.cpp.
+void Cluster::refuse(Code code, const std::string& reason) {
+  if (options.bug == Bug::refuses_nobody) return preparing_ = {}, void();
+  refused = true;
+  ended = job::Shutdown{code, reason};
 }
 
 /// The disk has a newer state if the last supervisor decided without a standby.
@@ -109,7 +177,14 @@ void Cluster::prepare(Claim claim) {
   }
   const bool deposed = claim.epoch != disk.newest_epoch;  // LEAD-1
   if (deposed && options.bug != Bug::prepares_unfenced) return;
-  if (!deposed && options.bug != Bug::read_before_claim) read_state(claim);
+  if (!deposed) {
+    preparing_ = {claim.epoch, claim.host, claim.agent};
+    if (disk.number_damaged) return refuse(Code::bad_data, "control/generation holds no number");
+    if (!claim.page_read && !reads(claim, &Unreadable::page)) return;
+    claim.page_read = true;
+    if (options.bug != Bug::read_before_claim) read_state(claim);
+    if (!reads(claim, &Unreadable::records)) return;
+  }
   mend_records(claim);
   if (deposed) return;
   revoke_publishers();
@@ -128,6 +203,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   const RecordsEnd records = end_of_steps(recorded_steps(), true, BatchSchedule(rows));
   auto made = std::make_unique<Supervisor>();
   Supervisor& supervisor = *made;
+  preparing_ = {};
   supervisor.epoch = claim.epoch;
   supervisor.host = host;
   supervisor.beat = now;

@@ -13,7 +13,8 @@ namespace simplescale::simulation {
 namespace {
 constexpr size_t events_shown = 50;
 constexpr uint64_t events_max = 40'000'000;
-constexpr Time retry_time = 100 * ms;  // until an agent without a supervisor looks for one again
+constexpr Time retry_time = 100 * ms;    // until an agent without a supervisor looks for one again
+constexpr Time alone_time = 5 * second;  // until it looks whether it may leave, if it cannot look
 }  // namespace
 
 uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made) {
@@ -136,6 +137,7 @@ void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   link.up = false;
   for (auto& queue : link.queue) queue.clear();
   nodes[node].alone_since = now;
+  nodes[node].search.begin(now / ms);
   Supervisor* supervisor = link.supervisor;
   const uint64_t id = link.id;
   if (logging())
@@ -192,6 +194,8 @@ void Cluster::start_agent(int index) {
   node.pid = ++pids_;
   node.run_over = false;
   node.alone_since = now;
+  node.search = {};
+  node.search.begin(now / ms);
   node.unreachable = node.voted = 0;
   node.hung_until = 0;
   if (logging()) log_line(node.name + ": its agent starts");
@@ -205,12 +209,13 @@ void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
   if (!node.up || node.link.up || node.run_over) return;
   if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now) {
-    after(works - now + 1, [this, index] { find_supervisor(index); });  // it cannot look
-    return;
+    // It cannot look.
+    after(std::min(works - now + 1, alone_time), [this, index] { find_supervisor(index); });
+    return leave_if_alone(index);
   }
   Supervisor* supervisor = leader();
   const bool runs = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
-  const bool beats = runs && now - supervisor->beat < kHeartbeatTimeoutMs * ms;
+  const bool beats = prepares() || (runs && now - supervisor->beat < kHeartbeatTimeoutMs * ms);
   if (runs && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
@@ -219,7 +224,8 @@ void Cluster::find_supervisor(int index) {
     report_to_supervisor(index);
     return;
   }
-  if (beats) vote(node, *supervisor);
+  if (beats && supervisor) vote(node, *supervisor);
+  node.search.seen(disk.newest_epoch, beats, now / ms);
   const bool first = disk.newest_epoch == 0 && index == 0;
   const bool elects = disk.resigned_epoch > 0 && votes(node, disk.newest_epoch);
   const Time patience = (elects ? 0 : silence + 500 * ms) + index * 200 * ms;
@@ -228,6 +234,7 @@ void Cluster::find_supervisor(int index) {
     node.alone_since = now;
   }
   after(retry_time, [this, index] { find_supervisor(index); });
+  leave_if_alone(index);
 }
 
 /// Reports everything that a new supervisor has to know.

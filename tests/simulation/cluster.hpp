@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/node/leader_search.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/records_end.hpp"
@@ -36,6 +37,7 @@ using Time = int64_t;  // us
 constexpr Time ms = 1000, second = 1'000'000;
 constexpr Time silence = second;  // after which a silent process counts as lost
 constexpr Time collective_timeout = 8 * second;
+constexpr int64_t join_timeout_ms = 30'000;
 constexpr Time tick_time = 100 * ms;  // of a supervisor
 constexpr uint64_t rows = 64;         // samples of a step
 constexpr uint64_t peer_every = 5, disk_every = 10;
@@ -103,6 +105,11 @@ struct Link {
   std::deque<Message> queue[2];
 };
 
+/// Until when reads of the state page, or of records and checkpoints, fail with an error.
+struct Unreadable {
+  Time page = 0, records = 0;
+};
+
 struct Node {
   std::string name;
   bool up = false;
@@ -114,15 +121,17 @@ struct Node {
   uint64_t copied_step = 0;                         // of the newest order to copy
   Time receives_until = 0;                          // one copy at a time
   Link link;
-  uint64_t epoch = 0, generation = 0;   // the newest that the agent knows
-  uint64_t ended = 0;                   // newest generation that a trainer which dies has left
-  bool run_over = false;                // it knows that the run is over
-  Time alone_since = 0;                 // when it lost its supervisor
+  uint64_t epoch = 0, generation = 0;  // the newest that the agent knows
+  uint64_t ended = 0;                  // newest generation that a trainer which dies has left
+  bool run_over = false;               // it knows that the run is over
+  Time alone_since = 0;                // when it lost its supervisor
+  LeaderSearch search;
   uint64_t unreachable = 0, voted = 0;  // epochs that live but cannot be reached from here
   Time unreachable_since = 0;
   std::deque<StepReport> reports;           // not recorded yet, for a new supervisor
   std::deque<ShardSaved> saved;             // the last ones, for a new supervisor
   Time folder_hung_until = 0;               // the run folder hangs on this host alone
+  Unreadable unreadable;                    // the same for reads that fail
   std::optional<job::NodeChecked> checked;  // the result of its last diagnosis
 };
 
@@ -255,8 +264,10 @@ struct Checkpoint {
 /// The shared file system.
 struct Disk {
   Time failing_until = 0, hung_until = 0;
-  uint64_t generation = 0;     // the newest number that was used
-  uint64_t claimed_above = 0;  // of the newest epoch file: its supervisor uses greater numbers
+  Unreadable unreadable;        // on all hosts
+  bool number_damaged = false;  // the file of the number that follows holds none, for ever
+  uint64_t generation = 0;      // the newest number that was used
+  uint64_t claimed_above = 0;   // of the newest epoch file: its supervisor uses greater numbers
   uint64_t newest_epoch = 0, resigned_epoch = 0;
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
@@ -297,6 +308,8 @@ class Cluster {
   void kill_standby();
   /// A process claims an epoch although another supervisor leads.
   void start_twice(int host);
+  /// The launcher of the run has died, and a user starts the run again.
+  void train_again();
   void damage_peer_copy(int node);
   /// Makes the newest checkpoint unreadable.
   void damage_checkpoint();
@@ -327,7 +340,9 @@ class Cluster {
   bool freeze_publisher_due = false;  // the leader hangs between two acts of its publisher
   bool freeze_journal_due = false;    // the leader hangs between two acts of its journal
   bool freeze_claim_due = false;      // a supervisor hangs between its claim and its first act
-  int transit_damage_due = 0;         // number of transfers that will arrive damaged
+  std::optional<Unreadable> unreadable_due;  // for how long reads fail after the next claim
+  bool refused = false;                      // a supervisor has ended the run before its first act
+  int transit_damage_due = 0;                // number of transfers that will arrive damaged
   std::set<std::pair<std::string, uint64_t>> rejected;  // (source node, step) of damaged transfers
   std::optional<job::Shutdown> ended;
   std::deque<std::string> log;  // the last events
@@ -391,6 +406,11 @@ class Cluster {
   void fence(int trainer, uint64_t generation);
   bool all_members_up(const Generation& g, bool& hung) const;
 
+  // leaving.cpp: nodes that leave a run without a supervisor
+  bool holds_state(int node) const;
+  void leave_if_alone(int node);
+  void leave_run(int node, const std::string& reason);
+
   // votes.cpp: nodes that cannot reach a supervisor which lives
   void vote(Node& node, const Supervisor& against);
   bool votes(const Node& node, uint64_t epoch) const;
@@ -436,6 +456,15 @@ class Cluster {
     std::shared_ptr<const SupervisorState> from;  // the state that the standby has
     std::pair<size_t, size_t> lines;              // of ledger and metrics when it was made
     Time claimed = 0;
+    bool page_read = false;                  // of the predecessor
+    std::optional<Time> failing_since = {};  // reads have failed since then
+    bool stood_by = false;
+  };
+  /// The process that prepares to lead.
+  struct Preparing {
+    uint64_t epoch = 0;
+    int host = 0;
+    int32_t agent = 0;
   };
   /// When the run folder answers on this host.
   Time folder_works_at(int host) const;
@@ -443,6 +472,11 @@ class Cluster {
   void claim(int host, std::shared_ptr<const SupervisorState> from);
   void read_state(Claim& claim) const;
   void prepare(Claim claim);
+  bool unreadable(int host, Time Unreadable::*what) const;
+  bool prepares() const;
+  bool reads(Claim& claim, Time Unreadable::*what);
+  void step_down(const Claim& claim, std::shared_ptr<const SupervisorState> state);
+  void refuse(Code code, const std::string& reason);
   void start_supervisor(const Claim& claim);
   void take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records);
 
@@ -492,6 +526,7 @@ class Cluster {
   std::vector<uint32_t> free_;
   uint64_t order_ = 0, links_ = 0;
   int32_t pids_ = 100;
+  Preparing preparing_;
   std::vector<uint8_t> blocked_;  // matrix [from][to]
   int blocks_ = 0;
   std::deque<job::Event> old_events_;  // for replay_stale()

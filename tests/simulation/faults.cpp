@@ -21,6 +21,14 @@ int any_trainer(Cluster& c) {
   return c.random.pick(static_cast<int>(c.trainers.size()));
 }
 
+/// A user ends a pause. Repeated: there may be no supervisor for longer than a minute.
+void end_pause(Cluster& c, Time when) {
+  for (int i = 0; i < 30; ++i)
+    c.after(when + std::min(i, 20) * second + std::max(i - 20, 0) * 10 * second, [&c] {
+      c.request(job::PauseRequested{false, "a user"});
+    });
+}
+
 struct Kind {
   const char* name;
   int weight;
@@ -212,6 +220,50 @@ const Kind kinds[] = {
        c.disk.hung_until = c.now + time;
        return time;
      }},
+    {"disk_full_for_long", 1,  // no process can claim an epoch for longer than agents wait
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(25, 60) * second;
+       c.disk.failing_until = c.now + time;
+       c.kill_standby();
+       c.kill_supervisor();
+       return time;
+     }},
+    {"reads_fail", 4,  // at once, or after the next claim
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(1, 25) * second;
+       const int what = c.random.pick(3);
+       const Unreadable fails{what != 1 ? time : 0, what != 0 ? time : 0};
+       if (c.random.chance(30)) {
+         Unreadable& at = c.random.chance(50) ? c.disk.unreadable : c.nodes[any_node(c)].unreadable;
+         at = {fails.page + c.now, fails.records + c.now};
+         return time;
+       }
+       c.unreadable_due = fails;
+       c.after(10 * second, [&c] { c.unreadable_due.reset(); });
+       if (c.random.chance(50)) {
+         if (c.random.chance(50)) c.kill_standby();
+         c.kill_supervisor();
+       } else {  // whose last decisions the disk does not take
+         c.disk.failing_until = c.now + c.random.between(500, 3000) * ms;
+         c.kill_trainer(any_trainer(c), 0);
+         c.after(c.random.between(100, 500) * ms, [&c] { c.kill_supervisor(); });
+       }
+       return time + 10 * second;
+     }},
+    {"damaged_number", 1,
+     [](Cluster& c) -> Time {
+       if (c.random.chance(80)) return 0;
+       c.disk.number_damaged = true;
+       c.kill_supervisor();
+       return 0;
+     }},
+    {"launcher_dies", 1,
+     [](Cluster& c) -> Time {
+       if (c.random.chance(80)) return 0;
+       c.request(job::StopRequested{Code::ok, "the launcher has ended", false});
+       c.after(c.random.between(0, 3000) * ms, [&c] { c.train_again(); });
+       return 3 * second;
+     }},
     {"kill_supervisor", 8,
      [](Cluster& c) -> Time {
        c.kill_supervisor();
@@ -273,9 +325,7 @@ const Kind kinds[] = {
      [](Cluster& c) -> Time {
        const Time time = c.random.between(500, 5000) * ms;
        c.request(job::PauseRequested{true, "a user"});
-       // Repeated: a supervisor that has just died may not have received it.
-       for (int i = 0; i < 20; ++i)
-         c.after(time + i * second, [&c] { c.request(job::PauseRequested{false, "a user"}); });
+       end_pause(c, time);
        return time + 20 * second;
      }},
     {"diagnosis", 3,
@@ -347,7 +397,7 @@ void keep_trainers_down(Cluster& c) {
   if (random.chance(50)) {
     const auto pause = [&c](bool on) { c.request(job::PauseRequested{on, "a user"}); };
     c.after(when - random.between(0, 2000) * ms, [pause] { pause(true); });
-    for (int i = 1; i <= 20; ++i) c.after(when + i * second, [pause] { pause(false); });
+    end_pause(c, when + second);
     ends = std::max(ends, when + 20 * second);
   }
   c.after(when, [&c, first, away] {

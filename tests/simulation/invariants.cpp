@@ -49,7 +49,7 @@ void Invariants::after_event() {
 void Invariants::at_end() {
   require(cluster_.ended.has_value(), "JOB-4", "no events are left, but the run has not ended");
   require(!cluster_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
-  if (cluster_.ended->exit == Code::mismatch) return;
+  if (cluster_.ended->exit == Code::mismatch || cluster_.refused) return;
   check_records();
   const Supervisor* newest = nullptr;
   for (const auto& supervisor : cluster_.supervisors)
@@ -349,56 +349,6 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
                           number(join.step) + " although all shards of committed step " +
                           number(step) + " can be had" + places);
     }
-}
-
-void Invariants::round_ordered(const Supervisor& by, const CopyToPeers& order) {
-  round_ = {&by, order, {}};
-  for (const CopyTask& task : order.copies) {
-    const int keeper = cluster_.node_index.at(task.node);
-    round_.links[keeper] = cluster_.nodes[keeper].link.id;
-  }
-}
-
-void Invariants::round_failed(const CopyToPeers& order) {
-  for (Round* round : {&round_, &whole_})
-    if (round->order.step == order.step && round->order.generation == order.generation) *round = {};
-}
-
-/// The supervisor still leads this generation, and has not lost a keeper since.
-bool Invariants::counts(const Round& round) const {
-  return round.by && round.by->up && round.by->epoch == cluster_.disk.newest_epoch &&
-         round.by->job.generation == round.order.generation &&
-         std::ranges::all_of(round.links, [&](const auto& link) {
-           const Node& keeper = cluster_.nodes[link.first];
-           return keeper.up && cluster_.connected(*round.by, link.first) &&
-                  keeper.link.id == link.second;
-         });
-}
-
-bool Invariants::held_whole(const Round& round) const {
-  std::map<uint64_t, size_t> held;  // how many of the round's copies have this step
-  for (const CopyTask& task : round.order.copies) {
-    const auto& peer = cluster_.nodes[cluster_.node_index.at(task.node)].peer;
-    if (const auto found = peer.find(task.shard); found != peer.end())
-      for (const StateCopy& copy : found->second)
-        if (copy.generation == round.order.generation && copy.content == copy.checksum)
-          ++held[copy.step];
-  }
-  return std::ranges::any_of(held, [&](const auto& step) {
-    return step.first >= round.order.step && step.second == round.order.copies.size();
-  });
-}
-
-void Invariants::copies_damaged() {
-  round_ = whole_ = {};
-}
-
-void Invariants::copies_changed() {
-  if (round_.by && held_whole(round_)) whole_ = round_;
-  if (counts(whole_))
-    require(held_whole(whole_), "PEER-2",
-            "no node is lost, but the copies of step " + number(whole_.order.step) +
-                " are overwritten before those of a newer one are there");
 }
 
 void Invariants::check_budgets(const Supervisor& supervisor) {

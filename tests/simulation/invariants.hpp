@@ -44,6 +44,8 @@ class Invariants {
   // Supervisors.
   /// from: the state of its predecessor; null: it has none. claimed: when it claimed its epoch.
   void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed);
+  /// A process that has claimed an epoch lets another one lead. state: the newest that it knows.
+  void stepped_down(uint64_t epoch, const SupervisorState& state);
   /// Before the supervisor decides on `event`.
   void event_received(const Supervisor& supervisor, const job::Event& event);
   void same_decision(const job::Decision& a, const job::Decision& b);
@@ -66,6 +68,8 @@ class Invariants {
   void copies_changed();
   /// A publisher has acted.
   void disk_changed();
+  /// An agent leaves the run, and the memory of its node is lost.
+  void node_leaves(int node);
   /// An agent carries out an order of the supervisor of `epoch`.
   void command_obeyed(int node, uint64_t epoch, const char* what);
 
@@ -89,6 +93,9 @@ class Invariants {
   void check_records();
   /// The newest generation whose line of `step` is there; `made` ends the search.
   static uint64_t generation_in(const std::vector<Disk::Line>& lines, uint64_t step, uint64_t made);
+  /// The newest committed step of which memory or the disk holds every shard. without: a node whose
+  /// memory does not count; -1: none.
+  uint64_t newest_held(int without) const;
   void check_layout(const Supervisor& supervisor);
   void set_committed(uint64_t step);
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);

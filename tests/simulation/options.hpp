@@ -64,6 +64,11 @@ enum class Bug : unsigned char {
   agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
   round_ends_when_sent,      // a round of copies is over before its keepers have told
   stop_forgotten,            // a stop that the disk did not take is forgotten with its supervisor
+  standby_reads_once,        // a standby that cannot read the last state for 15 s gives up its own
+  state_not_left,            // a supervisor that steps down keeps the newest state to itself
+  refuses_nobody,            // a supervisor that cannot go on ends without a word
+  leaves_with_memory,        // an agent without a supervisor leaves, whatever its memory holds
+  second_start_deposes,      // a second `train` deposes agents that still save
   unknown_shards_published,  // shards of unknown generations are published instead of known ones
 };
 struct BugName {
@@ -122,6 +127,11 @@ inline constexpr BugName bug_names[] = {
     {Bug::agents_send_nothing, "agents_send_nothing"},
     {Bug::round_ends_when_sent, "round_ends_when_sent"},
     {Bug::stop_forgotten, "stop_forgotten", true},
+    {Bug::standby_reads_once, "standby_reads_once"},
+    {Bug::state_not_left, "state_not_left"},
+    {Bug::refuses_nobody, "refuses_nobody"},
+    {Bug::leaves_with_memory, "leaves_with_memory"},
+    {Bug::second_start_deposes, "second_start_deposes"},
     {Bug::unknown_shards_published, "unknown_shards_published", true},
 };
 

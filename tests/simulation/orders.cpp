@@ -71,7 +71,10 @@ void Cluster::record_committed(Supervisor& by, const job::Join& order) {
 }
 
 void Cluster::use_generation(Supervisor& by, uint64_t generation) {
-  if (disk.failing_until <= now) disk.generation = std::max(disk.generation, generation);
+  if (disk.failing_until <= now) {
+    disk.generation = std::max(disk.generation, generation);
+    disk.number_damaged = false;
+  }
   by.journal.generation = generation;
 }
 
