@@ -116,7 +116,7 @@ TEST_SUITE("prepare") {
     CHECK(error(folder.path + "/none.txt").find("no such text file") != std::string::npos);
     CHECK(error("debian:cowsay").find("unknown package") != std::string::npos);
     CHECK(error(folder.write("long.txt", std::string((16 << 20) + 20'000, 'x')))
-              .find("byte 0: a line is longer") != std::string::npos);
+              .find("line 1: it is longer") != std::string::npos);
     fs::create_directories(folder.path + "/nothing");
     CHECK(error(folder.path + "/nothing").find("no .txt, .jsonl or .parquet files") !=
           std::string::npos);
