@@ -98,7 +98,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::memory_discarded, "memory_discarded"},
     {Bug::claims_once, "claims_once", true},
     {Bug::answers_not_awaited, "answers_not_awaited"},
-    {Bug::copies_after_answer, "copies_after_answer"},
+    {Bug::copies_after_answer, "copies_after_answer", true},
     {Bug::undone_copy_sent, "undone_copy_sent", true},
     {Bug::publisher_goes_on, "publisher_goes_on"},
     {Bug::replaced_not_read, "replaced_not_read"},
