@@ -65,10 +65,7 @@ void take_over(Self* self, SupervisorState from) {
   const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms, o.stood_by);
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
-  const uint64_t given_out = s.job.generation;  // by control/generation in the run folder
-  s.job = std::move(from.job);
-  s.job.generation = std::max(s.job.generation, given_out);
-  s.job.generations_above = s.options.generations_above;
+  s.job = job::resumed(std::move(from.job), s.options.generations_above);
 
   const uint64_t joined = job::newest_joined(s.job);
   std::optional<HeldStep> in_files;

@@ -404,6 +404,11 @@ constexpr uint64_t unknown_generations = 100;
 /// The result is greater than that of the epoch before by unknown_generations or more, also if both
 /// supervisors have read the same files.
 uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
+/// The state that a new supervisor begins with. Its generation remains the newest one that the
+/// predecessor's state knows, though the run's files may name a newer one: then a decision of the
+/// predecessor is lost, and a trainer in that generation has to leave it (JOB-4). generations_above:
+/// as numbers_above().
+State resumed(State predecessor, uint64_t generations_above);
 /// For records that end with `step`, made in `generation`: the newest step that is still committed.
 /// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);

@@ -146,6 +146,11 @@ uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known) {
   return std::max(claimed, known + (epoch - 1) * unknown_generations);
 }
 
+State resumed(State predecessor, uint64_t generations_above) {
+  predecessor.generations_above = generations_above;
+  return predecessor;
+}
+
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
   for (const Undoing& u : state.undoings) {
     if (generation >= u.generation) continue;

@@ -186,6 +186,17 @@ TEST_CASE("job: JOB-4, a generation that a lost decision has ended is not waited
   CHECK(s.joined_step == 3);
 }
 
+TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost decision") {
+  // The folder hung on the supervisor's host, so its state page lagged behind the records, which
+  // named generation 2. The successor took that for its own generation: the trainers trained on in
+  // it, but no step counted and no checkpoint was published until the run failed.
+  State s = resumed(training(2), 202);
+  const uint64_t known = s.generation;
+  CHECK(s.generations_above == 202);
+  const Decision d = decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(known + 1, {2, 3}), known + 1});
+  CHECK(only<Fence>(d).generation > 202);
+}
+
 TEST_CASE("job: JOB-1, a successor hears every agent before it begins a generation") {
   // Its predecessor began one, made steps, and died with that decision on a full disk.
   State s = training(2);
