@@ -178,7 +178,7 @@ void help_prepare_data(const Config& config) {
     if (!source_is_tokens(source.config)) help_prepare(options_of(source.config, *shape));
 }
 
-Status prepare_data(const Config& config, int jobs) {
+Status prepare_data(const Config& config, int jobs, bool of_run) {
   SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   if (config.data.source.empty() && config.data.blend.empty())
@@ -194,6 +194,7 @@ Status prepare_data(const Config& config, int jobs) {
     SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
     PrepareOptions options = options_of(source.config, shape);
     options.jobs = jobs;
+    options.of_run = of_run;
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
     if (!source.name.empty()) c.data.blend[i].folder = options.folder;  // with its tokenizer

@@ -9,9 +9,9 @@
 namespace simplescale {
 
 /// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
-/// tokens already. jobs: as PrepareOptions::jobs. Errors of prepare(); bad_config: no source, or
+/// tokens already. jobs, of_run: as in PrepareOptions. Errors of prepare(); bad_config: no source, or
 /// tokenizer.path does not exist.
-Status prepare_data(const Config& config, int jobs = 0);
+Status prepare_data(const Config& config, int jobs = 0, bool of_run = false);
 /// Encodes files of its texts while another process runs prepare_data() in the same folders, as far
 /// as no process is encoding them. Returns at once if no process does.
 void help_prepare_data(const Config& config);

@@ -310,7 +310,7 @@ Status prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_parent(config, plan));
   SS_RETURN_IF_ERROR(
       changes_of(RunFolder{run_folder(config)}, config, plan, newest_step(config)).status());
-  SS_RETURN_IF_ERROR(prepare_data(config));
+  SS_RETURN_IF_ERROR(prepare_data(config, 0, fs::exists(RunFolder{run_folder(config)}.config())));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());

@@ -102,6 +102,11 @@ uint64_t blocks_of_each(uint64_t files) {
   return std::max<uint64_t>(2, 256 / std::max<uint64_t>(files, 1));
 }
 
+/// One name for a file, whether its folder was given with a slash at the end or not.
+std::string normal(const fs::path& path) {
+  return path.lexically_normal().string();
+}
+
 /// The files on disk that make the samples of a source.
 std::vector<std::string> sample_files(const std::string& source) {
   const DataFiles disk;
@@ -133,18 +138,22 @@ struct DataFiles::Disk {
   std::map<std::string, File> files;  // all of them, by path
 
   void add(const std::string& source, std::vector<Object> found) {
-    for (const Object& object : found) files[object.path] = {object, blocks_of_each(found.size())};
+    for (const Object& object : found)
+      files[normal(object.path)] = {object, blocks_of_each(found.size())};
     sources[source] = std::move(found);
   }
-  /// A file that cannot be read is left out: opening it tells why.
+  /// A file that cannot be read is listed without a hash: opening it tells why, and none fits it.
   void list(const std::string& source) {
     const std::vector<std::string> paths = sample_files(source);
     std::vector<Object> found;
     for (const std::string& path : paths) {
-      const auto file = InputFile::open(path);
-      if (!file.ok()) continue;
-      if (auto hash = block_hash(*file, blocks_of_each(paths.size())); hash.ok())
-        found.push_back({path, file->bytes(), std::move(*hash)});
+      Object object{path, 0, ""};
+      if (const auto file = InputFile::open(path); file.ok()) {
+        object.bytes = file->bytes();
+        if (auto hash = block_hash(*file, blocks_of_each(paths.size())); hash.ok())
+          object.etag = std::move(*hash);
+      }
+      found.push_back(std::move(object));
     }
     add(source, std::move(found));
   }
@@ -158,10 +167,10 @@ struct DataFiles::Disk {
     return std::ranges::any_of(std::array{".bin", ".mask", ".idx"},
                                [&](const char* made) { return file.extension() == made; }) &&
            (sources.contains(file.parent_path().string()) ||
-            files.contains(fs::path(file).replace_extension(".bin").string()));
+            files.contains(normal(fs::path(file).replace_extension(".bin"))));
   }
   Status check(const InputFile& file) const {
-    const auto found = files.find(file.path());
+    const auto found = files.find(normal(file.path()));
     if (found == files.end()) return {};
     const Object& listed = found->second.listed;
     SS_ASSIGN(const std::string hash, block_hash(file, found->second.blocks));
@@ -324,7 +333,8 @@ bool DataFiles::is_folder(const std::string& path) const {
 bool DataFiles::exists(const std::string& path) const {
   std::error_code ignored;
   if (!is_s3_url(path))
-    return disk_ && disk_->decides(path) ? disk_->files.contains(path) : fs::exists(path, ignored);
+    return disk_ && disk_->decides(path) ? disk_->files.contains(normal(path))
+                                         : fs::exists(path, ignored);
   if (!bucket_) return false;
   const std::lock_guard lock(bucket_->mutex);
   return bucket_->objects.contains(path);

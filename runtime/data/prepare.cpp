@@ -53,14 +53,18 @@ std::string pieces_folder(const std::string& folder) {
   return folder + "/pieces";
 }
 
-/// A file that prepare() would replace and has not written; "": none. It takes the lock before it
-/// writes anything.
-std::string file_of_others(const std::string& folder) {
+/// A file that prepare() would replace by another one and has not written; "": none. It takes the
+/// lock before it writes anything, maybe while this function looks.
+std::string file_of_others(const PrepareOptions& options) {
+  const std::string& folder = options.folder;
   std::error_code error;
-  if (read_manifest(folder).ok() || fs::exists(lock_file(folder), error)) return "";
+  const auto locked = [&] { return fs::exists(lock_file(folder), error); };
+  if (read_manifest(folder).ok() || locked()) return "";
   for (const char* name : {"manifest.json", kSentencePieceFile, kTokenizerJsonFile, "train.bin",
                            "validation.bin", "train.mask", "validation.mask", "pieces"})
-    if (const std::string path = folder + "/" + name; fs::exists(path, error)) return path;
+    if (const std::string path = folder + "/" + name;
+        fs::exists(path, error) && !fs::equivalent(path, options.tokenizer_path, error))
+      return locked() ? "" : path;
   return "";
 }
 
@@ -254,6 +258,12 @@ bool eos_suits(const Manifest& manifest, Choice append_eos) {
          (append_eos == Choice::yes) == (manifest.appended_eos >= 0);
 }
 
+/// Earlier versions recorded sources as they were given.
+bool same_path(const std::string& a, const std::string& b) {
+  return a == b || (!a.empty() && !b.empty() &&
+                    fs::absolute(a).lexically_normal() == fs::absolute(b).lexically_normal());
+}
+
 /// bad_config: `old` is complete, and its tokens are those of another text, or split in another way. A
 /// run may be using them. A text of the same contents is the same, whatever its files' times are.
 Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Manifest& old) {
@@ -299,12 +309,6 @@ bool keep_tokens(const PrepareOptions& options, Manifest& old, const Manifest& m
              [&](FileRecord* mask) { return mask->hash.empty() || revalidate(folder, *mask); });
 }
 
-/// Earlier versions recorded sources as they were given.
-bool same_path(const std::string& a, const std::string& b) {
-  return a == b || (!a.empty() && !b.empty() &&
-                    fs::absolute(a).lexically_normal() == fs::absolute(b).lexically_normal());
-}
-
 /// True if a complete folder is what the options ask for, as far as this can be told without the
 /// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
@@ -331,11 +335,11 @@ std::string hash_of_file(const std::string& path) {
 
 /// True if another process makes the folder's tokens now.
 bool is_being_made(const std::string& folder) {
-  FileLock lock;
-  const auto free = lock.try_take(lock_file(folder));
   const auto manifest = read_manifest(folder);
-  return free.ok() && !*free && manifest.ok() && !manifest->complete() &&
-         !manifest->tokenizer.hash.empty();
+  if (!manifest.ok() || manifest->complete() || manifest->tokenizer.hash.empty()) return false;
+  FileLock lock;  // not before: a lock says that prepare() has written what is in the folder
+  const auto free = lock.try_take(lock_file(folder));
+  return free.ok() && !*free;
 }
 
 /// What changes while a process makes the folder.
@@ -406,8 +410,7 @@ uint64_t help_prepare(const PrepareOptions& options) {
 std::string free_folder(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
   const std::string text = signature_of(options.source, options.corpus);
-  if ((!there.ok() && file_of_others(options.folder).empty()) || text.empty())
-    return options.folder;
+  if ((!there.ok() && file_of_others(options).empty()) || text.empty()) return options.folder;
   const bool trains = options.tokenizer_path.empty();
   const std::string tokenizer = trains
                                     ? options.train_tokenizer_on.empty()
@@ -451,16 +454,20 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   if (opened.ok() && opened->bytes() == 0)
     return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
   if (opened.ok()) SS_RETURN_IF_ERROR(check(options));
-  if (!opened.ok()) {
-    const auto ready = read_manifest(options.folder);
-    if (!ready.ok() || !matches_options(*ready, options)) return opened.status();
+  const auto ready = read_manifest(options.folder);
+  const bool suits = ready.ok() && matches_options(*ready, options);
+  const bool changed =
+      opened.ok() && suits && options.of_run && ready->source_signature != opened->signature();
+  if (!opened.ok() || changed) {
+    if (!suits) return opened.status();
     SS_RETURN_IF_ERROR(check_bad_lines(*ready, options));
-    log::warn("{}; using {}, which was prepared from it", opened.status().message(),
+    log::warn("{}; using {}, which was prepared from it",
+              changed ? options.source + " has changed" : opened.status().message(),
               options.folder);
     return *ready;
   }
   const Corpus& corpus = *opened;
-  if (const std::string file = file_of_others(options.folder); !file.empty())
+  if (const std::string file = file_of_others(options); !file.empty())
     return Status(Code::bad_config, file +
                                         " is in the way: prepare has not written it and would "
                                         "replace it; name another data.folder, or move it away");

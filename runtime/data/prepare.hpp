@@ -42,7 +42,8 @@ struct PrepareOptions {
       0.01;      // share of the tokens, spread over the text, for validation; 0: none
   int jobs = 0;  // threads that encode; 0: one for each core
   uint64_t keep_bytes = 16 << 20;  // of tokens, as in EncodeOptions
-  uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
+  bool of_run = false;  // a run that has begun needs the tokens, also if the text has changed
+  uint64_t seed = 0;    // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
 
 /// The EOS behind each document; -1: none. bad_config: append_eos is yes, and the tokenizer has none.

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -41,9 +43,10 @@ Status failed(const char* what, const std::string& path) {
                 std::string(what) + " " + path + ": " + std::strerror(errno));
 }
 
-Status refuse_owner(const std::string& path, uid_t owner) {
-  return Status(Code::bad_config, path + " belongs to another user (uid " + std::to_string(owner) +
-                                      "): choose another folder with --run=FOLDER");
+Status refuse_owner(const std::string& path, uid_t owner,
+                    const std::string& advice = "choose another folder with --run=FOLDER") {
+  return Status(Code::bad_config,
+                path + " belongs to another user (uid " + std::to_string(owner) + "): " + advice);
 }
 
 /// Takes permissions from a file or folder of this user, in a folder where nobody else can replace
@@ -59,8 +62,9 @@ bool leads_to_commands(const std::string& name) {
   return name == "config.toml" || name == "submit.toml" || name == "submit.sh";
 }
 
-/// What other users may have put into a folder before they were kept out.
-Status check_entries(const std::string& folder) {
+/// What other users may have put into a folder before they were kept out. narrows: they may not
+/// write it from now on.
+Status check_entries(const std::string& folder, bool narrows) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
@@ -70,11 +74,13 @@ Status check_entries(const std::string& folder) {
       if (errno == ENOENT) continue;  // another process of the run has removed it
       return failed("cannot read", path);
     }
-    if (!is_trusted(file.st_uid)) return refuse_owner(path, file.st_uid);
+    if (!is_trusted(file.st_uid))
+      return refuse_owner(path, file.st_uid,
+                          "move it out of this folder, or choose another one with --run=FOLDER");
     if (leads_to_commands(entry->path().filename()))
       if (const Status own = check_own(path); own.code() == Code::bad_data)
         return Status(Code::bad_config, own.message());
-    if (!S_ISLNK(file.st_mode)) SS_RETURN_IF_ERROR(narrow(path, file, kOthersWrite));
+    if (narrows && !S_ISLNK(file.st_mode)) SS_RETURN_IF_ERROR(narrow(path, file, kOthersWrite));
   }
   if (!error || error == std::errc::no_such_file_or_directory) return {};
   return Status(path_error(error.value(), Code::bad_config),
@@ -98,7 +104,14 @@ Status keep_others_out_of_control(const std::string& path) {
     done = failed("cannot keep other users out of", path);
   close(fd);
   SS_RETURN_IF_ERROR(done);
-  return check_entries(path);
+  return check_entries(path, true);
+}
+
+/// False: a folder with other files, or an empty one, which a refused command leaves as it is.
+bool is_run_or_sweep(const std::string& path) {
+  std::error_code error;
+  return std::ranges::any_of(std::array{"/config.toml", "/control", "/sweep.toml"},
+                             [&](const char* name) { return fs::exists(path + name, error); });
 }
 
 }  // namespace
@@ -123,9 +136,12 @@ Status keep_others_out(const RunFolder& run) {
   const bool group_replaces = folder.st_uid != geteuid() && (folder.st_mode & S_IWGRP) != 0 &&
                               (folder.st_mode & S_ISVTX) == 0;
   if ((folder.st_mode & S_IWOTH) != 0 || group_replaces)
-    return Status(Code::bad_config, path + " can be written by other users: chmod go-w " + path);
-  SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
-  SS_RETURN_IF_ERROR(check_entries(path));
+    return Status(Code::bad_config, path +
+                                        " can be written by other users: use a folder below it, " +
+                                        "with --run=FOLDER, or chmod go-w " + path);
+  const bool narrows = is_run_or_sweep(path);
+  if (narrows) SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
+  SS_RETURN_IF_ERROR(check_entries(path, narrows));
   return keep_others_out_of_control(run.control());
 }
 
@@ -143,8 +159,7 @@ Status make_control(const RunFolder& run) {
     if (mkdir(run.path.c_str(), 0755) != 0 && errno != EEXIST)
       return failed("cannot create", run.path);
     SS_RETURN_IF_ERROR(keep_others_out(run));
-    if (mkdir(run.control().c_str(), 0700) == 0 || errno == EEXIST)
-      return keep_others_out_of_control(run.control());
+    if (mkdir(run.control().c_str(), 0700) == 0 || errno == EEXIST) return keep_others_out(run);
     if (errno != ENOENT || tries == kTries) return failed("cannot create", run.control());
   }
 }

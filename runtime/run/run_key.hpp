@@ -13,8 +13,8 @@ namespace simplescale {
 constexpr size_t kRunKeyBytes = 32;
 
 /// What every process that trains in a run folder, or starts commands from it, calls before it reads
-/// or writes anything there. Takes from the group the right to write the folder, from all others
-/// every right to control/, and the right to write from what is in both. bad_config: the folder, or
+/// or writes anything there. In the folder of a run or a sweep, takes from the group the right to
+/// write it, from all others every right to control/, and the right to write from what is in both. bad_config: the folder, or
 /// something in it or in control/, belongs to another user (all but control/ may be root's); other
 /// users may write the folder, or may have written a file that leads to commands; or a folder of
 /// root, without the sticky bit, is writable by its group. ok: also without a folder. io.

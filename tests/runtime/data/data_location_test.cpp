@@ -92,6 +92,13 @@ TEST_SUITE("data location") {
     const auto error = [&] { return open_tokens(config, shape).status().message(); };
     const uint64_t tokens = start();
     CHECK(error() == "");
+    config.data.source += "/";
+    CHECK(start() == tokens);
+    CHECK(error() == "");
+    // What cannot be read is not left out. Its name is that of a link, since root can read all files.
+    std::filesystem::create_symlink("/nowhere.bin", folder.path + "/data/c.bin");
+    CHECK_FALSE(open_tokens(config, shape, DataFiles::Listing::anew).ok());
+    std::filesystem::remove(folder.path + "/data/c.bin");
     const auto replace = [&](const std::string& file, const std::string& bytes) {
       folder.write("other", bytes);
       std::filesystem::rename(folder.path + "/other", file);

@@ -424,6 +424,13 @@ TEST_SUITE("prepare") {
     refused(trained + model, [&](auto& o) { o.tokenizer_path = model, o.vocab = 0; });
     folder.write("a.jsonl", text + rows + "\n");
     refused(changed + ", which has changed or is read with other keys", [](auto&) {});
+    options.of_run = true;
+    const auto kept = prepare(options);
+    REQUIRE_MESSAGE(kept.ok(), kept.status().message());
+    CHECK(*kept == *made);
+    CHECK(*read_manifest(options.folder) == *made);
+    refused(changed + ", which has changed or is read with other keys",
+            [](auto& o) { o.vocab = 350; });
   }
 
   TEST_CASE("prepare: files that it has not written are not replaced") {
@@ -446,6 +453,19 @@ TEST_SUITE("prepare") {
       CHECK(prepare(other).ok());
       fs::remove_all(options.folder);
     }
+    folder.write("mine/train.bin", "my work");
+    CHECK(help_prepare(options) == 0);  // another task of the job; it takes no lock
+    CHECK(prepare(options).status().code() == Code::bad_config);
+    fs::remove_all(options.folder);
+    fs::create_directories(options.folder);
+    PrepareOptions given = options;
+    given.tokenizer_path = options.folder + "/tokenizer.model", given.vocab = 0;
+    REQUIRE(prepare(options).ok());
+    for (const auto& entry : fs::directory_iterator(options.folder))
+      if (entry.path().filename() != "tokenizer.model") fs::remove_all(entry.path());
+    const auto beside = prepare(given);
+    CHECK_MESSAGE(beside.ok(), beside.status().message());
+    fs::remove_all(options.folder);
     folder.write("mine/notes.txt", "beside the tokens");
     CHECK(free_folder(options) == options.folder);
     CHECK(prepare(options).ok());

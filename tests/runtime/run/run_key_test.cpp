@@ -124,6 +124,18 @@ TEST_CASE("run key: a group may not write a run folder, nor what an older versio
   CHECK(keep_others_out(folder.run).message().find("is a link") != std::string::npos);
 }
 
+TEST_CASE("run key: a folder that is no run keeps the rights of its group") {
+  const Folder folder;
+  const std::string file = folder.run.path + "/paper.txt";
+  fs::create_directories(folder.run.path);
+  REQUIRE(write_file_atomic(file, "").ok());
+  for (const std::string& path : {folder.run.path, file}) REQUIRE(chmod(path.c_str(), 0775) == 0);
+  CHECK(keep_others_out(folder.run).ok());
+  for (const std::string& path : {folder.run.path, file}) CHECK(mode_of(path) == 0775);
+  REQUIRE(make_control(folder.run).ok());
+  for (const std::string& path : {folder.run.path, file}) CHECK(mode_of(path) == 0755);
+}
+
 TEST_CASE("run key: a folder in which another user has put something is refused") {
   const Folder folder;
   CHECK(keep_others_out(folder.run).ok());  // there is none yet
