@@ -68,8 +68,8 @@ class Network:
         return sorted(found)
 
     def processes(self, node):
-        """Ids of the processes in a node's namespace."""
-        return [int(pid) for pid in sh("ip", "netns", "pids", self.spaces[node]).stdout.split()]
+        """Ids of the processes in a node's namespace; none if close() has removed it."""
+        return [int(pid) for pid in sh("ip", "netns", "pids", self.spaces[node], check=False).stdout.split()]
 
     def redirect(self, node, host, ports, places):
         """What a node sends to other ports of a host than these arrives at these places (HOST:PORT, of one host), in turn."""

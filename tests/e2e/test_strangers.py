@@ -57,6 +57,12 @@ class Strangers(NetworkCase):
         # Of agents and trainers, warm ones too, two each; of supervisor and standby one. A process that still starts has none.
         self.wait_for(lambda: len(self.network.ports(nodes)) == 2 * 3 * NODES + 2, "all processes to listen")
         ports = self.network.ports(nodes)
+        seen = []  # warm processes still load libraries
+
+        def settled():
+            seen.append(sum(use_of(pid)[0] for pid in leftovers(self.run_folder)))
+            return len(seen) > 60 and max(seen[-60:]) < min(seen[-60:]) + 4
+        self.wait_for(settled, "memory that does not grow")
         rogue = self.kill_later(subprocess.Popen(
             ["ip", "netns", "exec", self.network.spaces[NODES], sys.executable, ROGUE, "100", "300", *ports],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
