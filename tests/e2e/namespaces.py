@@ -4,7 +4,6 @@ keeps working. Needs root, ip and nft."""
 import itertools
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -71,18 +70,6 @@ class Network:
         """Ids of the processes in a node's namespace; none if close() has removed it."""
         return [int(pid) for pid in sh("ip", "netns", "pids", self.spaces[node], check=False).stdout.split()]
 
-    def redirect(self, node, host, ports, places):
-        """What a node sends to other ports of a host than these arrives at these places (HOST:PORT, of one host), in turn."""
-        other = places[0].partition(":")[0]
-        turn = ", ".join(f"{i} : {place.partition(':')[2]}" for i, place in enumerate(places))
-        self.nft(node, "nft add table ip d && nft 'add chain ip d o { type nat hook output priority -100; }' && "
-                       f"nft 'add rule ip d o ip daddr {host} tcp dport != {{ {', '.join(ports)} }} counter dnat to "
-                       f"{other} : numgen inc mod {len(places)} map {{ {turn} }}'")
-
-    def redirected(self, node):
-        """How many connections redirect() has led elsewhere."""
-        return int(re.search(r"counter packets (\d+)", self.nft(node, "nft list table ip d").stdout)[1])
-
     def alter(self, node, how, first, changes, folder=None):
         """Puts a relay on the path of what a node sends and receives. Returns its process; see altering_relay.py."""
         port = 9999
@@ -143,9 +130,9 @@ class NetworkCase(Case):
         self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
         self.assertIn("encrypted TCP (the supervisor: 10.214.7.", self.command("status", self.run_folder))
 
-    def task(self, run, number, tasks, space, job="7"):
+    def task(self, run, number, tasks, space):
         """Starts one task of a run in a namespace."""
-        environment = {**os.environ, "SLURM_PROCID": str(number), "SLURM_NTASKS": str(tasks), "SLURM_JOB_ID": job,
+        environment = {**os.environ, "SLURM_PROCID": str(number), "SLURM_NTASKS": str(tasks), "SLURM_JOB_ID": "7",
                        "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
         with open(self.folder / f"task-{space}.err", "w") as errors:
             task = subprocess.Popen(

@@ -127,20 +127,6 @@ class Strangers(NetworkCase):
         self.assertEqual({e["subject"] for e in self.events("node_lost")}, {"n2"})
         self.assertEqual([e for e in self.events("trainer_lost") if not e["subject"].startswith("n2")], [])
 
-    def test_trainers_of_another_run_that_take_this_runs_for_theirs(self):
-        """As if this run had got the addresses of an older one: its trainers greet this run's, with a key of their own."""
-        self.begin(1500, 2, strangers=2)
-        other = self.folder / "other"
-        self.task(other, 0, 2, 2, "8")
-        self.wait_for(lambda: self.network.ports([2]), "the other run's supervisor")
-        ports = [place.partition(":")[2] for place in self.network.ports([2])]
-        self.network.redirect(3, "10.214.7.3", ports, self.network.ports([0]))
-        self.task(other, 1, 2, 3, "8")
-        self.wait_for(lambda: self.network.redirected(3) >= 10, "connections of the other run's trainers")
-        self.more_steps(50, "steps while they call")
-        self.assertEqual(last_step(other), 0)
-        self.check_undisturbed()
-
     def test_a_relay_that_changes_bytes_of_collectives(self):
         """A changed byte ends a connection and a generation. No trainer commits an altered sum: the bits are those without a relay."""
         for how in ("flip", "repeat", "drop"):
