@@ -69,7 +69,8 @@ class StateStore {
 };
 
 /// A private copy of the side that holds `step` in a segment of `total` elements a part. The caller
-/// makes sure that no trainer writes the segment meanwhile. Errors as copy_and_unpin(); a damaged copy is forgotten. Any thread.
+/// makes sure that no trainer writes the segment meanwhile. Errors as copy_and_unpin(); a damaged
+/// copy is forgotten. Any thread.
 Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step);
 
 /// A trainer process's pin on the side that holds a step, passed on to the actor that copies the

@@ -19,21 +19,12 @@ using nlohmann::json;
 
 namespace {
 
-const json& field(const json& object, const char* key) {
-  return member_of(object, key);
-}
 /// A text field; control characters, which could move the terminal's cursor, become blanks.
 std::string text(const json& object, const char* key) {
   std::string result = text_of(object, key);
   for (char& c : result)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
   return printable(result);
-}
-double real(const json& object, const char* key) {
-  return real_of(object, key);
-}
-int64_t whole(const json& object, const char* key) {
-  return whole_of(object, key);
 }
 
 const char* color_of(const std::string& state) {
@@ -75,7 +66,7 @@ std::string cut(const std::string& lines, const RenderOptions& options) {
 }
 
 std::string process(const json& object) {
-  return whole(object, "pid") > 0 ? fmt::format(" (process {})", whole(object, "pid")) : "";
+  return whole_of(object, "pid") > 0 ? fmt::format(" (process {})", whole_of(object, "pid")) : "";
 }
 
 /// "1 h 12 min", "3 min 20 s", "12 s", "0.3 s"
@@ -96,15 +87,15 @@ std::string share(const char* name, double part, const char* high, const RenderO
 /// ", cpu 83 %, memory 41 %, step 212 ms"; "" if nothing is known. Only memory and disk can run out.
 std::string health_of(const json& node, const RenderOptions& options) {
   if (text(node, "state") == "ended") return "";
-  const json& health = field(node, "health");
+  const json& health = member_of(node, "health");
   std::string out;
-  if (const double cpu = real(health, "cpu"); std::isfinite(cpu))
+  if (const double cpu = real_of(health, "cpu"); std::isfinite(cpu))
     out += ", " + share("cpu", cpu, "33", options);
-  if (const double memory = real(health, "memory"); std::isfinite(memory))
+  if (const double memory = real_of(health, "memory"); std::isfinite(memory))
     out += ", " + share("memory", memory, "31", options);
-  if (const double disk = real(health, "disk"); disk >= 0.9)
+  if (const double disk = real_of(health, "disk"); disk >= 0.9)
     out += ", " + share("disk", disk, "31", options);
-  if (const double step = real(field(health, "busiest"), "step_ms"); std::isfinite(step))
+  if (const double step = real_of(member_of(health, "busiest"), "step_ms"); std::isfinite(step))
     out += fmt::format(", step {:.0f} ms", step);
   return out;
 }
@@ -119,9 +110,9 @@ std::string node_line(const json& node, const RenderOptions& options) {
 /// "212 ms a step, the last one 0.3 s ago, 3 min 20 s left\n"; "" unless the run is under way.
 std::string pace_of(const json& document, const RenderOptions& options) {
   const std::string state = text(document, "state");
-  double step_ms = real(document, "step_ms");
-  const double time = real(document, "step_time"), rate = real(document, "tokens_per_second"),
-               tokens = real(field(document, "plan"), "tokens_per_step");
+  double step_ms = real_of(document, "step_ms");
+  const double time = real_of(document, "step_time"), rate = real_of(document, "tokens_per_second"),
+               tokens = real_of(member_of(document, "plan"), "tokens_per_step");
   // Over the same steps as the rate in the line above: one step alone contradicts it.
   if (rate > 0 && tokens > 0 && std::isfinite(step_ms)) step_ms = 1e3 * tokens / rate;
   const bool over = ends_run(state);
@@ -129,15 +120,15 @@ std::string pace_of(const json& document, const RenderOptions& options) {
   std::string out = fmt::format("{:.0f} ms a step", step_ms);
   if (options.now_s > 0 && std::isfinite(time))
     out += ", the last one " + duration(std::max(0.0, options.now_s - time)) + " ago";
-  if (const double left = real(document, "remaining_s"); std::isfinite(left))
+  if (const double left = real_of(document, "remaining_s"); std::isfinite(left))
     out += ", " + duration(left) + " left";
   return out + "\n";
 }
 
 std::string trainer_line(const json& trainer, const RenderOptions& options) {
   std::string line = text(trainer, "name") + " " + state_of(trainer, options);
-  if (field(trainer, "shard").is_number())
-    line += fmt::format(" shard {}", whole(trainer, "shard"));
+  if (member_of(trainer, "shard").is_number())
+    line += fmt::format(" shard {}", whole_of(trainer, "shard"));
   return line + process(trainer);
 }
 
@@ -156,20 +147,21 @@ std::string clock_of(double time) {
 std::string render_status(const json& document, const RenderOptions& options) {
   std::string out =
       painted(text(document, "run"), "1", options) + ": " + state_of(document, options);
-  if (field(document, "paused") == json(true)) out += " (paused)";
-  if (field(document, "diagnosing") == json(true)) out += " (a diagnosis)";
-  out += fmt::format(", step {} of {}", whole(document, "step"), whole(document, "max_steps"));
-  if (field(document, "loss").is_number())
-    out += fmt::format(", loss {:.4f}", real(document, "loss"));
-  if (field(document, "tokens_per_second").is_number())
-    out += fmt::format(", {:.0f} tokens/s", real(document, "tokens_per_second"));
-  out += fmt::format(", generation {}, {}\n", whole(document, "generation"),
-                     counted(whole(document, "incidents"), "incident"));
-  if (const std::string stall = text(field(document, "stall"), "sentence"); !stall.empty())
+  if (member_of(document, "paused") == json(true)) out += " (paused)";
+  if (member_of(document, "diagnosing") == json(true)) out += " (a diagnosis)";
+  out +=
+      fmt::format(", step {} of {}", whole_of(document, "step"), whole_of(document, "max_steps"));
+  if (member_of(document, "loss").is_number())
+    out += fmt::format(", loss {:.4f}", real_of(document, "loss"));
+  if (member_of(document, "tokens_per_second").is_number())
+    out += fmt::format(", {:.0f} tokens/s", real_of(document, "tokens_per_second"));
+  out += fmt::format(", generation {}, {}\n", whole_of(document, "generation"),
+                     counted(whole_of(document, "incidents"), "incident"));
+  if (const std::string stall = text(member_of(document, "stall"), "sentence"); !stall.empty())
     out += painted(stall, "33", options) + "\n";
   out += pace_of(document, options);
-  const json& supervisor = field(document, "supervisor");
-  const json& standby = field(document, "standby");
+  const json& supervisor = member_of(document, "supervisor");
+  const json& standby = member_of(document, "standby");
   out += "supervisor on " + text(supervisor, "node") + process(supervisor);
   out += standby.is_object() ? ", standby on " + text(standby, "node") + process(standby) : "";
   return cut(out + "\n", options);
@@ -178,13 +170,13 @@ std::string render_status(const json& document, const RenderOptions& options) {
 std::string render_tree(const json& document, const RenderOptions& options) {
   // group -> nodes -> trainers; group -1: in none. A node may have trainers of several groups.
   std::map<int64_t, std::vector<std::pair<const json*, std::vector<const json*>>>> groups;
-  for (const json& node : field(document, "nodes")) {
+  for (const json& node : member_of(document, "nodes")) {
     auto put = [&](int64_t group) -> std::vector<const json*>& {
       auto& nodes = groups[group];
       if (nodes.empty() || nodes.back().first != &node) nodes.emplace_back(&node, 0);
       return nodes.back().second;
     };
-    const json& trainers = field(node, "trainers");
+    const json& trainers = member_of(node, "trainers");
     if (!trainers.is_array() || trainers.empty()) put(-1);
     for (const json& trainer : trainers) {
       const std::string group = text(trainer, "group");
@@ -243,9 +235,9 @@ std::string difference(const json& node, const RenderOptions& options) {
   const std::string state = text(node, "state");
   if (state != "up" && state != "spare") return node_line(node, options);
   std::string odd;
-  for (const json& trainer : field(node, "trainers")) {
+  for (const json& trainer : member_of(node, "trainers")) {
     const std::string is = text(trainer, "state");
-    const double slow = real(trainer, "slowness");
+    const double slow = real_of(trainer, "slowness");
     if (is == "down" || (is == "idle" && state == "up"))
       odd += " " + text(trainer, "name") + " " + painted(is, color_of(is), options);
     else if (slow >= kSlow)
@@ -258,8 +250,8 @@ std::string difference(const json& node, const RenderOptions& options) {
 /// Groups by name: how many trainers each has, by state.
 std::map<std::string, std::map<std::string, size_t>> groups_of(const json& document) {
   std::map<std::string, std::map<std::string, size_t>> groups;
-  for (const json& node : field(document, "nodes"))
-    for (const json& trainer : field(node, "trainers"))
+  for (const json& node : member_of(document, "nodes"))
+    for (const json& trainer : member_of(node, "trainers"))
       if (const std::string group = text(trainer, "group"); !group.empty())
         ++groups[group][text(trainer, "state")];
   return groups;
@@ -294,7 +286,7 @@ Lines incident_lines(const std::vector<json>& events, size_t most, const RenderO
   for (auto event = events.rbegin(); event != events.rend() && lines.size() < most; ++event) {
     if (text(*event, "kind") != "recovered") continue;
     const std::string sentence = text(*event, "sentence");
-    lines.push_back(painted(clock_of(real(*event, "time")), "36", options) + " " +
+    lines.push_back(painted(clock_of(real_of(*event, "time")), "36", options) + " " +
                     (sentence.empty() ? text(*event, "reason") : sentence));
   }
   return lines;
@@ -306,7 +298,7 @@ std::string render_watch(const json& document, const std::vector<json>& events, 
                          const RenderOptions& options) {
   constexpr size_t kIncidents = 3, kEventsLeast = 3;
   Lines out = lines_of(render_status(document, options));
-  const std::string stall = text(field(document, "stall"), "sentence");
+  const std::string stall = text(member_of(document, "stall"), "sentence");
   if (!stall.empty() && render_status(document, {}).find(stall) == std::string::npos)
     out.push_back(painted(stall, "33;1", options));
   Lines incidents = incident_lines(events, kIncidents, options);
@@ -320,7 +312,7 @@ std::string render_watch(const json& document, const std::vector<json>& events, 
     out.insert(out.end(), tree.begin(), tree.end());
   } else {
     Lines compact = group_lines(document, options);
-    for (const json& node : field(document, "nodes"))
+    for (const json& node : member_of(document, "nodes"))
       if (std::string odd = difference(node, options); !odd.empty())
         compact.insert(compact.begin(), std::move(odd));
     compact = shortened(std::move(compact), room);
@@ -346,15 +338,15 @@ std::string render_watch(const json& document, const std::vector<json>& events, 
 std::string render_nodes(const json& document, const RenderOptions& options) {
   std::string out = fmt::format("{:<8} {:<8} {:<6} {:<9} {:<20} {:>8}  {}\n", "node", "state",
                                 "group", "training", "host", "process", "why");
-  for (const json& node : field(document, "nodes")) {
+  for (const json& node : member_of(document, "nodes")) {
     size_t training = 0, all = 0;
-    for (const json& trainer : field(node, "trainers"))
+    for (const json& trainer : member_of(node, "trainers"))
       ++all, training += text(trainer, "state") == "training" ? 1 : 0;
     const std::string state = text(node, "state");
     out += fmt::format("{:<8} {} {:<6} {:<9} {:<20} {:>8}  {}\n", text(node, "name"),
                        painted(fmt::format("{:<8}", state), color_of(state), options),
                        text(node, "group"), fmt::format("{}/{}", training, all), text(node, "host"),
-                       whole(node, "pid"), text(node, "reason"));
+                       whole_of(node, "pid"), text(node, "reason"));
   }
   return cut(out, options);
 }
@@ -367,8 +359,8 @@ std::string render_events(const std::vector<json>& events, const RenderOptions& 
     const std::string reason = text(event, "reason");
     std::string subject = text(event, "subject");
     if (!text(event, "sentence").empty()) subject = "";  // the reason begins with it, and names it
-    out += fmt::format("{} step {} {}{}{}\n", clock_of(real(event, "time")), whole(event, "step"),
-                       what, subject.empty() ? "" : " " + subject,
+    out += fmt::format("{} step {} {}{}{}\n", clock_of(real_of(event, "time")),
+                       whole_of(event, "step"), what, subject.empty() ? "" : " " + subject,
                        reason.empty() ? "" : ": " + reason);
   }
   return cut(out, options);
@@ -384,7 +376,7 @@ std::string render_incident(const std::vector<json>& events, const RenderOptions
       if (!summary.empty()) summary += "\n";
       continue;
     }
-    out += fmt::format("{:>6} ms {:>7} {}{}{}\n", whole(event, "ms"), text(event, "phase"),
+    out += fmt::format("{:>6} ms {:>7} {}{}{}\n", whole_of(event, "ms"), text(event, "phase"),
                        painted(text(event, "kind"), "1", options),
                        subject.empty() ? "" : " " + subject, reason.empty() ? "" : ": " + reason);
   }
@@ -393,7 +385,7 @@ std::string render_incident(const std::vector<json>& events, const RenderOptions
 
 std::string render_diagnosis(const json& event, const RenderOptions& options) {
   std::vector<MachineReport> machines;
-  const json& judged = field(event, "machines");
+  const json& judged = member_of(event, "machines");
   if (judged.is_object())
     for (const auto& [name, checks] : judged.items())
       machines.push_back({name, from_json(checks), ""});

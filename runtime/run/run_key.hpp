@@ -14,10 +14,11 @@ constexpr size_t kRunKeyBytes = 32;
 
 /// What every process that trains in a run folder, or starts commands from it, calls before it reads
 /// or writes anything there. In the folder of a run or a sweep, takes from the group the right to
-/// write it, from all others every right to control/, and the right to write from what is in both. bad_config: the folder, or
-/// something in it or in control/, belongs to another user (all but control/ may be root's); other
-/// users may write the folder, or may have written a file that leads to commands; or a folder of
-/// root, without the sticky bit, is writable by its group. ok: also without a folder. io.
+/// write it, from all others every right to control/, and the right to write from what is in both.
+/// bad_config: the folder, or something in it or in control/, belongs to another user (all but
+/// control/ may be root's); other users may write the folder, or may have written a file that leads
+/// to commands; or a folder of root, without the sticky bit, is writable by its group. ok: also
+/// without a folder. io.
 Status keep_others_out(const RunFolder& run);
 /// Makes the run folder and its folder control/, which only this user can enter from the first
 /// moment, whatever the umask is. Errors as keep_others_out(), or one of them cannot be made.
