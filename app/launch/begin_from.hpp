@@ -13,8 +13,9 @@ namespace simplescale {
 /// The tokenizer's file that the weights of `from` were trained with; "" if it is not known.
 Result<std::string> tokenizer_of(const std::string& from);
 
-/// Errors of begin_from() that can be found before data is prepared: without the values of the
-/// weights, and of a run whose tokenizer is not known yet. A parent in a bucket is not asked.
+/// Errors of begin_from() that this process can find before it prepares data: not those in the values
+/// of the weights, nor those of a tokenizer that it still has to train. It does not read a parent in
+/// a bucket.
 Status check_parent(const Config& config, const Plan& plan);
 
 /// Writes the first checkpoint of a run with run.from, unless the run has a checkpoint. tokenizer:

@@ -70,11 +70,16 @@ class Prepare(Case):
         text = self.command("generate", run, "--prompt", "one", "--max-tokens", "60", "--temperature", "0")
         self.assertEqual(text.strip(), "one two three")
 
-    def test_processes_that_prepare_one_folder_share_it_and_survive_each_other(self):
+    def many_texts(self):
+        """A folder of 40 texts: a process that prepares it alone takes some seconds."""
         texts = self.folder / "texts"
         texts.mkdir()
         for file in range(40):
             (texts / f"{file}.txt").write_text("".join(f"some line {i * i * file % 991} of text\n" for i in range(3000)))
+        return texts
+
+    def test_processes_that_prepare_one_folder_share_it_and_survive_each_other(self):
+        texts = self.many_texts()
         options = [f'--data.source="{texts}"', "--model.vocab=300"]
         expected = self.prepare("alone", *options)
         tokenizer = f'--tokenizer.path="{expected}/tokenizer.model"'
@@ -96,10 +101,7 @@ class Prepare(Case):
 
     def test_a_folder_that_is_being_made_is_refused_with_another_tokenizer(self):
         """The second process finds no complete folder when it starts, and the first one's tokens when it has the lock."""
-        texts = self.folder / "texts"
-        texts.mkdir()
-        for file in range(40):
-            (texts / f"{file}.txt").write_text("".join(f"some line {i * i * file % 991} of text\n" for i in range(3000)))
+        texts = self.many_texts()
         options = [f'--data.source="{texts}"', "--data.validation_fraction=0"]
         a, b = (self.prepare(f"of-{vocab}", *options, f"--model.vocab={vocab}") / "tokenizer.model" for vocab in (300, 305))
         folder = self.folder / "shared"

@@ -12,7 +12,8 @@ namespace simplescale::job {
 
 namespace {
 constexpr size_t older_checkpoints_kept = 64;
-// The reason of a stop whose own reason and exit code are lost. An agent may report both later.
+// Of a stop that trainers report and no supervisor has recorded. An agent may report the true reason
+// and exit code later.
 constexpr const char* unrecorded_stop = "stopped by an order of an earlier supervisor";
 constexpr int64_t first_step_factor = 30;  // a first step may take this many times join_timeout_ms
 

@@ -292,9 +292,8 @@ TEST_SUITE("claim") {
   // --- A standby's claim fails ---
 
   TEST_CASE("claim: JOB-1, a standby whose claim fails on a full disk claims again") {
-    ClaimantFolder f;
+    ClaimantFolder f(600'000);
     f.lead(3);
-    f.claimant.join_timeout_ms = 600'000;
     Predecessor before = standby_of_3();
     FullDisk disk(0);
     f.meanwhile = [&](size_t) { disk.end(); };
@@ -313,9 +312,8 @@ TEST_SUITE("claim") {
   }
 
   TEST_CASE("claim: a process that has no state does not claim again") {
-    ClaimantFolder f;
+    ClaimantFolder f(600'000);
     f.lead(3);
-    f.claimant.join_timeout_ms = 600'000;
     Predecessor before;
     before.epoch = 3;
     FullDisk disk(0);
@@ -356,9 +354,8 @@ TEST_SUITE("claim") {
 
   TEST_CASE("claim: JOB-1, a claim that was carried out in spite of its error is recognised") {
     // As on NFS, where the answer of the server was lost.
-    ClaimantFolder f;
+    ClaimantFolder f(600'000);
     f.lead(3);
-    f.claimant.join_timeout_ms = 600'000;
     Predecessor before = standby_of_3();
     FullDisk disk(0);
     f.meanwhile = [&](size_t pause) {
@@ -380,9 +377,8 @@ TEST_SUITE("claim") {
     pid.pid = own.pid + 1;
     address.address = "address of an earlier process";
     for (const Epoch& other : {node, pid, address}) {
-      ClaimantFolder f;
+      ClaimantFolder f(600'000);
       f.lead(3);
-      f.claimant.join_timeout_ms = 600'000;
       Predecessor before = standby_of_3();
       FullDisk disk(0);
       f.meanwhile = [&](size_t pause) {
@@ -398,9 +394,8 @@ TEST_SUITE("claim") {
 
   TEST_CASE("claim: LEAD-1, a standby does not depose a supervisor that was only stopped") {
     for (const bool answers : {false, true}) {
-      ClaimantFolder f;
+      ClaimantFolder f(600'000);
       f.lead(3);
-      f.claimant.join_timeout_ms = 600'000;
       Predecessor before = standby_of_3();
       FullDisk disk(0);
       f.meanwhile = [&](size_t pause) {
@@ -416,9 +411,8 @@ TEST_SUITE("claim") {
   }
 
   TEST_CASE("claim: a standby whose folder fails as a whole claims when the folder works again") {
-    ClaimantFolder f;
+    ClaimantFolder f(600'000);
     f.lead(3);
-    f.claimant.join_timeout_ms = 600'000;
     Predecessor before = standby_of_3();
     f.fail();
     f.meanwhile = [&](size_t pause) {

@@ -22,7 +22,8 @@ namespace simplescale::test {
 struct ClaimantFolder {
   using Ms = std::chrono::milliseconds;
 
-  ClaimantFolder() {
+  explicit ClaimantFolder(int64_t join_timeout_ms = 0) {
+    claimant.join_timeout_ms = join_timeout_ms;
     std::filesystem::create_directories(run.control());
     REQUIRE(write_file_atomic(run.instance(), "a\n").ok());
     claimant.answers = [](const std::string&) { return false; };
