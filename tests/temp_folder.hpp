@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace simplescale::test {
@@ -28,5 +29,11 @@ struct TempFolder {
 
   std::string path;
 };
+
+/// The bytes of a file; "" if it cannot be read.
+inline std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 }  // namespace simplescale::test

@@ -19,6 +19,7 @@
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::contents;
 namespace fs = std::filesystem;
 
 namespace {
@@ -95,11 +96,6 @@ struct Fixture {
     return names;
   }
 };
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// A process that holds a lock until it is killed.
 pid_t hold(const std::string& path) {

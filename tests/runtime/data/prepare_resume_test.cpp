@@ -20,16 +20,12 @@
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::contents;
 namespace fs = std::filesystem;
 
 namespace {
 
 constexpr uint64_t kKeepBytes = 4096;
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// Rows of all lengths, the longest of several chunks; some tokens do not count in the loss.
 std::string rows(size_t count) {

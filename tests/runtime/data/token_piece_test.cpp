@@ -12,6 +12,7 @@
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::contents;
 namespace fs = std::filesystem;
 
 namespace {
@@ -27,11 +28,6 @@ TokenRecord record(uint64_t number) {
   return made;
 }
 const PieceFacts kFacts{.documents = 14, .text_bytes = 500, .made_from = {1, 2}};
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 void write(PieceWriter& out, uint64_t begin, uint64_t end) {
   for (; begin < end; ++begin) REQUIRE(out.write(record(begin)).ok());

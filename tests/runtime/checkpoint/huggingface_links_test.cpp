@@ -1,0 +1,142 @@
+// A Hugging Face folder of another user: no link in it leads the import to a file outside.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/commands.hpp"
+#include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/checkpoint/safetensors.hpp"
+#include "tests/runtime/checkpoint/fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+TEST_SUITE_BEGIN("huggingface");
+
+TEST_CASE("huggingface: links out of the imported folder are not followed") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  const std::string repository = folder / "models--a--b";
+  const std::string hf = repository + "/snapshots/0123";
+  fs::create_directories(repository + "/snapshots");
+  fs::create_directories(repository + "/blobs");
+  REQUIRE(export_hf(*checkpoint, hf, DType::f32).ok());
+  spew(folder / "secret", "x");
+  // The layout of the cache of huggingface_hub.
+  fs::rename(hf + "/config.json", repository + "/blobs/c0ffee");
+  fs::create_symlink("../../blobs/c0ffee", hf + "/config.json");
+  const Status cached = import_hf(hf, folder / "cached");
+  CHECK_MESSAGE(cached.ok(), cached.message());
+  fs::create_symlink("config.json", hf + "/inside.json");
+  CHECK(import_hf(hf, folder / "inside").ok());
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "model-00001.safetensors"})
+    for (const std::string& target :
+         {folder / "secret", std::string("../../../secret"), std::string("/nowhere")}) {
+      fs::create_symlink(target, hf + "/" + name);
+      const Status status = import_hf(hf, folder / "new");
+      CHECK(status.code() == Code::bad_data);
+      const std::string why = target == "/nowhere" ? ": No such file" : " is a link to " + target;
+      CHECK_MESSAGE(status.message().find(name + why) != std::string::npos, status.message());
+      CHECK_FALSE(fs::exists(folder / "new"));
+      fs::remove(hf + "/" + name);
+    }
+  CHECK(import_hf(hf, folder / "again").ok());
+}
+
+TEST_CASE("huggingface: a folder that cannot be listed is refused") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can act as another user");
+    return;
+  }
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
+  spew(folder / "private.json", R"({"password":"x"})");
+  fs::remove(folder / "hf/generation_config.json");
+  fs::create_symlink(folder / "private.json", folder / "hf/generation_config.json");
+  fs::permissions(folder / "hf", fs::perms{0711});
+  fs::permissions(folder.path(), fs::perms{0777});
+  REQUIRE(seteuid(65534) == 0);
+  const Status status = import_hf(folder / "hf", folder / "new");
+  REQUIRE(seteuid(0) == 0);
+  CHECK(status.code() == Code::bad_data);
+  CHECK_MESSAGE(status.message().find("cannot list") != std::string::npos, status.message());
+  CHECK_FALSE(fs::exists(folder / "new"));
+}
+
+namespace {
+
+/// Plants a link once all links have been checked: import_hf() then removes what an import that was
+/// interrupted has left.
+class PlantingFiles : public FileOps {
+ public:
+  PlantingFiles(std::string target, std::string link)
+      : target_(std::move(target)), link_(std::move(link)) {}
+  Status rmdir(const std::string& path) override {
+    if (!fs::is_symlink(link_)) {
+      fs::remove(link_);
+      fs::create_symlink(target_, link_);
+    }
+    return FileOps::rmdir(path);
+  }
+
+ private:
+  const std::string target_, link_;
+};
+
+}  // namespace
+
+TEST_CASE("huggingface: a link that is planted after the check is not followed either") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  const std::string hf = folder / "hf";
+  REQUIRE(export_hf(*checkpoint, hf, DType::f32).ok());
+  const std::string secret = folder / "secret";
+  spew(secret, R"({"password":"x"})");
+  SUBCASE("files that an import copies") {
+    for (const char* name : {"generation_config.json", "tokenizer.model"}) {
+      PlantingFiles files(secret, hf + "/" + name);
+      const Status status = import_hf(hf, folder / "new", files);
+      CHECK(status.code() == Code::bad_data);
+      CHECK_MESSAGE(status.message().find("outside of the folder") != std::string::npos,
+                    status.message());
+      CHECK_FALSE(fs::exists(folder / "new"));
+      CHECK_FALSE(fs::exists(folder / "new.partial"));
+      fs::remove(hf + "/" + name);
+    }
+  }
+  SUBCASE("a tokenizer's configuration and template") {
+    spew(hf + "/tokenizer.json", "{}");
+    PlantingFiles config(secret, hf + "/tokenizer_config.json");
+    CHECK(import_hf(hf, folder / "new", config).code() == Code::bad_data);
+    fs::remove(hf + "/tokenizer_config.json");
+    spew(hf + "/tokenizer_config.json", "{}");
+    PlantingFiles jinja(secret, hf + "/chat_template.jinja");
+    CHECK(import_hf(hf, folder / "new", jinja).code() == Code::bad_data);
+    CHECK_FALSE(fs::exists(folder / "new"));
+  }
+  SUBCASE("the weights, their index, the shape of the model") {
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      fs::rename(hf + "/" + name, secret);
+      fs::create_symlink(secret, hf + "/" + name);
+      CHECK(read_hf_config(hf + "/config.json").ok() == (name != std::string("config.json")));
+      CHECK(SafetensorsFolder::open(hf).ok() == (name == std::string("config.json")));
+      fs::remove(hf + "/" + name);
+      fs::rename(secret, hf + "/" + name);
+    }
+    spew(secret, R"({"weight_map":{}})");
+    fs::create_symlink(secret, hf + "/model.safetensors.index.json");
+    CHECK(SafetensorsFolder::open(hf).status().code() == Code::bad_data);
+  }
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,182 @@
+// What prepare() does with a folder that holds something already.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "runtime/data/prepare.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/runtime/data/prose.hpp"
+#include "tests/temp_folder.hpp"
+
+using namespace simplescale;
+using test::contents;
+using test::prose;
+namespace fs = std::filesystem;
+using Folder = test::TempFolder;
+
+TEST_SUITE("prepare") {
+  TEST_CASE("prepare: a folder with the tokens of another text or tokenizer is not taken") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("a.txt", prose(600)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 380};
+    CHECK(free_folder(options) == options.folder);
+    REQUIRE(prepare(options).ok());
+    CHECK(free_folder(options) == options.folder);
+    const std::string tokenizer = options.folder + "/tokenizer.model";
+    auto changed = [&](auto change) {
+      PrepareOptions other = options;
+      change(other);
+      const std::string taken = free_folder(other);
+      CHECK(taken.starts_with(options.folder + "-"));
+      CHECK(taken == free_folder(other));
+      return taken;
+    };
+    const std::string text = folder.write("b.txt", prose(600, 2));
+    CHECK(changed([&](auto& o) { o.source = text; }) != changed([](auto& o) { o.vocab = 390; }));
+    changed([&](auto& o) { o.train_tokenizer_on = text; });
+    changed([](auto& o) { o.validation_fraction = 0.2; });
+    changed([](auto& o) { o.seed = 1; });
+    changed([](auto& o) { o.byte_level = true; });
+    // The same tokenizer gives the same tokens, wherever it is from.
+    options.tokenizer_path = folder.write("copy.model", contents(tokenizer));
+    CHECK(free_folder(options) == options.folder);
+    folder.write("a.txt", prose(601));  // edited: runs that train keep the tokens they have
+    changed([](auto&) {});
+  }
+
+  TEST_CASE("prepare: complete tokens are not replaced by those of another text or tokenizer") {
+    const Folder folder;
+    const std::string rows =
+        R"({"text": "old men repair the nets", "other": "men sing about nets"})";
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += rows + "\n";
+    const std::string words = folder.write("words.txt", prose(600));
+    PrepareOptions options{.source = folder.write("a.jsonl", text),
+                           .folder = folder.path + "/prepared",
+                           .train_tokenizer_on = words,
+                           .vocab = 340};
+    const auto made = prepare(options);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto refused = [&](const std::string& why, auto change) {
+      PrepareOptions other = options;
+      change(other);
+      const Status status = prepare(other).status();
+      CHECK(status.code() == Code::bad_config);
+      CHECK_MESSAGE(status.message() == options.folder + " was prepared " + why +
+                                            ": name another data.folder, or remove this one",
+                    status.message());
+      CHECK(*read_manifest(options.folder) == *made);
+      CHECK(check_files(options.folder, *made, {}).ok());
+    };
+    const std::string changed = "from another text, " + options.source;
+    refused(changed + ", which has changed or is read with other keys",
+            [](auto& o) { o.corpus.text_key = "other"; });
+    refused(changed, [&](auto& o) { o.source = folder.write("b.txt", prose(50)); });
+    refused("with data.validation_fraction = 0.01, not 0.2",
+            [](auto& o) { o.validation_fraction = 0.2; });
+    const std::string trained = "with another tokenizer, a trained one, not with ";
+    refused(trained + "a trained one", [](auto& o) { o.vocab = 350; });
+    refused(trained + "a trained one", [](auto& o) { o.byte_level = true; });
+    PrepareOptions other = options;
+    other.folder = folder.path + "/other", other.vocab = 350;
+    REQUIRE(prepare(other).ok());
+    const std::string model = other.folder + "/tokenizer.model";
+    refused(trained + model, [&](auto& o) { o.tokenizer_path = model, o.vocab = 0; });
+    folder.write("a.jsonl", text + rows + "\n");
+    refused(changed + ", which has changed or is read with other keys", [](auto&) {});
+    options.of_run = true;
+    const auto kept = prepare(options);
+    REQUIRE_MESSAGE(kept.ok(), kept.status().message());
+    CHECK(*kept == *made);
+    CHECK(*read_manifest(options.folder) == *made);
+    refused(changed + ", which has changed or is read with other keys",
+            [](auto& o) { o.vocab = 350; });
+  }
+
+  TEST_CASE("prepare: files that it has not written are not replaced") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(600)),
+                           .folder = folder.path + "/mine",
+                           .vocab = 380};
+    for (const char* name : {"train.bin", "tokenizer.json", "manifest.json", "pieces/notes"}) {
+      CAPTURE(name);
+      const std::string file = folder.write(std::string("mine/") + name, "my work");
+      const Status status = prepare(options).status();
+      CHECK(status.code() == Code::bad_config);
+      CHECK_MESSAGE(status.message().find(" is in the way: ") != std::string::npos,
+                    status.message());
+      CHECK(contents(file) == "my work");
+      CHECK_FALSE(fs::exists(options.folder + "/.lock"));
+      PrepareOptions other = options;
+      other.folder = free_folder(options);
+      CHECK(other.folder.starts_with(options.folder + "-"));
+      CHECK(prepare(other).ok());
+      fs::remove_all(options.folder);
+    }
+    folder.write("mine/train.bin", "my work");
+    CHECK(help_prepare(options) == 0);  // another task of the job; it takes no lock
+    CHECK(prepare(options).status().code() == Code::bad_config);
+    fs::remove_all(options.folder);
+    fs::create_directories(options.folder);
+    PrepareOptions given = options;
+    given.tokenizer_path = options.folder + "/tokenizer.model", given.vocab = 0;
+    REQUIRE(prepare(options).ok());
+    for (const auto& entry : fs::directory_iterator(options.folder))
+      if (entry.path().filename() != "tokenizer.model") fs::remove_all(entry.path());
+    const auto beside = prepare(given);
+    CHECK_MESSAGE(beside.ok(), beside.status().message());
+    fs::remove_all(options.folder);
+    folder.write("mine/notes.txt", "beside the tokens");
+    CHECK(free_folder(options) == options.folder);
+    CHECK(prepare(options).ok());
+  }
+
+  TEST_CASE("prepare: the other kind of tokenizer is trained anew, and the tokens are its own") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 340};
+    const auto sentencepiece = prepare(options);
+    REQUIRE(sentencepiece.ok());
+    CHECK(sentencepiece->tokenizer.name == "tokenizer.model");
+    options.byte_level = true;
+    fs::remove(options.folder + "/manifest.json");
+    const auto made = prepare(options);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    CHECK(made->tokenizer.name == "tokenizer.json");
+    CHECK_FALSE(std::filesystem::exists(options.folder + "/tokenizer.model"));
+    CHECK(made->train.hash != sentencepiece->train.hash);
+    const std::string trained = contents(options.folder + "/tokenizer.json");
+    const auto again = prepare(options);
+    CHECK(again->tokenizer_hash == made->tokenizer_hash);
+    CHECK(contents(options.folder + "/tokenizer.json") == trained);
+    const auto tokenizer = Tokenizer::load(options.folder + "/tokenizer.json").take();
+    CHECK(tokenizer.vocab() == 340);
+    CHECK(made->documents == sentencepiece->documents);
+  }
+
+  TEST_CASE("prepare: a complete folder that is read-only can be used") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 400};
+    const auto made = prepare(options);
+    REQUIRE(made.ok());
+    fs::remove(options.folder + "/.lock");
+    fs::permissions(options.folder, fs::perms(0555));
+    fs::permissions(folder.path, fs::perms(0555));
+    const uid_t user = geteuid();
+    if (user == 0) REQUIRE(seteuid(65534) == 0);  // root can write everywhere
+    const auto again = prepare(options);
+    options.folder += "-new";
+    const auto other = prepare(options);
+    REQUIRE(seteuid(user) == 0);
+    fs::permissions(folder.path, fs::perms(0755));
+    fs::permissions(folder.path + "/prepared", fs::perms(0755));
+    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    CHECK(*again == *made);
+    CHECK(other.status().code() == Code::io);
+  }
+}
