@@ -57,6 +57,18 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
   return left;
 }
 
+std::string taken_over(std::optional<uint64_t> recorded, std::optional<HeldStep> in_files,
+                       const std::string& leader) {
+  std::string text = "it leads";
+  if (recorded) text += " after step " + std::to_string(*recorded);
+  text += " (" + leader + ")";
+  const uint64_t first = recorded ? *recorded + 1 : 1;
+  if (in_files && in_files->step >= first)
+    text += "; steps " + std::to_string(first) + " to " + std::to_string(in_files->step) +
+            " of generation " + std::to_string(in_files->generation) + " were undone";
+  return text;
+}
+
 void take_over(Self* self, SupervisorState from) {
   JobSupervisorState& s = self->state;
   const LeadershipOptions& o = s.options.leadership;
@@ -85,12 +97,11 @@ void take_over(Self* self, SupervisorState from) {
 
   // Without an incident, the events below name the newest step; in one, that step ends it.
   if (!in_incident) catch_up(self, recorded);
-  perform(self,
-          {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
-           job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
-                       "it leads" + (recorded ? " after step " + std::to_string(*recorded) : "") +
-                           " (epoch " + std::to_string(o.epoch) + ", generation " +
-                           std::to_string(s.job.generation) + ")"}});
+  perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
+                 job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
+                             taken_over(recorded, in_files,
+                                        "epoch " + std::to_string(o.epoch) + ", generation " +
+                                            std::to_string(s.job.generation))}});
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
   // LEAD-1: readers ignore the page of a supervisor that was replaced.

@@ -8,6 +8,7 @@
 
 #include "actors/supervisor/carry_out.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
+#include "runtime/training/held_step.hpp"
 
 namespace simplescale::supervisor {
 
@@ -22,6 +23,13 @@ struct LeftCheckpoints {
 /// supervisor actor is spawned. Errors as find_newest_valid() and FileOps, but not for an empty folder.
 Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
                                               FileOps& files);
+
+/// What `took_over` says: `leader`, the step that counts, and what the records have beyond it.
+/// recorded: the newest step that counts; none: no step does. in_files: as in
+/// StepLedger::resume(). The event `steps_undone` may have died with the predecessor, so this one
+/// names the steps, too.
+std::string taken_over(std::optional<uint64_t> recorded, std::optional<HeldStep> in_files,
+                       const std::string& leader);
 
 /// Run by the supervisor actor when it starts. Adopts the predecessor's state: the job, its steps,
 /// its incident, planned faults and traces; then the checkpoints that were found. Nodes and

@@ -353,11 +353,15 @@ class Chaos:
             if at > newest or (at == newest and "val_loss" in line):
                 metrics.append(line)
             newest = max(newest, at)
-        excuses = [e["time"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("steps_undone", "started")]
+        events = lines(self.run / "events.jsonl")
+        excuses = [e["time"] for e in events if e["kind"] in ("steps_undone", "started")]
+        taken_over = [e["reason"] for e in events if e["kind"] == "took_over"]  # `steps_undone` may die with its supervisor
+        told = lambda a, b: any(f"; steps {b['step']} to {a['step']} of generation {a['generation']} were undone" in r for r in taken_over)
         # A step whose validation was interrupted has a second line of the same commit, with the loss.
         validated = lambda a, b: b["step"] == a["step"] and b["time"] == a["time"] and "val_loss" in b
         again = [(a["step"], b["step"]) for a, b in zip(metrics, metrics[1:])
-                 if b["step"] != a["step"] + 1 and not validated(a, b) and not any(a["time"] <= t <= b["time"] for t in excuses)]
+                 if b["step"] != a["step"] + 1 and not validated(a, b) and not told(a, b)
+                 and not any(a["time"] <= t <= b["time"] for t in excuses)]
         if again:
             raise Broken(f"JOB-1: steps were made again and no event gives a reason: {again}")
         # Events are written again, too, if the disk refused to sync them.
