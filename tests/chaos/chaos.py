@@ -213,6 +213,8 @@ class Chaos:
         page = status(self.run) or {}
         if page.get("groups", 0) < 2 or page.get("state") != "training" or self.second or self.to_wake:
             return None  # without a second replica the fault cannot be detected
+        if time.time() - (self.run / "control/status.json").stat().st_mtime > 1:
+            return None  # the disk takes nothing: the page may be of a time when there was a replica
         at, hit = last_step(self.run), self.inject("bitflip_gradient")
         if hit:
             self.wait_until(lambda: last_step(self.run) >= at + 6, "the flip to be found while its replica lives")
