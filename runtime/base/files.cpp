@@ -37,7 +37,7 @@ Result<std::string> read_text(const std::string& path, size_t bytes_max) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
   struct stat info {};
-  if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+  if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
     ::close(fd);
     return Status(Code::bad_data, path + " is not a file");
   }

@@ -10,7 +10,8 @@
 
 namespace simplescale {
 
-/// The contents of a small file. not_found: no such file; bad_data: it is a pipe or a device; io.
+/// The contents of a small file. not_found: no such file; bad_data: it is a folder, a pipe or
+/// a device; io.
 Result<std::string> read_text(const std::string& path);
 /// A stream that reads a file of any size. Not open if there is no such file, or if it is a pipe or
 /// a device: reading these may never end.

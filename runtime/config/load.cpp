@@ -1,12 +1,10 @@
 // Loads files, the files that they inherit, and overrides into a Config. The schema checks every
 // value.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
+#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend_tables.hpp"
@@ -317,19 +315,12 @@ void apply_table(const toml::table& root, const std::string& file, LoadedConfig&
   }
 }
 
-Result<std::string> read_text(const std::string& path, const std::string& where) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) return bad(where, "cannot read " + path + ": " + error.message());
-  if (!fs::is_regular_file(path, error)) return bad(where, path + " is not a file");
-  if (size > kTomlBytesMax)
-    return bad(where,
-               path + " is too large for a config: it has " + std::to_string(size) + " bytes");
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return bad(where, "cannot read " + path + ": " + std::strerror(errno));
-  return text.str();
+/// The text of a config. io: it cannot be read now, which says nothing about it.
+Result<std::string> read_config(const std::string& path, const std::string& where) {
+  auto text = read_text(path, kTomlBytesMax);
+  if (text.ok()) return text;
+  const Code code = text.status().code() == Code::io ? Code::io : Code::bad_config;
+  return Status(code, where + ": " + text.status().message());
 }
 
 Status apply_base(const toml::node& node, const std::string& file, std::vector<fs::path> open,
@@ -365,7 +356,7 @@ Status apply_base(const toml::node& node, const std::string& file, std::vector<f
   if (open.size() >= inheritance_max)
     return bad(where,
                "more than " + std::to_string(inheritance_max) + " files inherit from each other");
-  SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
+  SS_ASSIGN(const std::string base_text, read_config(path.string(), where));
   open.push_back(unique);
   apply_text(base_text, path.string(), open, checked);
   return {};
@@ -466,12 +457,12 @@ Result<LoadedConfig> load_config_text(const std::string& text, const std::string
 }
 
 Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides) {
-  SS_ASSIGN(const std::string text, read_text(path, "config"));
+  SS_ASSIGN(const std::string text, read_config(path, "config"));
   return load_config_text(text, path, overrides);
 }
 
 CheckedConfig check_user_config(const std::string& path, const Overrides& overrides) {
-  const auto text = read_text(path, "config");
+  const auto text = read_config(path, "config");
   if (!text.ok()) return {{}, {text.status()}, false};
   CheckedConfig checked = check_text(*text, path, overrides);
   resolve_paths(checked.loaded);
