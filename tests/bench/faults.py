@@ -64,9 +64,14 @@ class Run:
         file = self.folder.with_suffix(".toml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in keys.items()) for s, keys in config.items()))
-        self.process = subprocess.Popen([flags.build / "bin/simplescale", "train", file, f"--run={self.folder}"],
-                                        stdout=subprocess.DEVNULL, stderr=open(self.folder.with_suffix(".err"), "w"))
+        command = [flags.build / "bin/simplescale", "train", file, f"--run={self.folder}"]
+        with open(self.folder.with_suffix(".err"), "w") as errors:
+            self.process = self.launch(command, stdout=subprocess.DEVNULL, stderr=errors)
         atexit.register(self.stop)  # a run left over after a failure would disturb later ones
+
+    def launch(self, command, **outputs):
+        """Starts the run's processes and returns the one that ends with the run."""
+        return subprocess.Popen(command, **outputs)
 
     def metrics(self):
         return lines(self.folder / "metrics.jsonl")

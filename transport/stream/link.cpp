@@ -282,7 +282,8 @@ bool Messenger::deliver(const LinkPtr& link, std::span<const uint8_t> bytes) {
 void Messenger::trust(const LinkPtr& link, size_t limit) {
   link->parser_.limit = limit;
   link->parser_.skips = true;
-  if (!std::exchange(link->trusted_, true)) untrusted_.remove(link);
+  link->trusted_ = true;
+  untrusted_.erase(link->number_);
 }
 
 /// Ends the link if this was its last wire.
@@ -309,7 +310,7 @@ void Messenger::finish(const LinkPtr& link) {
   if (link->ended_ || std::exchange(link->finishing_, true)) return;
   if (!link->open_) return close(link);
   link->since_ = Clock::now();
-  untrusted_.remove(link);
+  untrusted_.erase(link->number_);
   finishing_.push_back(link);
   mark_dirty(link);
   start_ticking();
@@ -326,7 +327,7 @@ void Messenger::release(const LinkPtr& kept) {
   link->wires_.clear();
   std::erase(full_, link);
   link->queue_.clear();
-  if (link->accepted_ && !link->trusted_) untrusted_.remove(link);
+  untrusted_.erase(link->number_);
   std::erase(finishing_, link);
 }
 

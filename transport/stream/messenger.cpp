@@ -191,7 +191,7 @@ void Messenger::accept_from(int listener) {
 /// that has the key and is about to prove it.
 LinkPtr Messenger::first_to_end(const std::function<bool(const LinkPtr&)>& counts) const {
   LinkPtr oldest;
-  for (const LinkPtr& link : untrusted_) {
+  for (const auto& [number, link] : untrusted_) {
     if (!counts(link)) continue;
     const auto& secure = link->wires_.front()->secure;
     if (secure && !secure->greeted()) return link;
@@ -220,7 +220,7 @@ void Messenger::add_accepted(int fd, bool network, const Endpoint& from) {
   Wire* wire = add_wire(link, fd, false);
   if (!wire) return;
   if (network) wire->secure = std::make_unique<Secure>(Secure::Side::server, options_.key, id_);
-  untrusted_.push_back(link);
+  untrusted_[link->number_ = wire->serial] = link;
   start_ticking();
 }
 
@@ -231,7 +231,7 @@ void Messenger::limit_untrusted(bool strangers, size_t most) {
   while (untrusted_.size() >= most) {
     std::unordered_map<std::string_view, size_t> of_source;
     size_t count = 0, largest = 0;
-    for (const LinkPtr& link : untrusted_)
+    for (const auto& [number, link] : untrusted_)
       if (counts(link)) ++count, largest = std::max(largest, ++of_source[link->source_]);
     if (count < most) return;
     end(first_to_end([&](const LinkPtr& link) {
@@ -254,8 +254,8 @@ void Messenger::tick() {
   (void)!::read(timer_, &times, sizeof times);
   const auto now = Clock::now();
   while (!untrusted_.empty() &&
-         now - untrusted_.front()->since_ > std::chrono::milliseconds(options_.proof_ms))
-    end(LinkPtr(untrusted_.front()), End::stranger, "no proof of the run's key in time");
+         now - untrusted_.begin()->second->since_ > std::chrono::milliseconds(options_.proof_ms))
+    end(untrusted_.begin()->second, End::stranger, "no proof of the run's key in time");
   for (const LinkPtr& link : std::vector<LinkPtr>(finishing_))
     if (now - link->since_ > kFinishTime) release(link);
   try_again();
@@ -375,7 +375,7 @@ void Messenger::signal() {
 }
 
 bool Messenger::progress() {
-  const bool busy = !dirty_.empty();
+  bool busy = !dirty_.empty();
   for (const LinkPtr& link : std::exchange(dirty_, {})) {
     link->dirty_ = false;
     if (!link->ended_) write(link);
@@ -392,13 +392,15 @@ bool Messenger::progress() {
     } else if (serial == kEventSerial) {
       uint64_t number;
       (void)!::read(event_, &number, sizeof number);
+      busy = true;
     } else if (const auto found = wires_.find(serial); found != wires_.end()) {
       const auto [link, wire] = found->second;
       on_event(link, *wire, events[i].events);
+      busy |= link->trusted_;
     }
   }
   if (ticked) tick();  // a process that was stopped reads proofs before it looks at the time
-  return busy || count > 0;
+  return busy || count == kEventsMax;
 }
 
 void Messenger::flush(int timeout_ms) {

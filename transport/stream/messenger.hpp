@@ -6,14 +6,14 @@
 //             descriptors and bytes here, for a bounded time. If there are too many such
 //             connections, the address with most of them loses its oldest one, so that it keeps out
 //             no other address. Without descriptors, this process stops accepting only until one is
-//             free.
+//             free. What a connection without a proof sends makes no thread poll for more.
 //   STREAM-3  The end of a process ends its connections at once: the kernel closes them.
 #pragma once
 
 #include <chrono>
 #include <deque>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -62,7 +62,8 @@ class Link {
     size_t at = 0;  // bytes already written or encrypted
   };
   std::string name_;
-  std::string source_;  // accepted over TCP: whose it is when there are too many; see source_of()
+  std::string source_;   // accepted over TCP: whose it is when there are too many; see source_of()
+  uint64_t number_ = 0;  // of an accepted one, in the order of accepting
   bool accepted_ = false, open_ = false, trusted_ = false, dirty_ = false;
   bool finishing_ = false, ended_ = false;
   Clock::time_point since_;
@@ -124,7 +125,9 @@ class Messenger {
   /// Takes no more messages from the link; closes it once all is sent, or after a second.
   void finish(const LinkPtr& link);
 
-  /// Handles what has arrived and writes what was queued; true if there was work.
+  /// Handles what has arrived and writes what was queued. True if there was work, or may be more.
+  /// Connections before trust() are no work: a caller that polls after work would poll for
+  /// strangers.
   bool progress();
   /// True: nothing is queued that progress() could write, so the caller may wait for event_fd().
   bool arm() const { return dirty_.empty(); }
@@ -181,7 +184,7 @@ class Messenger {
   bool ticking_ = false;
   uint64_t last_serial_ = 16;  // smaller ones are listeners, event_ and timer_
   std::unordered_map<uint64_t, std::pair<LinkPtr, Wire*>> wires_;  // by serial
-  std::list<LinkPtr> untrusted_;                                   // accepted; oldest first
+  std::map<uint64_t, LinkPtr> untrusted_;                          // accepted; oldest first
   std::vector<LinkPtr> finishing_;
   std::vector<LinkPtr> full_;   // to processes of this host whose backlog is full
   std::vector<LinkPtr> dirty_;  // have something to write

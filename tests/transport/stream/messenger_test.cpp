@@ -283,6 +283,29 @@ TEST_CASE("stream: STREAM-2, garbage and half-open connections by the thousand k
   for (const int fd : sockets) close(fd);
 }
 
+TEST_CASE("stream: STREAM-2, strangers are no work, after which a thread would poll for more") {
+  Node victim(Node::on_network()), guest(Node::on_network(kElsewhere));
+  const int quiet = stranger(victim), loud = stranger(victim);
+  REQUIRE(write(loud, std::string(200, 'x').data(), 200) == 200);
+  bool work = false;
+  const auto progress_until = [&](const std::function<bool()>& done) {
+    until({&guest}, [&] {
+      work |= victim.messenger->progress();
+      return done();
+    });
+  };
+  progress_until([&] { return !victim.ended.empty(); });
+  CHECK_FALSE(work);
+  const auto link = connect(guest, victim);
+  guest.send(link, "hello");
+  progress_until([&] { return victim.messages == 1; });
+  work = false;
+  guest.send(link, "more");
+  progress_until([&] { return victim.messages == 2; });
+  CHECK(work);
+  for (const int fd : {quiet, loud}) close(fd);
+}
+
 TEST_CASE("stream: STREAM-2, a flood from one address ends no connection of another address") {
   MessengerOptions options = Node::on_network();
   options.strangers_max = 8;
