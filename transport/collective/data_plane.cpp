@@ -221,9 +221,9 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
   for (;;) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     SS_RETURN_IF_ERROR(check_fence(spec.generation).in(name));
-    std::vector<int> missing;
+    std::vector<Unjoined> missing;
     for (const auto& [worker, channel] : channels)
-      for (const int rank : worker->unjoined_ranks(channel)) missing.push_back(rank);
+      std::ranges::move(worker->unjoined(channel), std::back_inserter(missing));
     {
       std::lock_guard turn(shared_.lock);
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
@@ -234,7 +234,7 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
         if (status.code() != Code::not_found) return status.in(name);
         if (member.segment && !member.segment->alive())
           return Status(Code::unavailable, name + ": rank " + std::to_string(i) + " has died");
-        missing.push_back(i);
+        missing.push_back({i, ""});
       }
       // Operations of other communicators must go on even if no thread waits for them.
       shared_.advance();
@@ -242,11 +242,15 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
     if (missing.empty()) return {};
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
-      std::sort(missing.begin(), missing.end());
-      std::string ranks;
-      for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      std::ranges::sort(missing, {}, &Unjoined::rank);
+      std::string ranks, why;
+      for (const Unjoined& member : missing) {
+        const std::string rank = std::to_string(member.rank);
+        ranks += (ranks.empty() ? "" : ", ") + rank;
+        if (why.empty() && !member.why.empty()) why = "; rank " + rank + " " + member.why;
+      }
       return Status(Code::deadline, name + ": ranks " + ranks + " did not join within " +
-                                        std::to_string(spec.timeout_ms) + " ms");
+                                        std::to_string(spec.timeout_ms) + " ms" + why);
     }
     sleep_on(shared_.segment->header(), seen, static_cast<int>(std::min<int64_t>(left, 20)));
   }

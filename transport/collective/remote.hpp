@@ -52,6 +52,12 @@ struct Channel {
 };
 using ChannelPtr = std::shared_ptr<Channel>;
 
+/// A member that has not joined yet.
+struct Unjoined {
+  int rank;
+  std::string why;  ///< the end of a sentence that begins with the rank; or empty
+};
+
 /// Any thread may call its functions.
 class RemoteWorker {
  public:
@@ -66,8 +72,7 @@ class RemoteWorker {
   /// Ends the channel; returns once the caller's memory is no longer used. Sends a bye to the
   /// members unless `graceful`.
   virtual void detach(const ChannelPtr& channel, bool graceful) = 0;
-  /// Ranks that have not joined yet.
-  virtual std::vector<int> unjoined_ranks(const ChannelPtr& channel) = 0;
+  virtual std::vector<Unjoined> unjoined(const ChannelPtr& channel) = 0;
 
   virtual std::unique_ptr<Link> link(const ChannelPtr& channel, int peer,
                                      std::string peer_name) = 0;

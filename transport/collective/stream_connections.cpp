@@ -26,17 +26,13 @@ StreamWorker::Impl::Connection* StreamWorker::Impl::connection_of(const StreamMe
   return &connection;
 }
 
-void StreamWorker::Impl::open(const stream::Id& to, Connection& connection) {
-  auto link = messenger->connect(connection.address);
-  if (!link.ok()) {
-    log::debug("data plane: {}", link.status().message());
-    return;
-  }
-  connection.link = link.take();
+Status StreamWorker::Impl::open(const stream::Id& to, Connection& connection) {
+  SS_ASSIGN(connection.link, messenger->connect(connection.address));
   connection.asked.reset();
   by_link[connection.link.get()] = to;
   messenger->trust(connection.link, kStreamChunk);
   greet(connection.link);
+  return {};
 }
 
 /// Tells the other process which one this is, or that this one is alive.
@@ -90,11 +86,15 @@ void StreamWorker::Impl::send_hellos() {
     const bool opened = !connection->link || reopen_silent(member.id, *connection);
     if (!connection->link && connection->opens && now >= connection->retry) {
       connection->retry = now + kHelloInterval;
-      open(member.id, *connection);
+      if (const Status status = open(member.id, *connection); !status.ok())
+        fail_members(member.id, "cannot be reached (" + status.message() + ")");
     }
     if (!connection->link || (!opened && !connection->link->is_open())) continue;
     if (!connection->asked) connection->asked = now;
     send_control(StreamKind::hello, channel, to);
+    if (!connection->link->is_open()) continue;
+    std::lock_guard guard(lock);
+    channel->members[to].unjoined = "is connected, but has not joined this generation";
   }
 }
 
@@ -138,8 +138,11 @@ void StreamWorker::Impl::fail_members(const stream::Id& of, const std::string& w
   {
     std::lock_guard guard(lock);
     for (auto& [name, channel] : channels)
-      for (auto& member : channel->members)
-        if (member.acknowledged && member.id == of) member.fail(why);
+      for (auto& member : channel->members) {
+        if (member.id != of) continue;
+        member.unjoined = why;
+        if (member.acknowledged) member.fail(why);
+      }
   }
   ring();
 }

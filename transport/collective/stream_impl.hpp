@@ -92,6 +92,7 @@ struct StreamMember {
   WorkerAddress address;  // empty: not reached by this worker
   stream::Id id{};
   bool acknowledged = false;
+  std::string unjoined = "has not connected";  // why it has not acknowledged
   Status broken;
   std::unordered_map<uint64_t, StreamIncoming> incoming;  // by key
   std::map<uint64_t, StreamOutgoing> outgoing;            // by key, so the oldest operation first
@@ -173,7 +174,7 @@ struct StreamWorker::Impl {
   bool run_commands();
   // stream_connections.cpp
   Connection* connection_of(const StreamMember& member);
-  void open(const stream::Id& to, Connection& connection);
+  Status open(const stream::Id& to, Connection& connection);
   void greet(const stream::LinkPtr& link);
   void on_greeting(const stream::LinkPtr& link, const stream::Incoming& message);
   void send_hellos();

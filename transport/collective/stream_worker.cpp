@@ -133,14 +133,14 @@ void StreamWorker::detach(const ChannelPtr& base, bool graceful) {
   done.get_future().wait();
 }
 
-std::vector<int> StreamWorker::unjoined_ranks(const ChannelPtr& base) {
+std::vector<Unjoined> StreamWorker::unjoined(const ChannelPtr& base) {
   const auto channel = std::static_pointer_cast<StreamChannel>(base);
   std::lock_guard guard(impl_->lock);
-  std::vector<int> ranks;
+  std::vector<Unjoined> found;
   for (size_t i = 0; i < channel->members.size(); ++i)
     if (const auto& m = channel->members[i]; !m.address.empty() && !m.acknowledged)
-      ranks.push_back(static_cast<int>(i));
-  return ranks;
+      found.push_back({static_cast<int>(i), m.unjoined});
+  return found;
 }
 
 }  // namespace simplescale::collective

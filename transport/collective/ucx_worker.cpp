@@ -238,14 +238,14 @@ void UcxWorker::detach(const ChannelPtr& base, bool graceful) {
   done.get_future().wait();
 }
 
-std::vector<int> UcxWorker::unjoined_ranks(const ChannelPtr& base) {
+std::vector<Unjoined> UcxWorker::unjoined(const ChannelPtr& base) {
   const auto channel = std::static_pointer_cast<UcxChannel>(base);
   std::lock_guard guard(impl_->lock);
-  std::vector<int> ranks;
+  std::vector<Unjoined> found;
   for (size_t i = 0; i < channel->members.size(); ++i)
     if (const auto& m = channel->members[i]; !m.address.empty() && !m.acknowledged)
-      ranks.push_back(static_cast<int>(i));
-  return ranks;
+      found.push_back({static_cast<int>(i), ""});
+  return found;
 }
 
 }  // namespace simplescale::collective

@@ -110,7 +110,7 @@ class UcxWorker final : public RemoteWorker {
   void set_spin_us(int spin_us) override;
   ChannelPtr attach(const ChannelSpec& spec) override;
   void detach(const ChannelPtr& channel, bool graceful) override;
-  std::vector<int> unjoined_ranks(const ChannelPtr& channel) override;
+  std::vector<Unjoined> unjoined(const ChannelPtr& channel) override;
   std::unique_ptr<Link> link(const ChannelPtr& channel, int peer, std::string peer_name) override;
 
   struct Impl;

@@ -1,9 +1,10 @@
 // One rank as its own process, for tests that kill ranks or put them into network namespaces.
 //
-//   collective_rank FOLDER RANK SIZE GENERATION SCENARIO [TIMEOUT_MS] [HOST]
+//   collective_rank FOLDER RANK SIZE GENERATION SCENARIO [TIMEOUT_MS] [HOST] [KEY]
 //
 // The ranks exchange addresses through files in FOLDER. SCENARIO is one of
 //   all      runs operations and prints "ok HASH"
+//   steady   does that again and again, and prints "ok HASH" for each time, until FOLDER/end exists
 //   endless  all-reduces until an error; prints "started" after the first all-reduce, and at the
 //            end the error's code and message
 #include <unistd.h>
@@ -59,25 +60,32 @@ int failed(const Status& status) {
   return 1;
 }
 
-int run_all(Collective& c) {
+Result<uint64_t> hash_of_all(Collective& c) {
   uint64_t hash = 14695981039346656037u;
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{300'001}}) {
     const size_t size = static_cast<size_t>(c.size());
     std::vector<float> data(count), full(count * size), shard(count);
     for (size_t i = 0; i < count; ++i)
       data[i] = 1.0f / static_cast<float>(1 + i * 7 + static_cast<size_t>(c.rank()) * 13);
-    if (auto s = c.all_gather(data.data(), full.data(), count, DType::f32)->wait(); !s.ok())
-      return failed(s);
-    if (auto s = c.all_reduce(data.data(), count, DType::f32)->wait(); !s.ok()) return failed(s);
-    if (auto s = c.reduce_scatter(full.data(), shard.data(), count, DType::f32)->wait(); !s.ok())
-      return failed(s);
-    if (auto s = c.all_gather(shard.data(), full.data(), count, DType::f32)->wait(); !s.ok())
-      return failed(s);
+    SS_RETURN_IF_ERROR(c.all_gather(data.data(), full.data(), count, DType::f32)->wait());
+    SS_RETURN_IF_ERROR(c.all_reduce(data.data(), count, DType::f32)->wait());
+    SS_RETURN_IF_ERROR(c.reduce_scatter(full.data(), shard.data(), count, DType::f32)->wait());
+    SS_RETURN_IF_ERROR(c.all_gather(shard.data(), full.data(), count, DType::f32)->wait());
     for (const auto* values : {&data, &full})
       for (const float value : *values)
         hash = (hash ^ std::bit_cast<uint32_t>(value)) * 1099511628211u;
   }
-  std::printf("ok %016llx\n", static_cast<unsigned long long>(hash));
+  return hash;
+}
+
+int run_all(Collective& c, const std::string& end) {
+  for (float ends = 0; ends == 0;) {
+    const auto hash = hash_of_all(c);
+    if (!hash.ok()) return failed(hash.status());
+    std::printf("ok %016llx\n", static_cast<unsigned long long>(*hash));
+    ends = end.empty() || std::filesystem::exists(end);
+    if (auto s = c.all_reduce(&ends, 1, DType::f32)->wait(); !s.ok()) return failed(s);
+  }
   return 0;
 }
 
@@ -103,6 +111,7 @@ int main(int argc, char** argv) {
   options.arena_bytes = 8 << 20;
   options.communicators = 1;
   if (argc > 7) options.host_id = argv[7];
+  if (argc > 8) options.key = argv[8];
   if (const char* trusted = std::getenv("COLLECTIVE_RANK_TRUSTED"))
     options.trusted_networks = trusted;
   auto plane = DataPlane::create(options);
@@ -116,5 +125,6 @@ int main(int argc, char** argv) {
   spec.timeout_ms = argc > 6 ? std::atoi(argv[6]) : 20'000;
   auto joined = (*plane)->join(spec);
   if (!joined.ok()) return failed(joined.status());
-  return scenario == "all" ? run_all(**joined) : run_endless(**joined);
+  if (scenario == "endless") return run_endless(**joined);
+  return run_all(**joined, scenario == "steady" ? folder + "/end" : "");
 }
