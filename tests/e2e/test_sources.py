@@ -120,9 +120,13 @@ for name, rows, make in (("c", (2600, 2700), lambda t: pa.array(t).dictionary_en
                          ("e", (2800, 3000), lambda t: pa.array([x.encode() for x in t], pa.binary()))):
     pq.write_table(pa.table({"body": make(texts[slice(*rows)])}), sys.argv[2] + f"/{name}.parquet", data_page_version="2.0")
 pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
+bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * (100 << 20)]))
+pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictionary_pagesize_limit=1 << 30, write_statistics=False,
+               store_schema=False)
 """
-        bad = self.folder / "bad.parquet"
-        subprocess.run([PYTHON, "-c", script, lines / "a.jsonl", rows, bad], check=True)
+        bad, bomb = self.folder / "bad.parquet", self.folder / "bomb.parquet"
+        subprocess.run([PYTHON, "-c", script, lines / "a.jsonl", rows, bad, bomb], check=True)
+        self.assertLess(bomb.stat().st_size, 10_000)
         hashes = []
         for source in (lines, rows):
             self.command("prepare", self.config, f'--data.source="{source}"', '--data.text_key="body"', "--model.vocab=320",
@@ -148,6 +152,7 @@ pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
         damaged[100:len(whole) // 2] = b"\xff" * (len(whole) // 2 - 100)  # the footer stays
         cut.write_bytes(damaged)
         refused(cut, "cut.parquet: behind row ")
+        refused(bomb, "bomb.parquet: behind row 0", "2 GiB of memory")
 
     @unittest.skipUnless(HAS_PYARROW, "pyarrow is not installed")
     def test_loss_masks_of_parquet_are_those_of_the_same_json_lines(self):

@@ -15,6 +15,11 @@ namespace {
 
 constexpr int64_t kBatchRows = 64;  // few: rows may be long
 constexpr int64_t kReadBytes = 256 << 10;
+// Of one file. A few KB can hold 64 rows that share a text of 1 GB.
+constexpr int64_t kMemory = int64_t{2} << 30;
+
+const std::string kTooLong = "the texts of " + std::to_string(kBatchRows) +
+                             " rows, or a page, need more than 2 GiB of memory: cut them up";
 
 Status bad(const std::string& path, const std::string& what) {
   return Status(Code::bad_data, path + ": " + what);
@@ -83,7 +88,7 @@ class ArrowRows : public ParquetRows {
       : path_(file->path()), bytes_(std::make_shared<ArrowFile>(file)) {}
 
   Status open(const std::string& text_key, const std::string& mask_key) {
-    parquet::ReaderProperties properties;
+    parquet::ReaderProperties properties(&memory_);
     properties.enable_buffered_stream();  // a page at a time, not a whole column of a row group
     properties.set_buffer_size(kReadBytes);
     properties.set_page_checksum_verification(true);
@@ -94,7 +99,7 @@ class ArrowRows : public ParquetRows {
     constexpr const char* no_parquet = "cannot read it as parquet: ";
     if (const auto opened = builder.Open(bytes_, properties); !opened.ok())
       return failed(no_parquet + opened.message());
-    builder.properties(arrow_properties);
+    builder.properties(arrow_properties)->memory_pool(&memory_);
     if (const auto built = builder.Build(&file_); !built.ok())
       return failed(no_parquet + built.message());
     const auto metadata = file_->parquet_reader()->metadata();
@@ -134,7 +139,7 @@ class ArrowRows : public ParquetRows {
   Result<bool> next(ParquetRow& row) override try {
     while (!batch_ || at_ == batch_->num_rows()) {
       if (const auto read = batches_->ReadNext(&batch_); !read.ok())
-        return cannot_read_on(read.message());
+        return cannot_read_on(read.IsOutOfMemory() ? kTooLong : read.message());
       if (!batch_) return false;
       at_ = 0;
     }
@@ -172,6 +177,8 @@ class ArrowRows : public ParquetRows {
   }
 
   const std::string path_;
+  arrow::ProxyMemoryPool own_{arrow::default_memory_pool()};  // counts what this file takes
+  arrow::CappedMemoryPool memory_{&own_, kMemory};
   const std::shared_ptr<ArrowFile> bytes_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
