@@ -243,8 +243,8 @@ void LogScanner::read_kernel_log() {
 
 void LogScanner::rotate(File& file) {
   const std::string older = file.path + ".1", part = older + ".part";
-  const int to = open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  const int writable = open(file.path.c_str(), O_WRONLY | O_CLOEXEC);
+  const int to = open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int writable = open(file.path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   const auto copied = to >= 0 && writable >= 0 ? copy_all(file.fd, to) : std::nullopt;
   uint64_t cut = 0;
   bool done = false;

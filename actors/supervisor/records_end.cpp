@@ -88,7 +88,7 @@ Status overwrite(const std::string& path, const std::string& text, uint64_t begi
     SS_ASSIGN(const bool may, may_write());
     if (!may) return Status(Code::aborted, "another supervisor leads");
   }
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return system_error("cannot write", path, errno);
   const ssize_t put = pwrite(fd, text.data(), text.size(), static_cast<off_t>(begin));
   const int error = put < 0 ? errno : ENOSPC;

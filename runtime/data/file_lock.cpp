@@ -13,7 +13,12 @@ FileLock::~FileLock() {
 }
 
 Result<bool> FileLock::try_take(const std::string& path) {
-  if (fd_ < 0) fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  if (fd_ < 0) fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
+  if (fd_ < 0 && errno == EACCES) {  // another user's: a local file system locks it all the same
+    fd_ = ::open(path.c_str(), O_RDONLY | kFlags);
+    if (fd_ < 0 && errno == ENOENT) return true;
+  }
   if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return true;
   if (fd_ < 0) return system_error("cannot write", path, errno);
   while (flock(fd_, LOCK_EX | LOCK_NB) != 0)

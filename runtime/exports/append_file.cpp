@@ -29,7 +29,7 @@ AppendFile::~AppendFile() {
 Result<AppendFile> AppendFile::create(const std::string& path) {
   AppendFile file;
   file.path_ = path;
-  file.fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  file.fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file.fd_ >= 0) return file;
   return Status(errno == ENOENT ? Code::not_found : Code::io,
                 "cannot write " + path + ": " + std::strerror(errno));

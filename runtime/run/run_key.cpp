@@ -87,9 +87,10 @@ Status check_entries(const std::string& folder, bool narrows) {
                 "cannot read " + folder + ": " + error.message());
 }
 
-Status keep_others_out_of_control(const std::string& path) {
+/// False: there is no such folder.
+Result<bool> keep_others_out_of_control(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0 && errno == ENOENT) return {};
+  if (fd < 0 && errno == ENOENT) return false;
   if (fd < 0)
     return Status(path_error(errno, Code::bad_config),
                   path + " is not a folder that this user can open: " + std::strerror(errno) +
@@ -104,7 +105,8 @@ Status keep_others_out_of_control(const std::string& path) {
     done = failed("cannot keep other users out of", path);
   close(fd);
   SS_RETURN_IF_ERROR(done);
-  return check_entries(path, true);
+  SS_RETURN_IF_ERROR(check_entries(path, true));
+  return true;
 }
 
 /// False: a folder with other files, or an empty one, which a refused command leaves as it is.
@@ -112,6 +114,30 @@ bool is_run_or_sweep(const std::string& path) {
   std::error_code error;
   return std::ranges::any_of(std::array{"/config.toml", "/control", "/sweep.toml"},
                              [&](const char* name) { return fs::exists(path + name, error); });
+}
+
+/// keep_others_out(). True: the folder has a control/, and nobody else can write either.
+Result<bool> check_folder(const RunFolder& run) {
+  std::string path = run.path;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link
+  struct stat name {
+  }, folder{};
+  if (lstat(path.c_str(), &name) != 0 || stat(path.c_str(), &folder) != 0)
+    return errno == ENOENT || errno == ENOTDIR ? Result<bool>(false) : failed("cannot read", path);
+  for (const uid_t owner : {name.st_uid, folder.st_uid})
+    if (!is_trusted(owner)) return refuse_owner(path, owner);
+  if (!S_ISDIR(folder.st_mode)) return false;
+  const bool group_replaces = folder.st_uid != geteuid() && (folder.st_mode & S_IWGRP) != 0 &&
+                              (folder.st_mode & S_ISVTX) == 0;
+  if ((folder.st_mode & S_IWOTH) != 0 || group_replaces)
+    return Status(Code::bad_config, path +
+                                        " can be written by other users: use a folder below it, " +
+                                        "with --run=FOLDER, or chmod go-w " + path);
+  const bool narrows = is_run_or_sweep(path);
+  if (narrows) SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
+  SS_RETURN_IF_ERROR(check_entries(path, narrows));
+  SS_ASSIGN(const bool has_control, keep_others_out_of_control(run.control()));
+  return narrows && has_control;
 }
 
 }  // namespace
@@ -124,25 +150,7 @@ Status check_own(const std::string& path) {
 }
 
 Status keep_others_out(const RunFolder& run) {
-  std::string path = run.path;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link
-  struct stat name {
-  }, folder{};
-  if (lstat(path.c_str(), &name) != 0 || stat(path.c_str(), &folder) != 0)
-    return errno == ENOENT || errno == ENOTDIR ? Status() : failed("cannot read", path);
-  for (const uid_t owner : {name.st_uid, folder.st_uid})
-    if (!is_trusted(owner)) return refuse_owner(path, owner);
-  if (!S_ISDIR(folder.st_mode)) return {};
-  const bool group_replaces = folder.st_uid != geteuid() && (folder.st_mode & S_IWGRP) != 0 &&
-                              (folder.st_mode & S_ISVTX) == 0;
-  if ((folder.st_mode & S_IWOTH) != 0 || group_replaces)
-    return Status(Code::bad_config, path +
-                                        " can be written by other users: use a folder below it, " +
-                                        "with --run=FOLDER, or chmod go-w " + path);
-  const bool narrows = is_run_or_sweep(path);
-  if (narrows) SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
-  SS_RETURN_IF_ERROR(check_entries(path, narrows));
-  return keep_others_out_of_control(run.control());
+  return check_folder(run).status();
 }
 
 Status make_control(const RunFolder& run) {
@@ -154,14 +162,19 @@ Status make_control(const RunFolder& run) {
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + run.path + ": " + error.message());
-  // Another task that only tries whether it can write here may remove the folder in between.
-  for (int tries = 1;; ++tries) {
+  // Another task that only tries whether it can write here may remove the folder in between, and
+  // another user may move a folder of theirs away: only both folders, seen in one check, count.
+  for (int tries = 0; tries < kTries; ++tries) {
     if (mkdir(run.path.c_str(), 0755) != 0 && errno != EEXIST)
       return failed("cannot create", run.path);
-    SS_RETURN_IF_ERROR(keep_others_out(run));
-    if (mkdir(run.control().c_str(), 0700) == 0 || errno == EEXIST) return keep_others_out(run);
-    if (errno != ENOENT || tries == kTries) return failed("cannot create", run.control());
+    SS_ASSIGN(const bool complete, check_folder(run));
+    if (complete) return {};
+    if (mkdir(run.control().c_str(), 0700) != 0 && errno != EEXIST && errno != ENOENT)
+      return failed("cannot create", run.control());
   }
+  return Status(Code::bad_config, run.path +
+                                      " is removed again and again while it is made: choose " +
+                                      "another folder with --run=FOLDER");
 }
 
 Status make_run_key(const RunFolder& run) {

@@ -128,7 +128,8 @@ class NetworkCase(Case):
         self.addCleanup(self.end_all)
         self.tasks = [self.task(self.run_folder, i, nodes, i) for i in range(nodes)]
         self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
-        self.assertIn("encrypted TCP (the supervisor: 10.214.7.", self.command("status", self.run_folder))
+        self.assertRegex(self.command("status", self.run_folder), r"network: messages over encrypted TCP \(the supervisor: 10\.214\.7\.[^)]*\); "
+                         "collectives between hosts over encrypted TCP\n")
 
     def task(self, run, number, tasks, space):
         """Starts one task of a run in a namespace."""

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +119,20 @@ pid_t hold(const std::string& path) {
   return child;
 }
 
+/// What a process of another user gets: 't' it took the lock, 'f' it did not, 'e' an error.
+char taken_by_another_user(const std::string& path) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit('x');
+    FileLock lock;
+    const auto taken = lock.try_take(path);
+    _exit(!taken.ok() ? 'e' : *taken ? 't' : 'f');
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return static_cast<char>(WEXITSTATUS(status));
+}
+
 void end(pid_t child) {
   kill(child, SIGKILL);
   int status = 0;
@@ -127,6 +142,24 @@ void end(pid_t child) {
 }  // namespace
 
 TEST_SUITE("prepare") {
+  TEST_CASE("prepare: a process that may only read another user's lock waits for it") {
+    if (geteuid() != 0) {
+      MESSAGE("skipped: only root can act as another user");
+      return;
+    }
+    test::TempFolder folder;
+    REQUIRE(chmod(folder.path.c_str(), 01777) == 0);
+    const std::string path = folder.path + "/.lock", planted = folder.path + "/.planted";
+    const pid_t holder = hold(path);
+    REQUIRE(chmod(path.c_str(), 0644) == 0);
+    CHECK(taken_by_another_user(path) == 'f');
+    end(holder);
+    CHECK(taken_by_another_user(path) == 't');
+    REQUIRE(symlink((folder.path + "/elsewhere").c_str(), planted.c_str()) == 0);
+    CHECK_FALSE(FileLock().try_take(planted).ok());
+    CHECK_FALSE(fs::exists(folder.path + "/elsewhere"));
+  }
+
   TEST_CASE("prepare: PREPARE-5, a process helps the one that prepares, and leaves no trace") {
     const Fixture f;
     CHECK(help_prepare(f.options) == 0);  // there is no folder
