@@ -128,7 +128,9 @@ void HttpConnections::work() {
 void HttpConnections::run() {
   std::vector<pollfd> polled;
   while (true) {
-    polled.assign({{wake_, POLLIN, 0}, {listener_, POLLIN, 0}});
+    const bool full = std::ranges::count(connections_, Connection::Phase::asked,
+                                         &Connection::phase) == kConnectionsMax;
+    polled.assign({{wake_, POLLIN, 0}, {full ? -1 : listener_, POLLIN, 0}});
     for (const auto& one : connections_)
       polled.push_back({one->fd,
                         static_cast<short>(one->phase == Connection::Phase::request  ? POLLIN
@@ -147,7 +149,9 @@ void HttpConnections::run() {
     std::erase_if(connections_, [&](const std::unique_ptr<Connection>& one) {
       const short events = polled[at++].revents;
       const bool late = one->phase != Connection::Phase::asked && now > one->until;
-      return late || (events != 0 && !step(*one, events));
+      const bool over = late || (events != 0 && !step(*one, events));
+      if (over && one->phase == Connection::Phase::asked) forget(one->id);
+      return over;
     });
     take_answers();
     if (polled[1].revents != 0) accept_all();
@@ -193,6 +197,13 @@ void HttpConnections::take_answers() {
     (*one)->until = Clock::now() + kAnswerTime;
     (*one)->text = std::move(text);
   }
+}
+
+/// The client has gone away: without this, a client that comes back again and again would have any
+/// number of requests wait for a slow answer.
+void HttpConnections::forget(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(requests_, [&](const auto& request) { return request.first == id; });
 }
 
 /// False: the connection is over.

@@ -38,6 +38,7 @@ class HttpConnections {
   void accept_all();
   bool make_room();
   void take_answers();
+  void forget(uint64_t id);
   bool step(Connection& connection, short events);
   bool read(Connection& connection);
   bool write(Connection& connection);

@@ -6,14 +6,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/process.hpp"
+#include "runtime/http/connections.hpp"
 #include "runtime/http/server.hpp"
 
 using namespace simplescale;
@@ -33,8 +36,9 @@ struct Served {
   }
   ~Served() {
     server.reset();
-    std::filesystem::remove_all(folder);
+    if (!folder.empty()) std::filesystem::remove_all(folder);
   }
+  explicit Served(int at) : port(at) {}
   int connect() const {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
@@ -90,6 +94,39 @@ TEST_CASE("http: clients that connect without end and send nothing keep no other
   stop = true;
   for (std::thread& flood : floods) flood.join();
   CHECK(answered == 60);
+}
+
+TEST_CASE("http: requests of clients that have gone away are not kept while answers are slow") {
+  std::mutex mutex;
+  std::condition_variable released;
+  bool slow = true;
+  int asked = 0;
+  auto made = HttpConnections::listen("127.0.0.1", 0, [&](const std::string&) {
+    std::unique_lock lock(mutex);
+    ++asked;
+    released.wait(lock, [&] { return !slow; });
+    return std::string("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+  });
+  REQUIRE(made.ok());
+  Served client((*made)->port());
+  const std::string request = "GET / HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 3000; ++i) {
+    const int fd = client.connect();
+    REQUIRE(fd >= 0);
+    (void)!send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+    const linger reset{1, 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (i % 2) std::this_thread::yield();
+    close(fd);
+  }
+  {
+    std::lock_guard lock(mutex);
+    slow = false;
+  }
+  released.notify_all();
+  CHECK(client.ask(request).starts_with("HTTP/1.1 200"));
+  std::lock_guard lock(mutex);
+  CHECK(asked <= 4 + 96 + 1);  // threads that answer, connections, and the last one
 }
 
 TEST_CASE("http: ranges do not make an answer larger than the page") {
