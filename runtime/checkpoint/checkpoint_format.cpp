@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -219,6 +220,18 @@ std::string shard_file_name(size_t shard, size_t shards) {
 
 std::string tensor_name(StateKind kind, const Unit& unit) {
   return std::string(to_string(kind)) + "." + unit.name;
+}
+
+Status check_finite(std::span<const float> values, size_t first, const std::string& where,
+                    const std::string& tensor) {
+  float sum = 0.0f;  // x * 0 is NaN unless x is finite; a loop without branches is vectorized
+  for (const float value : values) sum += value * 0.0f;
+  if (sum == 0.0f) return {};
+  const auto found = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
+  return bad(where + ": tensor \"" + tensor + "\" holds " +
+             (std::isnan(*found) ? "NaN" : "an infinite value") + " (element " +
+             std::to_string(first + static_cast<size_t>(found - values.begin())) +
+             "), so no model with it can be trained; take the weights of another checkpoint");
 }
 
 Range shard_range(const Unit& unit, size_t shards, size_t shard) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ Status remove_checkpoint(const std::string& checkpoints, const std::string& name
 
 std::string shard_file_name(size_t shard, size_t shards);
 std::string tensor_name(StateKind kind, const Unit& unit);
+/// bad_data: one of the values is NaN or infinite. first: the element of the tensor that values[0]
+/// is; where: its file or folder.
+Status check_finite(std::span<const float> values, size_t first, const std::string& where,
+                    const std::string& tensor);
 
 /// The elements [begin, end) of a unit that a shard holds; may be empty.
 struct Range {

@@ -6,9 +6,12 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
 
 namespace simplescale {
+
+using checkpoint_format::check_finite;
 
 namespace {
 
@@ -47,12 +50,21 @@ class UnitSource {
               std::ranges::copy(piece, values_.begin() + static_cast<ptrdiff_t>(offset));
               return Status();
             }));
+      SS_RETURN_IF_ERROR(check());
       grow();
     }
     return std::as_bytes(std::span(values_).subspan(begin, end - begin));
   }
 
  private:
+  Status check() const {
+    for (const Parameter& p : from_.units()[unit_].parameters)
+      SS_RETURN_IF_ERROR(check_finite(
+          std::span(values_).subspan(p.offset, p.count), 0, from_.folder(),
+          (kind_ == StateKind::params ? "" : to_string(kind_) + std::string(".")) + p.name));
+    return {};
+  }
+
   void grow() {
     for (size_t p = 0; p < units_[unit_].parameters.size(); ++p) {
       const Parameter& now = units_[unit_].parameters[p];

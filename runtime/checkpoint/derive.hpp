@@ -18,7 +18,8 @@ Status check_derivable(const std::string& from, ModelShape shape, const ModelSha
 /// the new checkpoint; with info.state.ema also the average of `from`, which then must have one. The
 /// block_size may differ. The vocabulary may be larger: the embeddings and the output weights of
 /// new tokens are the mean of those of all old ones, also in the average, and their moments zero.
-/// Errors as check_derivable(), Checkpoint::stream_unit() and publish_checkpoint().
+/// bad_data: a value is NaN or infinite; otherwise errors as check_derivable(),
+/// Checkpoint::stream_unit() and publish_checkpoint().
 Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const CheckpointInfo& info,
                          const std::string& checkpoints, FileOps& ops = system_files());
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -85,20 +84,6 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
   return tied ? check_tied_head(weights, folder) : Status();
 }
 
-/// bad_data: one of the values is NaN or infinite. first: the element of the tensor that values[0]
-/// is.
-Status check_finite(std::span<const float> values, const SafetensorsFolder::Place& place,
-                    size_t first) {
-  float sum = 0.0f;  // x * 0 is NaN unless x is finite; a loop without branches is vectorized
-  for (const float value : values) sum += value * 0.0f;
-  if (sum == 0.0f) return {};
-  const auto found = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
-  return bad(place.file->path() + ": tensor \"" + place.tensor->name + "\" holds " +
-             (std::isnan(*found) ? "NaN" : "an infinite value") + " (element " +
-             std::to_string(first + static_cast<size_t>(found - values.begin())) +
-             "), so no model with it can be trained; take the weights of another checkpoint");
-}
-
 /// A source of shard 0 of 1 that reads the weights; moments are zero.
 ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units,
                       std::vector<float>& buffer) {
@@ -115,7 +100,7 @@ ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>&
       const size_t element = first - parameter.offset;
       SS_RETURN_IF_ERROR(
           place->file->read_f32(*place->tensor, element, values.size(), values.data()));
-      SS_RETURN_IF_ERROR(check_finite(values, *place, element));
+      SS_RETURN_IF_ERROR(check_finite(values, element, place->file->path(), place->tensor->name));
     }
     return std::as_bytes(std::span(buffer));
   };

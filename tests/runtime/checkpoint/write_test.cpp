@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/digest.hpp"
@@ -384,7 +385,7 @@ TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
 TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
   TempFolder folder;
   const ModelShape shape = some_shape();
-  const State parent = random_state(shape, 1, false, true);
+  const State parent = random_state(shape, 1, true, true);
   const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 3);
   REQUIRE(from_folder.ok());
   auto from = Checkpoint::open(*from_folder);
@@ -468,10 +469,41 @@ TEST_CASE("derive: new tokens get the mean of the old ones, and no moments") {
   }
 }
 
+TEST_CASE(
+    "derive: a value that is not finite is named with its tensor, and no checkpoint appears") {
+  const ModelShape shape = some_shape();
+  const std::vector<Unit> units = units_of(shape);
+  const Parameter& parameter = units[1].parameters[1];
+  const size_t element = shard_layout(units, 1).offset[1] + parameter.offset + 7;
+  for (const StateKind kind : {StateKind::params, StateKind::exp_avg}) {
+    TempFolder folder;
+    State parent = random_state(shape, 1, true);
+    parent.values[static_cast<size_t>(kind)][element] =
+        kind == StateKind::params ? std::numeric_limits<float>::quiet_NaN()
+                                  : std::numeric_limits<float>::infinity();
+    const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 1);
+    REQUIRE(from_folder.ok());
+    auto from = Checkpoint::open(*from_folder);
+    REQUIRE(from.ok());
+    const bool weights = kind == StateKind::params;
+    const Status derived = derive_checkpoint(*from, true, info_of(shape, 0), folder / "new");
+    CHECK(derived.code() == Code::bad_data);
+    CHECK_MESSAGE(derived.message().find(*from_folder + ": tensor \"" +
+                                         (weights ? "" : "exp_avg.") + parameter.name +
+                                         "\" holds " + (weights ? "NaN" : "an infinite value") +
+                                         " (element 7)") != std::string::npos,
+                  derived.message());
+    CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
+    // Moments that are not taken may be anything.
+    CHECK(derive_checkpoint(*from, false, info_of(shape, 0), folder / "new").ok() == !weights);
+  }
+}
+
 TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
   TempFolder folder;
   const ModelShape shape = some_shape();
-  const auto from_folder = save(folder / "parent", random_state(shape, 1), info_of(shape, 20), 1);
+  const auto from_folder =
+      save(folder / "parent", random_state(shape, 1, true), info_of(shape, 20), 1);
   REQUIRE(from_folder.ok());
   auto from = Checkpoint::open(*from_folder);
   REQUIRE(from.ok());
