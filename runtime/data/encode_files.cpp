@@ -231,6 +231,8 @@ class Encoding {
     if (keep(file)) return true;
     FileLock lock;
     const std::string lock_file = pieces_[file] + ".lock";
+    std::error_code ignored;
+    const bool begun = fs::exists(lock_file, ignored);  // by a process that may have died
     SS_ASSIGN(const bool mine, lock.try_take(lock_file));
     if (!mine && !out_of_patience()) return false;
     if (again) list_pieces();
@@ -239,10 +241,9 @@ class Encoding {
       first_error_ = 0;  // no further files
       return true;
     }
-    SS_RETURN_IF_ERROR(encode(file, mine));
+    SS_RETURN_IF_ERROR(encode(file, mine, begun));
     // After an error the file stays: a process that has it open would hold another lock than the
     // one that creates it anew, and both would go on with what is left of the piece.
-    std::error_code ignored;
     if (mine) fs::remove(lock_file, ignored);
     ++files_;
     return true;
@@ -251,7 +252,8 @@ class Encoding {
   /// True: the piece of the file is there.
   bool keep(size_t file) {
     const auto piece = PieceReader::open(pieces_[file], options_.token_bytes);
-    if (!piece.ok() || piece->facts().made_from != made_from_[file]) return false;
+    if (!piece.ok() || piece->facts().made_from != made_from_[file] || !piece->check().ok())
+      return false;
     read_ += corpus_.bytes(file);
     ++kept_;
     return true;
@@ -271,11 +273,14 @@ class Encoding {
     return !helps() && Clock::now() > newest_ + options_.patience;
   }
 
-  /// mine: no other process makes the piece.
-  Status encode(size_t file, bool mine) {
+  /// mine: no other process makes the piece. begun: one may have made a part of it.
+  Status encode(size_t file, bool mine, bool begun) {
     PieceWriter out(pieces_[file], options_.token_bytes,
                     mine ? std::optional(options_.keep_bytes) : std::nullopt);
-    SS_ASSIGN(const uint64_t written, mine ? out.resume() : Result<uint64_t>(0));
+    uint64_t written = 0;
+    if (mine && begun) {
+      SS_ASSIGN(written, out.resume());
+    }
     const auto threads = [this] {
       return std::max<size_t>(1, jobs_ / std::max<size_t>(1, active_));
     };

@@ -8,7 +8,8 @@
 //   PREPARE-3  The same text and options give the same bytes, with any number of jobs.
 //   PREPARE-4  After an interruption, what was encoded is not encoded again, but for the last 16 MiB
 //              of tokens of each file: folder/pieces holds the tokens of the files (token_piece.hpp)
-//              until all are done. Files that were encoded as a whole are not read again.
+//              until all are done. Files that were encoded as a whole are not read again. A crash of
+//              the machine also costs the files with less than that which it had not written yet.
 //   PREPARE-5  Processes that prepare one folder, also on several hosts, share its files. If one
 //              dies, another one takes over what it was making.
 #pragma once

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -19,12 +20,12 @@ namespace simplescale {
 namespace {
 
 // Another number, too, if a text is cut into other records than before: resume() counts them.
-constexpr uint64_t kMagic = 0x3345434549505353;  // "SSPIECE3"
+constexpr uint64_t kMagic = 0x3445434549505353;  // "SSPIECE4"
 constexpr uint32_t kBegins = uint32_t{1} << 31, kMasked = uint32_t{1} << 30;
 struct StoredRange {
   uint32_t begin = 0, end = 0;
 };
-static_assert(std::is_trivially_copyable_v<PieceFacts> && sizeof(PieceFacts) == 80);
+static_assert(std::is_trivially_copyable_v<PieceFacts> && sizeof(PieceFacts) == 96);
 
 std::string_view bytes_of(const auto& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
@@ -110,34 +111,39 @@ Status PieceWriter::keep() {
   return put_facts({});
 }
 
+void PieceWriter::put(std::string_view bytes) {
+  out_ << bytes;
+  stored_.update(bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+}
+
 Status PieceWriter::write(const TokenRecord& record) {
   SS_ASSERT(record.ids.size() < kMasked);
   const auto count = static_cast<uint32_t>(record.ids.size()) |
                      (record.begins_document ? kBegins : 0) | (record.masked.empty() ? 0 : kMasked);
-  out_ << bytes_of(count);
-  bytes_ += sizeof count;
+  put(bytes_of(count));
   if (!record.masked.empty()) {
-    const auto ranges = static_cast<uint32_t>(record.masked.size());
-    out_ << bytes_of(ranges);
+    put(bytes_of(static_cast<uint32_t>(record.masked.size())));
     for (const IndexRange& range : record.masked)
-      out_ << bytes_of(
-          StoredRange{static_cast<uint32_t>(range.begin), static_cast<uint32_t>(range.end)});
-    bytes_ += sizeof ranges + ranges * sizeof(StoredRange);
+      put(bytes_of(
+          StoredRange{static_cast<uint32_t>(range.begin), static_cast<uint32_t>(range.end)}));
   }
-  const std::string_view tokens = narrow_.of(record.ids);
-  out_ << tokens;
-  bytes_ += tokens.size();
+  put(narrow_.of(record.ids));
   ++records_;
   if (!out_) return system_error("cannot write", part_, errno);
   return keep_bytes_ && bytes_ - kept_ >= *keep_bytes_ ? keep() : Status();
 }
 
 Status PieceWriter::finish(PieceFacts facts) {
-  SS_RETURN_IF_ERROR(keep());
+  const bool synced = kept_ > 0;
+  if (synced) SS_RETURN_IF_ERROR(keep());
+  if (!synced) facts.stored = stored_.digest();
   SS_RETURN_IF_ERROR(put_facts(facts));
   out_.close();
   if (!out_) return system_error("cannot write", part_, errno);
-  return publish_file(part_, path_);
+  if (synced) return publish_file(part_, path_);
+  if (std::rename(part_.c_str(), path_.c_str()) == 0) return {};
+  return system_error("cannot write", path_, errno);
 }
 
 Result<PieceReader> PieceReader::open(const std::string& path, int token_bytes) {
@@ -147,6 +153,18 @@ Result<PieceReader> PieceReader::open(const std::string& path, int token_bytes) 
   SS_RETURN_IF_ERROR(file.read(0, &facts, sizeof facts));
   if (facts.magic != kMagic || facts.bytes != file.bytes() - sizeof facts) return bad(path);
   return PieceReader(std::move(file), facts, token_bytes);
+}
+
+Status PieceReader::check() const {
+  if (facts_.stored == Hash128{}) return {};
+  std::vector<char> piece(1 << 20);
+  Hasher stored;
+  for (uint64_t at = sizeof facts_; at < file_.bytes(); at += piece.size()) {
+    const size_t count = std::min<uint64_t>(piece.size(), file_.bytes() - at);
+    SS_RETURN_IF_ERROR(file_.read(at, piece.data(), count));
+    stored.update(piece.data(), count);
+  }
+  return stored.digest() == facts_.stored ? Status() : bad(file_.path());
 }
 
 Status PieceReader::read_record(uint64_t& at) {

@@ -4,6 +4,10 @@
 //
 //   PieceFacts    see below; machine's byte order, since a piece is read on the machine type that
 //                 wrote it. Of a piece that is being written: the records that are on the disk
+//
+// A small piece is not synced, since many of them would take long. Its hash says whether a crash of
+// the machine has damaged it.
+//
 //   records       u32 count of ids; its highest bit: the record begins a document; its second
 //                 highest: some tokens are masked. Then, if so, u32 count of ranges and these, u32
 //                 begin and end each; then the ids
@@ -13,6 +17,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/hash.hpp"
@@ -29,6 +34,7 @@ struct PieceFacts {
   uint64_t bytes = 0, records = 0;  // of all records, their count; filled in by the writer
   Hash128 text;                     // xxh3-128 of the documents' texts
   Hash128 made_from;                // the file, how it is read, and the tokenizer
+  Hash128 stored;                   // of the bytes of all records; zero: they are synced
 };
 
 /// Tokens that follow each other: of a document, or of a part of one.
@@ -55,10 +61,12 @@ class PieceWriter {
   /// What is there is of another text: the destructor removes it.
   void forget() { kept_ = 0; }
   Status write(const TokenRecord& record);
-  /// Gives the piece its final name. A piece under its final name is whole.
+  /// Gives the piece its final name. A piece under its final name is whole, unless the machine has
+  /// crashed since and PieceReader::check() says otherwise.
   Status finish(PieceFacts facts);
 
  private:
+  void put(std::string_view bytes);
   Status keep();
   Status put_facts(PieceFacts facts);
 
@@ -68,6 +76,7 @@ class PieceWriter {
   std::ofstream out_;
   uint64_t bytes_ = 0, records_ = 0;
   uint64_t kept_ = 0;  // bytes
+  Hasher stored_;      // of what this writer has written
 };
 
 class PieceReader {
@@ -75,6 +84,8 @@ class PieceReader {
   /// not_found: there is none; bad_data: it is damaged.
   static Result<PieceReader> open(const std::string& path, int token_bytes);
   const PieceFacts& facts() const { return facts_; }
+  /// bad_data: a crash of the machine has damaged the piece, which was not synced. Reads all of it.
+  Status check() const;
   /// Calls take(const TokenRecord&) for each record. bad_data: the piece is damaged.
   template <class Take>
   Status read(Take take) {

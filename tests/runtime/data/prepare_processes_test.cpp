@@ -17,6 +17,7 @@
 #include "runtime/data/file_lock.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/token_piece.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -158,6 +159,19 @@ TEST_SUITE("prepare") {
     REQUIRE(symlink((folder.path + "/elsewhere").c_str(), planted.c_str()) == 0);
     CHECK_FALSE(FileLock().try_take(planted).ok());
     CHECK_FALSE(fs::exists(folder.path + "/elsewhere"));
+  }
+
+  TEST_CASE("prepare: a small piece that a crash of the machine has damaged is encoded again") {
+    const Fixture f;
+    const std::string bad = f.folder.write("text/9.txt", "\xff\n");
+    CHECK(prepare(f.options).status().code() == Code::bad_data);
+    fs::remove(bad);
+    const auto pieces = f.piece_files();
+    REQUIRE(pieces.size() == kFiles);
+    std::string piece = contents(pieces[0]);
+    std::fill(piece.begin() + sizeof(PieceFacts), piece.end(), '\0');  // was not on the disk yet
+    std::ofstream(pieces[0], std::ios::binary) << piece;
+    CHECK(f.complete() == kFiles - 1);
   }
 
   TEST_CASE("prepare: PREPARE-5, a process helps the one that prepares, and leaves no trace") {

@@ -48,6 +48,11 @@ struct Fixture {
   const std::string expected = folder.path + "/expected.tokens", piece = folder.path + "/a.tokens";
 };
 
+/// Without the facts: those of a piece that was synced on the way have no hash of the records.
+std::string records_of(const std::string& piece) {
+  return contents(piece).substr(sizeof(PieceFacts));
+}
+
 }  // namespace
 
 TEST_SUITE("prepare") {
@@ -69,9 +74,9 @@ TEST_SUITE("prepare") {
       if (!alone_first) CHECK(holder.finish(kFacts).ok());
       write(alone, 35, kRecords);
       CHECK(alone.finish(kFacts).ok());
-      CHECK(contents(f.piece) == contents(f.expected));
+      CHECK(records_of(f.piece) == records_of(f.expected));
       if (alone_first) CHECK(holder.finish(kFacts).ok());
-      CHECK(contents(f.piece) == contents(f.expected));
+      CHECK(records_of(f.piece) == records_of(f.expected));
       CHECK(f.files() == 2);
     }
   }
