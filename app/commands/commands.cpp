@@ -17,6 +17,7 @@
 #include "app/commands/run_status.hpp"
 #include "app/launch/mixture_text.hpp"
 #include "app/launch/prepare_data.hpp"
+#include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
@@ -111,7 +112,11 @@ Status config_show_command(const std::string& config, const Overrides& overrides
 Status config_validate_command(const std::string& config, const Overrides& overrides) {
   const CheckedConfig checked = check_user_config(config, overrides);
   const std::vector<Status> problems = validate_config(checked);
-  if (problems.empty()) return print(valid_text(checked.loaded));
+  if (problems.empty()) {
+    SS_ASSIGN(const RunStart start, resolve_run_start(config, overrides, ""));
+    SS_RETURN_IF_ERROR(check_before_start(start));
+    return print(valid_text(checked.loaded));
+  }
   if (problems.size() == 1) return problems.front();
   for (const Status& problem : problems) report_status(problem);
   return Status(Code::bad_config, config + ": " + std::to_string(problems.size()) + " errors");

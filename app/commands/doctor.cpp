@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "app/commands/fleet_doctor.hpp"
 #include "app/launch/bucket_check.hpp"
 #include "app/launch/mixture_text.hpp"
+#include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
@@ -65,6 +67,7 @@ struct Target {
   std::string folder;      // existing folder to check for writing
   std::string run;         // the run's folder, or empty
   std::string rendezvous;  // path prefix of the rendezvous folder; the task's instance completes it
+  std::function<std::vector<CheckResult>()> check_inputs;
 };
 
 Result<Target> target_of(const std::string& config_file, Overrides overrides,
@@ -105,9 +108,22 @@ std::string nccl_here(const Config& config) {
   return describe(nccl_variables(true, trusted, local_addresses()));
 }
 
-Status check_this_machine(const Config& config, const std::string& folder, bool json) {
-  std::vector<CheckResult> results = check_machine(folder);
-  for (CheckResult& result : check_buckets(config)) results.push_back(std::move(result));
+/// The buckets and, if they answer, all else that a run of the configuration reads.
+std::vector<CheckResult> check_inputs(const std::string& config_file, const Overrides& overrides,
+                                      const std::string& run, const Config& config) {
+  std::vector<CheckResult> results = check_buckets(config);
+  if (config_file.empty() || !all_ok(results)) return results;
+  const auto start = resolve_run_start(config_file, overrides, run);
+  const Status found = start.ok() ? check_before_start(*start) : start.status();
+  results.push_back(
+      {"run", found.ok(), 0, "", found.ok() ? config_file + ": can begin" : found.message()});
+  return results;
+}
+
+Status check_this_machine(const Target& target, bool json) {
+  const Config& config = target.config;
+  std::vector<CheckResult> results = check_machine(target.folder);
+  for (CheckResult& result : target.check_inputs()) results.push_back(std::move(result));
   utsname name{};
   uname(&name);
   const auto memory_gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
@@ -184,11 +200,15 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
         Status(Code::usage, "CONFIG is missing: " + overrides[0] + " sets a key of a file"));
   auto target = target_of(config_file, overrides, run);
   if (!target.ok()) return report_status(target.status());
+  target->check_inputs = [&config_file, overrides, run, config = target->config] {
+    return check_inputs(config_file, overrides, run, config);
+  };
   signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes fails with EFBIG
   if (const auto task = slurm_task(); task && task->tasks > 1) {
     if (!target->run.empty())
       if (Status own = make_control({target->run}); !own.ok()) return report_status(own);
-    return fleet_doctor({target->config, *task, target->rendezvous + task->instance, json});
+    return fleet_doctor(
+        {target->config, *task, target->rendezvous + task->instance, target->check_inputs, json});
   }
   const int hosts = slurm::allocation_of(environment_variable);
   if (hosts > 1) {
@@ -200,7 +220,7 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
   }
   if (const std::string mixture = mixture_text(target->config); !json && !mixture.empty())
     terminal::print("%s\n", mixture.c_str());
-  return report_status(check_this_machine(target->config, target->folder, json));
+  return report_status(check_this_machine(*target, json));
 }
 
 }  // namespace simplescale

@@ -14,7 +14,6 @@
 #include <set>
 
 #include "actors/diagnosis/node_check.hpp"
-#include "app/launch/bucket_check.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/report.hpp"
@@ -251,7 +250,7 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
     ends.push_back(end);
   }
   for (CheckResult& result : links.check(ends)) results.push_back(std::move(result));
-  for (CheckResult& result : check_buckets(o.config))
+  for (CheckResult& result : o.check_inputs())
     if (!result.ok) results.push_back(std::move(result));
   results.push_back({"program", true, 0, "", program_facts()});
   SS_RETURN_IF_ERROR(rendezvous.publish("report", {{"checks", to_json(results)},

@@ -4,10 +4,13 @@
 // in it.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "app/slurm/slurm.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/diagnostics/diagnose.hpp"
 
 namespace simplescale {
 
@@ -15,6 +18,7 @@ struct FleetDoctorOptions {
   Config config;  // cluster.join_timeout_ms: how long each stage waits for the other hosts
   slurm::Task task;
   std::string folder;  // the rendezvous folder; removed at the end
+  std::function<std::vector<CheckResult>()> check_inputs;  // of the run, on this host
   bool json = false;
 };
 

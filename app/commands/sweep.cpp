@@ -277,7 +277,12 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
   std::string first;
   for (const Run& run : sweep.runs) {
     if (state_of(run) == "finished" || RunLock::held(RunFolder{run.folder})) continue;
-    SS_ASSIGN(const BatchFile batch, plan_batch_file(sweep.config_file, run.overrides, ""));
+    SS_ASSIGN(RunStart start, resolve_run_start(sweep.config_file, run.overrides, ""));
+    // A dry run has not prepared the tokens that the sweep's runs share.
+    SS_RETURN_IF_ERROR(
+        (dry_run ? check_run_folder({run.folder}, start.config) : check_before_start(start))
+            .in(run.name));
+    SS_ASSIGN(const BatchFile batch, plan_batch_file(std::move(start)));
     if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));
     if (first.empty()) first = batch.script;
     folders.push_back(batch.run);

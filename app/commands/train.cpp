@@ -224,14 +224,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach) {
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
-  if (const SweepConfig& sweep = start.config.sweep; !sweep.keys.empty() || !sweep.seeds.empty())
-    return Status(Code::bad_config,
-                  config_file +
-                      " has a [sweep], which `train` does not carry out; to train its "
-                      "runs: " +
-                      command_line({"sweep", config_file}) +
-                      "; to train the rest of the file as one run, add '--sweep.keys={}' "
-                      "'--sweep.seeds=[]'");
+  SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));
   const auto task = slurm_task();
   if (task && detach)
     return Status(Code::usage,

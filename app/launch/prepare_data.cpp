@@ -150,26 +150,36 @@ Status check_ends(const PrepareOptions& options) {
   return {};
 }
 
-/// What needs no tokens, so that nothing is prepared in vain.
-Status check_before_preparation(const Config& config, const ModelShape& shape) {
+/// The model's shape, if the texts, tokenizers and options are fit to prepare.
+Result<ModelShape> check_texts(const Config& config) {
+  SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
+  SS_ASSIGN(const ModelShape shape, model_shape(config));
+  if (config.data.source.empty() && config.data.blend.empty())
+    return Status(
+        Code::bad_config,
+        "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
+        "(.bin), or debian:bible-kjv");
   std::error_code error;
-  bool texts = false;
   const bool run_exists = std::filesystem::exists(RunFolder{run_folder(config)}.config(), error);
   for (const ConfiguredSource& source : sources_of(config)) {
     // A run keeps its data.format, and goes on with what it took its source for.
     if (!run_exists) SS_RETURN_IF_ERROR(check_source(source.config));
     if (source_is_tokens(source.config)) continue;
-    texts = true;
     const PrepareOptions options = options_of(source.config, shape);
     SS_RETURN_IF_ERROR(check_text(source.config, options));
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(check_ends(options));
   }
   SS_RETURN_IF_ERROR(check_tokenizer(config, shape));
-  return texts ? check_token_sources(config, shape) : Status();
+  return shape;
 }
 
 }  // namespace
+
+Result<RunData> check_data(const Config& config) {
+  SS_ASSIGN(const ModelShape shape, check_texts(config));
+  return check_token_sources(config, shape);
+}
 
 void help_prepare_data(const Config& config) {
   const auto shape = model_shape(config);
@@ -179,15 +189,10 @@ void help_prepare_data(const Config& config) {
 }
 
 Status prepare_data(const Config& config, int jobs, bool of_run) {
-  SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
-  SS_ASSIGN(const ModelShape shape, model_shape(config));
-  if (config.data.source.empty() && config.data.blend.empty())
-    return Status(
-        Code::bad_config,
-        "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
-        "(.bin), or debian:bible-kjv");
-  SS_RETURN_IF_ERROR(check_before_preparation(config, shape));
   Config c = config;
+  set_token_folders(c);
+  SS_ASSIGN(const ModelShape shape, check_texts(c));
+  if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape).status());
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
     if (source_is_tokens(source.config)) continue;
@@ -197,7 +202,6 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
     options.of_run = of_run;
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
-    if (!source.name.empty()) c.data.blend[i].folder = options.folder;  // with its tokenizer
   }
   return {};
 }

@@ -5,12 +5,16 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
+/// Errors in the texts, tokens and tokenizer of a configuration that can be found before texts are
+/// prepared in its folders (set_token_folders()). Writes nothing. Returns the sources that need no preparation.
+Result<RunData> check_data(const Config& config);
 /// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
-/// tokens already. jobs, of_run: as in PrepareOptions. Errors of prepare(); bad_config: no source, or
-/// tokenizer.path does not exist.
+/// tokens already. jobs, of_run: as in PrepareOptions. Errors of check_data(), if there is something
+/// to prepare, and of prepare().
 Status prepare_data(const Config& config, int jobs = 0, bool of_run = false);
 /// Encodes files of its texts while another process runs prepare_data() in the same folders, as far
 /// as no process is encoding them. Returns at once if no process does.

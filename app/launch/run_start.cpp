@@ -22,6 +22,7 @@
 #include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/config/sweep.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/divide_batches.hpp"
@@ -201,6 +202,15 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   return RunStart{std::move(config), plan};
 }
 
+Status refuse_sweep(const std::string& config_file, const Config& config) {
+  if (!has_sweep(config)) return {};
+  return Status(Code::bad_config,
+                config_file + " has a [sweep], which is not one run; to train its runs: " +
+                    command_line({"sweep", config_file}) +
+                    "; to train the rest of the file as one run, add '--sweep.keys={}' "
+                    "'--sweep.seeds=[]'");
+}
+
 Status check_run_folder(const RunFolder& run, const Config& config) {
   std::error_code error;
   for (const std::string& records : {run.metrics(), run.events(), run.ledger()})
@@ -304,12 +314,28 @@ Result<RunLock> lock_run(const RunFolder& run) {
   return lock;
 }
 
-Status prepare_and_check_data(const Config& config, const Plan& plan) {
-  // Before what takes long. open_run_folder() repeats what another start may change meanwhile.
+namespace {
+/// What needs no data.
+Status check_recipe(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_tasks(config));
   SS_RETURN_IF_ERROR(check_parent(config, plan));
-  SS_RETURN_IF_ERROR(
-      changes_of(RunFolder{run_folder(config)}, config, plan, newest_step(config)).status());
+  return changes_of(RunFolder{run_folder(config)}, config, plan, newest_step(config)).status();
+}
+}  // namespace
+
+Status check_before_start(const RunStart& start) {
+  const auto& [config, plan] = start;
+  if (!has_sweep(config))  // its runs have folders of their own
+    SS_RETURN_IF_ERROR(check_run_folder(RunFolder{run_folder(config)}, config));
+  SS_RETURN_IF_ERROR(check_recipe(config, plan));
+  SS_ASSIGN(const RunData data, check_data(config));
+  if (needs_preparation(config)) return {};
+  return task_tokens(config, plan.shape, data.tokenizer).status();
+}
+
+Status prepare_and_check_data(const Config& config, const Plan& plan) {
+  // Before what takes long. open_run_folder() repeats what another start may change meanwhile.
+  SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_RETURN_IF_ERROR(prepare_data(config, 0, fs::exists(RunFolder{run_folder(config)}.config())));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   const std::vector<SourceUse> uses = source_uses(plan, data);

@@ -1,5 +1,5 @@
 // The checks and steps before a run begins, shared by `train` on one machine, `train` as a Slurm
-// task, and `submit`: configuration, run folder, lock, data.
+// task, `submit`, `doctor` and `config validate`: configuration, run folder, lock, data.
 #pragma once
 
 #include <string>
@@ -20,6 +20,13 @@ struct RunStart {
 /// Loads a configuration and plans its run. run: overrides run.folder unless it is "".
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run);
+
+/// bad_config: the file has a [sweep], which `train` and `submit` do not carry out.
+Status refuse_sweep(const std::string& config_file, const Config& config);
+/// Errors that keep `train` from starting this run, on any host, as far as they can be found before
+/// texts are prepared and without reading many tokens. Of a [sweep], those of its runs in common.
+/// Writes nothing.
+Status check_before_start(const RunStart& start);
 
 /// bad_config: the folder holds a run of another model or data, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);

@@ -208,11 +208,8 @@ bool host_responds(const std::string& host) {
 
 }  // namespace
 
-Result<BatchFile> plan_batch_file(const std::string& config_file, Overrides overrides,
-                                  const std::string& run) {
-  SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
+Result<BatchFile> plan_batch_file(RunStart start) {
   const RunFolder folder{run_folder(start.config)};
-  SS_RETURN_IF_ERROR(check_run_folder(folder, start.config));
   start.config.run.resume = Resume::automatic;  // a requeued job resumes its own run
   const int tasks = start.plan.topology.nodes + static_cast<int>(start.config.cluster.spares);
   SS_ASSIGN(const std::string script,
@@ -240,7 +237,10 @@ Result<std::string> submit_script(const std::string& script) {
 
 Status submit_command(const std::string& config_file, Overrides overrides, const std::string& run,
                       bool dry_run) {
-  SS_ASSIGN(const BatchFile batch, plan_batch_file(config_file, std::move(overrides), run));
+  SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
+  SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));
+  SS_RETURN_IF_ERROR(check_before_start(start));
+  SS_ASSIGN(const BatchFile batch, plan_batch_file(std::move(start)));
   std::error_code error;
   const bool is_new = !fs::exists(batch.run, error);
   if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));

@@ -27,8 +27,7 @@ struct BatchFile {
   std::string config;             // text of control/submit.toml, which the script trains
 };
 /// Writes nothing.
-Result<BatchFile> plan_batch_file(const std::string& config, Overrides overrides,
-                                  const std::string& run);
+Result<BatchFile> plan_batch_file(RunStart start);
 /// Writes control/submit.sh and control/submit.toml.
 Status write_batch_file(const BatchFile& batch);
 /// Passes a script to sbatch, from memory: no other user can change it on the way. Returns the job's

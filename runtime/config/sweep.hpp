@@ -16,6 +16,11 @@ struct SweepRun {
   std::vector<std::string> overrides;                        // the choices, for load_config()
 };
 
+/// The configuration has a [sweep] section: it is several runs.
+inline bool has_sweep(const Config& config) {
+  return !config.sweep.keys.empty() || !config.sweep.seeds.empty();
+}
+
 /// One run for each combination and seed; the seed varies fastest, then the last key. bad_config:
 /// nothing to vary, zip with lists of different lengths, more than 10,000 runs.
 Result<std::vector<SweepRun>> expand_sweep(const Config& config);

@@ -334,21 +334,26 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
   return data;
 }
 
-Status check_token_sources(const Config& config, const ModelShape& shape) {
+Result<RunData> check_token_sources(const Config& config, const ModelShape& shape) {
+  constexpr uint64_t kTokensMax = uint64_t{64} << 20;  // more take long to read
+  const auto check = [](const TokenSource& tokens) {
+    return tokens.tokens() > kTokensMax ? tokens.validate_tables() : tokens.validate();
+  };
   RunData data;
   SS_ASSIGN(data.files, DataFiles::of(config, DataFiles::Listing::anew));
   const std::string tokenizer = tokenizer_file(config);
   for (const ConfiguredSource& source : sources_of(config)) {
-    if (!source_is_tokens(source.config)) {
+    if (needs_preparation(source.config)) {
       SS_RETURN_IF_ERROR(check_documents_of_text(source.config, shape));
       continue;
     }
     SS_RETURN_IF_ERROR(add_source(source, tokenizer, shape, data));
     const Dataset& dataset = data.sources.back().data;
-    SS_RETURN_IF_ERROR(dataset.train.validate_tables());
-    SS_RETURN_IF_ERROR(dataset.validation.validate_tables());
+    SS_RETURN_IF_ERROR(check(dataset.train));
+    if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(check(dataset.validation));
   }
-  return data.sources.empty() ? Status() : check_one_tokenizer(data);
+  if (!data.sources.empty()) SS_RETURN_IF_ERROR(check_one_tokenizer(data));
+  return data;
 }
 
 namespace {

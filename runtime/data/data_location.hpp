@@ -79,8 +79,9 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
                             DataFiles::Listing listing = DataFiles::Listing::of_run);
 
 /// Errors of open_tokens() and check_tokens() that can be found before texts are prepared, without
-/// reading tokens.
-Status check_token_sources(const Config& config, const ModelShape& shape);
+/// reading much: of more than 64 Mi tokens only their tables. Returns the sources that need no
+/// preparation.
+Result<RunData> check_token_sources(const Config& config, const ModelShape& shape);
 
 /// The order in which the training samples are trained. The seed of a source of data.blend depends
 /// on data.seed and its name only.

@@ -42,6 +42,43 @@ class BadInput(Case):
             self.assertIn(words, self.stderr)
         self.assertIn("valid; ", self.command("config", "validate", self.config, "--train.max_steps", "3"))
 
+    def test_submit_doctor_and_validate_find_what_train_would_find(self):
+        run = self.folder / "run"
+
+        def commands(*overrides, code, train=True):
+            yield "config validate", self.command("config", "validate", self.config, f"--run.folder={run}", *overrides, code=code)
+            yield "submit", self.command("submit", self.config, f"--run={run}", "--dry-run", *overrides, code=code)
+            yield "doctor", self.command("doctor", self.config, f"--run={run}", *overrides, code=3 if code else 0)
+            if train:
+                yield "train", self.command("train", self.config, f"--run={run}", *overrides, code=code)
+
+        for (name, said), word in zip(commands("--train.max_steps=2", code=0, train=False), (": valid; ", "#SBATCH", ": can begin")):
+            self.assertIn(word, said, name)
+        beyond, short, tasks, text, other = (self.folder / name for name in ("beyond.bin", "short.bin", "tasks.jsonl", "a.txt", "other"))
+        beyond.write_bytes(self.data.read_bytes()[:2000] + struct.pack("<H", 60000))
+        short.write_bytes(b"\x01\x00" * 9)
+        tasks.write_text('{"task": "a", "prompt": "b"}\n')
+        text.write_text("In the beginning was the text. " * 99)
+        self.train("other", "--train.max_steps=1", "--model.layers=1")
+
+        def blend(tokens):
+            return "--data.source=", '--data.blend=[{name = "a", source = "%s", weight = 1}, {name = "b", source = "%s", weight = 1}]' % (text, tokens)
+
+        for code, overrides, says in [(65, [f"--data.source={self.folder}/nothing.bin"], "nothing.bin"),
+                                      (65, [f"--data.source={beyond}"], "60000"),
+                                      (65, blend(short), "9 tokens are fewer than one sample"),
+                                      (65, [f"--train.tasks={tasks}"], f"{tasks}: line 1"),
+                                      (78, [f"--run.from={other}"], "layers = 1"),
+                                      (65, [f"--run.from={self.folder}/nowhere"], f"{self.folder}/nowhere"),
+                                      (78, [f"--tokenizer.path={self.folder}/no.model"], "no.model")]:
+            for name, said in commands("--train.max_steps=2", *overrides, code=code):
+                with self.subTest(name, says=says):
+                    self.assertIn(says, self.stderr.strip().splitlines()[-1])
+                    self.assertFalse((run / "metrics.jsonl").exists())
+        self.command("submit", self.config, f"--run={run}", "--train.max_steps=2", "--sweep.seeds=[1,2]", code=78)
+        self.assertIn("has a [sweep]", self.stderr)
+        self.assertIn("valid", self.command("config", "validate", self.config, "--train.max_steps=2", "--sweep.seeds=[1,2]"))
+
     def test_unreadable_log_rules_are_refused(self):
         rules = self.folder / "rules.toml"
         for text, says in [(None, "No such file"), ('[[rule]]\nname = "mine"\n', "rule 'mine'")]:

@@ -224,7 +224,7 @@ pq.write_table(table, sys.argv[1], row_group_size=300, compression="zstd")
 
     def test_doctor_checks_the_buckets_of_a_configuration(self):
         self.put(self.data, "data/tokens.bin")
-        buckets = ["--data.source=s3://bucket/data/tokens.bin", "--checkpoint.upload=s3://bucket/up"]
+        buckets = ["--data.source=s3://bucket/data/tokens.bin", "--checkpoint.upload=s3://bucket/up", "--train.max_steps=5"]
         said = self.command("doctor", self.config, *buckets)
         self.assertIn(f"data.source: s3://bucket/data/tokens.bin: 1 object, {self.data.stat().st_size} bytes, listed and read", said)
         self.assertIn("checkpoint.upload: s3://bucket/up: listed, written with conditions, read and removed", said)

@@ -7,7 +7,7 @@ import resource
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
+from common import PROGRAM, TINY, Case, last_step, leftovers, lines, status
 
 HOSTS = 3
 SMALL_FILES = 7 << 20  # bytes; only the disk check writes larger files
@@ -18,6 +18,10 @@ def limit_files():
 
 
 class Doctor(Case):
+    def setUp(self):
+        super().setUp()
+        self.write_config({**TINY, "train.max_steps": 5})  # `doctor` also checks that the run can begin
+
     def srun(self, *flags, absent=(), limited=()):
         """Runs one task per host as srun would. Returns (exit code, stdout, stderr) by host."""
         self.run_folder = self.folder / "run"

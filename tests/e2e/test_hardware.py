@@ -30,7 +30,7 @@ class Hardware(Case):
 
     def test_doctor_shows_gpus_and_what_will_be_slow(self):
         self.add_gpu(0, 1, "4-7")
-        shown = self.command("doctor", self.config)
+        shown = self.command("doctor", self.config, "--train.max_steps=5")
         self.assertIn("GPU 0        0000:01:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x8\nGPUDirect    by nothing\n", shown)
         slow = "GPU 0 (0000:01:00.0) has fewer lanes than it could have: 32.0 GT/s PCIe x8"
         self.assertIn(f"slow: {slow}\n", shown)

@@ -138,7 +138,7 @@ class Doctor(TwoUsers):
 
     def doctor(self, *words, **options):
         """The first of two tasks; the other one never joins."""
-        return self.victim("doctor", self.config, "--cluster.join_timeout_ms=1000", *words, env=self.TASKS, **options)
+        return self.victim("doctor", self.config, "--train.max_steps=5", "--cluster.join_timeout_ms=1000", *words, env=self.TASKS, **options)
 
     def assert_not_fit(self, done, why):
         self.assertIn(done.returncode, (3, 74, 78), done.stdout + done.stderr)

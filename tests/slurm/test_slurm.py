@@ -209,9 +209,15 @@ class Slurm(Case):
                          set(slurm("scontrol", "show", "hostnames", self.job(job)["NodeList"]).split()))
         self.assertIn(f"step {self.steps}", (run / f"logs/slurm-{job}.out").read_text())
 
-        run, job = self.submit("wrong", '--data.source="/nowhere"')
+        source = self.folder / "removed.bin"
+        source.write_bytes(self.data.read_bytes())
+        flags = [f"--data.source={source}", "--slurm.options=--hold"]
+        run, job = self.submit("wrong", *flags)
+        source.unlink()
+        slurm("scontrol", "release", job)
         self.wait_for_end(run, job, state="FAILED", code="65:0")
-        self.assertIn("/nowhere", (run / f"logs/slurm-{job}.out").read_text())
+        self.assertIn("removed.bin", (run / f"logs/slurm-{job}.out").read_text())
+        self.command("submit", self.config, f"--run={self.folder / 'not'}", *self.layout_flags, "--train.max_steps=5", *flags, code=65)
 
     def test_values_that_cannot_be_used_in_a_script_are_refused(self):
         for wrong in ("--slurm.partition=a b", "--slurm.account=$(reboot)", "--slurm.options=--comment=`reboot`",
@@ -374,7 +380,8 @@ class Slurm(Case):
             self.wait_for_end(run, job, state="CANCELLED", code="75:0")
 
     def test_doctor_checks_the_hosts_of_an_allocation(self):
-        command = ["salloc", "--quiet", "--nodes=3", "--exclusive", PROGRAM, "doctor", self.config, f"--run={self.folder / 'run'}"]
+        command = ["salloc", "--quiet", "--nodes=3", "--exclusive", PROGRAM, "doctor", self.config, "--train.max_steps=5",
+                   f"--run={self.folder / 'run'}"]
         done = subprocess.run([*map(str, command), "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
         document = json.loads(done.stdout)
         self.assertEqual(done.returncode, 0, done)

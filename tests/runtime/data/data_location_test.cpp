@@ -170,7 +170,7 @@ TEST_SUITE("data location") {
     config.data.blend = {{"text", folder.write("text.txt", "some words\n"), 1, ""},
                          {"tokens", folder.write("tokens.bin", bare), 1, ""}};
     const ModelShape shape = *model_shape(config);
-    const auto said = [&] { return check_token_sources(config, shape).message(); };
+    const auto said = [&] { return check_token_sources(config, shape).status().message(); };
     CHECK(said() == "");
     config.data.document_mask = true;
     CHECK(said().find("tokens.bin has no tokenizer") != std::string::npos);
@@ -204,8 +204,14 @@ TEST_SUITE("data location") {
     ModelShape small = shape;
     small.block_size = 1;
     CHECK(check_token_sources(config, small)
+              .status()
               .message()
               .starts_with("data.blend: \"a\" and \"b\" were made with different tokenizers"));
+    config = config_of(folder.path + "/text.txt");
+    config.data.folder = folder.path + "/a";
+    const auto prepared = check_token_sources(config, small);
+    REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+    CHECK(prepared->sources.size() == 1);
   }
 
   TEST_CASE("data location: a tokenizer that is not that of the tokens is refused") {
