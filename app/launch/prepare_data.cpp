@@ -7,6 +7,8 @@
 
 #include "app/launch/progress.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
@@ -131,14 +133,40 @@ Status check_text(const Config& config, const PrepareOptions& options) {
   return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
 }
 
-/// Warns if nothing will be between documents. Of a tokenizer that is there; a trained one has BOS.
-/// Errors of Tokenizer::load() and eos_of().
+/// The "eos_token" of the tokenizer_config.json beside a tokenizer.json; "": there is none.
+std::string eos_beside(const std::string& tokenizer) {
+  namespace fs = std::filesystem;
+  if (tokenizer_file_name(tokenizer) != std::string(kTokenizerJsonFile)) return "";
+  const auto text = read_text(fs::path(tokenizer).replace_filename("tokenizer_config.json"));
+  const auto config = text.ok() ? parse_json(*text) : nlohmann::json();
+  const auto found = config.is_object() ? config.find("eos_token") : config.end();
+  if (!config.is_object() || found == config.end()) return "";
+  const auto content = found->is_object() ? found->find("content") : found;
+  const bool is_text = !(found->is_object() && content == found->end()) && content->is_string();
+  return is_text ? content->get<std::string>() : "";
+}
+
+/// Warns if the folder of the tokenizer names another EOS than the one that ends documents.
+void warn_of_other_eos(const std::string& path, const Tokenizer& tokenizer) {
+  const std::string eos = eos_beside(path);
+  const std::vector<int32_t> ids = tokenizer.encode(eos);
+  if (eos.empty() || ids == std::vector{tokenizer.eos()}) return;
+  terminal::error(
+      "simplescale: warning: tokenizer_config.json names %s as EOS, but %s does not: its EOS is "
+      "another token; put %s behind the text in the template of its post_processor, or ignore "
+      "this\n",
+      eos.c_str(), path.c_str(), eos.c_str());
+}
+
+/// Warns if nothing will be between documents, or another EOS than users may expect. Of a tokenizer
+/// that is there; a trained one has BOS. Errors of Tokenizer::load() and eos_of().
 Status check_ends(const PrepareOptions& options) {
   std::error_code error;
   const std::string& path = options.tokenizer_path;
   if (!std::filesystem::is_regular_file(path, error)) return {};
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(path));
   SS_ASSIGN(const int32_t eos, eos_of(options, tokenizer));
+  if (options.append_eos != Choice::no) warn_of_other_eos(path, tokenizer);
   if (tokenizer.bos() >= 0 || eos >= 0) return {};
   terminal::error(
       "simplescale: warning: %s: nothing stands between the documents of %s, so the model cannot "

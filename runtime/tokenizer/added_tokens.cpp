@@ -74,7 +74,9 @@ const AddedTokenFinder::Entry* AddedTokenFinder::longest_at(std::string_view tex
 }
 
 void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& out) const {
-  size_t done = 0;  // everything before has been appended
+  // Everything before has been appended. A token may begin before it: `tokenizers` looks for the next
+  // one behind the token itself, not behind the white space that the token takes.
+  size_t done = 0;
   const auto append_text = [&](size_t end) {
     if (end > done) out.push_back({text.substr(done, end - done), -1});
   };
@@ -97,9 +99,8 @@ void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& out) 
     if (token.lstrip) begin = std::max(white_space_at_end(text.substr(0, begin)), done);
     if (token.rstrip) end += white_space_at_start(text.substr(end));
     append_text(begin);
-    out.push_back({text.substr(begin, end - begin), token.id});
+    if (begin < end) out.push_back({text.substr(begin, end - begin), token.id});
     done = end;
-    at = std::max(at, done);
   }
   append_text(text.size());
 }

@@ -33,6 +33,24 @@ std::string special_of(const json& part) {
   return name->is_string() ? name->get<std::string>() : "";
 }
 
+/// `tokenizers` takes a word for the first one if it is made of the text's first character. Here it is
+/// the front of the text, which is the same unless a step before divides what one character became.
+Status check_first_mark(const TokenizerJson& read) {
+  const auto is_form = [](const NormalizerStep& step) {
+    return std::holds_alternative<NormalForm>(step);
+  };
+  bool same = std::ranges::all_of(read.normalizer, is_form);
+  for (const PreTokenizerStep& step : read.pre_tokenizer) {
+    const auto* metaspace = std::get_if<MetaspaceStep>(&step);
+    if (metaspace && metaspace->prepend == MetaspaceStep::first && !same)
+      return {Code::bad_data,
+              "pre_tokenizer Metaspace with \"prepend_scheme\": \"first\" is not supported behind "
+              "this normalizer or the steps before it"};
+    same = same && read.normalizer.empty() && std::holds_alternative<SplitStep>(step);
+  }
+  return {};
+}
+
 /// Reads one post-processor, or those of a Sequence.
 Status read_post_processor(const json& value, Around& out) {
   if (value.is_null()) return {};
@@ -61,9 +79,14 @@ Status read_post_processor(const json& value, Around& out) {
   bool behind = false;
   for (const json& part : single) {
     const std::string token = special_of(part);
-    if (token.empty()) behind = true;
     std::string& place = behind ? out.behind : out.before;
-    if (place.empty()) place = token;
+    if (!token.empty() && !place.empty())
+      return {Code::bad_data, "post_processor TemplateProcessing puts more than one token " +
+                                  std::string(behind ? "behind" : "before") + " a text, \"" +
+                                  place + "\" and \"" + token +
+                                  "\", which is not supported: leave one of them"};
+    if (token.empty()) behind = true;
+    if (!token.empty()) place = token;
   }
   return {};
 }
@@ -116,6 +139,10 @@ Status set_added_tokens(std::vector<AddedToken> added, TokenizerJson& out) {
       normalized_bytes += normalized_texts.back().size();
       if (normalized_bytes > normalized_bytes_max)
         return {Code::bad_data, "its added tokens have more than 64 MiB after the normalizer"};
+      if (normalized_texts.back().empty())
+        return {Code::bad_data, "the normalizer leaves nothing of the added token \"" +
+                                    token.content + "\": set its \"normalized\" to false"};
+      out.tokens[static_cast<size_t>(token.id)] = normalized_texts.back();  // decode() gives that
       normalized.push_back(std::move(token));
     } else {
       raw_texts.push_back(token.content);
@@ -144,6 +171,7 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   SS_ASSIGN(out.normalizer, read_normalizer(fields.member("normalizer")));
   SS_ASSIGN(PreTokenizer pre_tokenizer, read_pre_tokenizer(fields.member("pre_tokenizer")));
   out.pre_tokenizer = std::move(pre_tokenizer.steps);
+  SS_RETURN_IF_ERROR(check_first_mark(out));
   const json& decoder = fields.member("decoder");
   SS_ASSIGN(out.decoder, read_decoder(decoder));
   out.spaces_between_tokens = decoder.is_null();

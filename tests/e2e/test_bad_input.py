@@ -381,6 +381,11 @@ weight = 2
         self.refused(78, "bare.json has no BOS", *keys, "--data.document_mask=true", command="prepare")
         self.command("prepare", self.config, *keys)
         self.assertEqual(self.stderr.count(f"warning: bare.json: nothing stands between the documents of {self.text}"), 1, self.stderr)
+        (self.folder / "tokenizer.json").write_text(trained)
+        for eos, warnings in (({"content": "<|im_end|>"}, 1), ("<|im_end|>", 1), ("<|endoftext|>", 0), (None, 0), ({}, 0), (7, 0)):
+            (self.folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+            self.command("prepare", self.config, keys[0], "--tokenizer.path=tokenizer.json")
+            self.assertEqual(self.stderr.count("warning: tokenizer_config.json names <|im_end|> as EOS"), warnings, self.stderr)
 
     def test_wrong_rows_of_tasks_are_refused_and_other_keys_named_once(self):
         tasks = self.folder / "questions.jsonl"

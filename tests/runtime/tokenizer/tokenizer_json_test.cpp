@@ -115,6 +115,36 @@ TEST_CASE("tokenizer.json: a trained one has the tokens and merges of Hugging Fa
   CHECK(few.message().find("gives only 260") != std::string::npos);  // and ab, abc, " abc"
 }
 
+TEST_CASE("tokenizer.json: random normalizers, splits and added tokens give Hugging Face's ids") {
+  const std::string python = deps_dir() + "/python/bin/python";
+  if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0) {
+    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
+    return;
+  }
+  const TempFolder folder;
+  const char* chosen = std::getenv("SIMPLESCALE_TEST_SEED");
+  const std::string seed = chosen ? chosen : "1";
+  INFO("SIMPLESCALE_TEST_SEED=", seed);
+  const std::string command = python + " -B " + source_dir() +
+                              "/tests/runtime/tokenizer/random_tokenizers.py " + folder.path +
+                              " --seed " + seed + " 2>" + folder.path + "/errors";
+  REQUIRE_MESSAGE(std::system(command.c_str()) == 0, contents(folder.path + "/errors"));
+  size_t compared = 0;
+  for (size_t i = 0; std::filesystem::exists(folder.path + "/" + std::to_string(i) + ".ids"); ++i) {
+    const std::string stem = folder.path + "/" + std::to_string(i);
+    const auto loaded = Tokenizer::load(stem + ".json");
+    if (loaded.status().message().find("64 times as long") != std::string::npos) continue;
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    for (ReferenceFile texts(stem + ".texts"), ids(stem + ".ids"); !texts.empty(); ++compared) {
+      const std::string text = texts.text();
+      const std::vector<int32_t> ours = loaded->encode(text), theirs = ids.ids();
+      CHECK_MESSAGE(ours == theirs, i, ": ", shown(text), "\n", difference(*loaded, ours, theirs));
+      CHECK_MESSAGE(loaded->decode(theirs) == ids.text(), i, ": ", shown(text));
+    }
+  }
+  CHECK(compared > 5000);
+}
+
 TEST_CASE("tokenizer.json: the ids of a range of a text are those of Hugging Face's offsets") {
   const std::string& folder = reference_folder();
   if (folder.empty()) {
@@ -228,6 +258,20 @@ Result<Tokenizer> load(const json& document) {
 
 }  // namespace
 
+TEST_CASE(
+    "tokenizer.json: a token that takes the white space behind it hides none that begins there") {
+  json document = small();
+  document["added_tokens"].push_back({{"id", 258}, {"content", "<a>"}, {"rstrip", true}});
+  document["added_tokens"].push_back({{"id", 259}, {"content", " <b>"}, {"normalized", false}});
+  document["added_tokens"].push_back({{"id", 260}, {"content", "  "}, {"lstrip", true}});
+  for (json& token : document["added_tokens"]) token["normalized"] = false;
+  const auto tokenizer = load(document);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  // As of `tokenizers` 0.23.3.
+  CHECK(tokenizer->encode("<a> <b>he") == std::vector<int32_t>{258, 259, 256});
+  CHECK(tokenizer->encode("<a>  he") == std::vector<int32_t>{258, 256});
+}
+
 TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once") {
   const auto tokenizer = load(small());
   REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
@@ -315,6 +359,31 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
       "pre_tokenizer Whitespace is not supported");
   refused([](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }, "decoder WordPiece");
   refused([](json& d) { d["post_processor"] = {{"type", "BertProcessing"}}; }, "BertProcessing");
+  const auto puts = [](const std::string& token) -> json {
+    return {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+  };
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  for (const json& single :
+       {json{puts("<a>"), puts("<b>"), text}, json{text, puts("<a>"), puts("<b>")}})
+    refused(
+        [&](json& d) {
+          d["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}};
+        },
+        single[0] == text ? "more than one token behind a text, \"<a>\" and \"<b>\""
+                          : "more than one token before a text, \"<a>\" and \"<b>\"");
+  refused(
+      [](json& d) {
+        d["normalizer"] = {
+            {"type", "Replace"}, {"pattern", {{"Regex", "[a-z]+"}}}, {"content", ""}};
+        d["added_tokens"].push_back({{"id", 258}, {"content", "word"}, {"normalized", true}});
+      },
+      "leaves nothing of the added token \"word\"");
+  refused(
+      [](json& d) {
+        d["normalizer"] = {{"type", "Prepend"}, {"prepend", "x"}};
+        d["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+      },
+      "Metaspace with \"prepend_scheme\": \"first\"");
   refused([](json& d) { d["truncating"] = 1; }, "\"truncating\"");
   refused([&](json& d) { d["pre_tokenizer"] = split("\\p{Grek&}"); }, "is wrong");
   refused([](json& d) { d["added_tokens"][0]["id"] = 3'000'000; }, "far beyond others");
