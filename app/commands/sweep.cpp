@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "app/commands/runs.hpp"
+#include "app/launch/last_line.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/slurm/job.hpp"
@@ -178,16 +179,6 @@ Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/// The last line of a log: the reason why the command failed.
-std::string last_line(const std::string& log) {
-  const auto text = read_text(log);
-  if (!text.ok()) return "";
-  const size_t end = text->find_last_not_of('\n');
-  if (end == std::string::npos) return "";
-  const size_t begin = text->rfind('\n', end);
-  return text->substr(begin == std::string::npos ? 0 : begin + 1, end - begin).substr(0, 300);
 }
 
 /// Trains the runs in order until all are done or a signal arrives. Returns the number of failed

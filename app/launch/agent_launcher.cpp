@@ -9,8 +9,8 @@
 #include <fstream>
 #include <thread>
 
+#include "app/launch/last_line.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -39,7 +39,7 @@ Status AgentLauncher::start(int node) {
                   std::to_string(node)};
   command.environment = {{"SIMPLESCALE_INSTANCE", instance_},
                          {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
-  command.output = run_.logs() + "/n" + std::to_string(node) + ".log";
+  command.output = log_of(node);
   command.death_signal = SIGTERM;  // if this process dies, the agent saves and ends
   command.block_signals = true;    // blocked until the agent handles them
   SS_ASSIGN(const pid_t pid, spawn(command));
@@ -50,6 +50,7 @@ Status AgentLauncher::start(int node) {
 void AgentLauncher::on_exit(Agent& agent, int node, int status) {
   agent.pid = 0;
   if (WIFEXITED(status)) {
+    if (failed_log_.empty() && WEXITSTATUS(status) != 0) failed_log_ = log_of(node);
     codes_.push_back(WEXITSTATUS(status));
     return;
   }
@@ -115,7 +116,8 @@ int AgentLauncher::exit_code() const {
 
 std::string AgentLauncher::reason() const {
   const auto end = end_of(run_, instance_);
-  return end ? end->reason : "";
+  if (end) return end->reason;
+  return failed_log_.empty() ? "" : last_line(failed_log_);
 }
 
 }  // namespace simplescale

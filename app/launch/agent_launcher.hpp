@@ -15,6 +15,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -43,7 +44,8 @@ class AgentLauncher {
   /// The exit code in control/end.json if this start of the run wrote one; otherwise the highest
   /// exit code of an agent; -1: all agents were killed.
   int exit_code() const;
-  /// The reason in control/end.json; "" without one.
+  /// The reason in control/end.json; otherwise the last line in the log of the first agent that
+  /// failed, which ends before the run's processes can write a reason; "" without one.
   std::string reason() const;
   /// For messages: " n1 was killed by signal 9;" for every killed agent.
   const std::string& killed_agents() const { return killed_agents_; }
@@ -56,6 +58,7 @@ class AgentLauncher {
     bool due = false;  // to be restarted at due_at
     Clock::time_point due_at{};
   };
+  std::string log_of(int node) const { return run_.logs() + "/" + node_name(node) + ".log"; }
   void on_exit(Agent& agent, int node, int status);
   void restart_later(Agent& agent);
   bool run_is_over() const { return end_of(run_, instance_).has_value(); }
@@ -66,7 +69,7 @@ class AgentLauncher {
   const int threads_;
   std::map<int, Agent> agents_;
   std::vector<int> codes_;  // exit codes of agents that were not killed
-  std::string killed_agents_;
+  std::string killed_agents_, failed_log_;
   bool stopping_ = false;
 };
 

@@ -71,6 +71,18 @@ class Nodes(Case):
         self.assertEqual(code, 0, log[-3000:])
         self.assertEqual(self.digest(run), want)
 
+    def test_a_run_of_which_all_nodes_find_other_tokens_ends_with_the_reason(self):
+        run, process = self.start("run", *self.layout_flags, "--train.max_steps=1000000", "--checkpoint.disk_every_steps=100")
+        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        other = self.folder / "other.bin"
+        other.write_bytes(array.array("H", tokens(20000, TINY["model.vocab"])[::-1]).tobytes())
+        other.rename(self.data)
+        for node in status(run)["nodes"]:
+            os.kill(node["pid"], signal.SIGKILL)
+        said = process.communicate(timeout=120)[0].splitlines()[-1]
+        self.assertEqual(process.returncode, 65, said)
+        self.assertIn(f"{self.data} has changed since this run began; restore it", said)
+
     def test_the_agent_sends_its_nodes_memory_while_no_trainer_of_it_starts(self):
         """JOB-1: one group, a spare and no copies on peers. Only its node's memory holds the newest step, and its trainers
         die at once."""
