@@ -77,9 +77,9 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   if (const std::string warning = crowd_warning(config, input); !warning.empty())
     terminal::error("simplescale: warning: %s\n", warning.c_str());
-  SS_RETURN_IF_ERROR(prepare_and_check_data(config, plan));
+  SS_ASSIGN(const RunData data, prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
-  SS_RETURN_IF_ERROR(open_run_folder(run, config, plan));
+  SS_RETURN_IF_ERROR(open_run_folder(run, config, plan, data));
   return lock;
 }
 

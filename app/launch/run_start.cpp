@@ -257,7 +257,8 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
   return check_checkpoints_owner(run, config.checkpoint.folder);
 }
 
-Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan) {
+Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
+                       const RunData& data) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
   // LOCK-1: their supervisor reads the files that this function replaces.
   SS_RETURN_IF_ERROR(wait_for_agents(run, config.cluster.join_timeout_ms));
@@ -270,7 +271,6 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
                   "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
-  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   SS_ASSIGN(const auto tasks, task_tokens(config, plan.shape, data.tokenizer));
   SS_RETURN_IF_ERROR(restore_from_bucket(run, config, plan));
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
@@ -333,16 +333,17 @@ Status check_before_start(const RunStart& start) {
   return task_tokens(config, plan.shape, data.tokenizer).status();
 }
 
-Status prepare_and_check_data(const Config& config, const Plan& plan) {
+Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {
   // Before what takes long. open_run_folder() repeats what another start may change meanwhile.
   SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_RETURN_IF_ERROR(prepare_data(config, 0, fs::exists(RunFolder{run_folder(config)}.config())));
-  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
+  SS_ASSIGN(RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
   for (const std::string& warning : mixture_warnings(uses))
     terminal::error("simplescale: warning: %s\n", warning.c_str());
-  return check_tokens(config, data);
+  SS_RETURN_IF_ERROR(check_tokens(config, data));
+  return data;
 }
 
 }  // namespace simplescale

@@ -6,6 +6,7 @@
 
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/data/data_location.hpp"
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
@@ -31,8 +32,10 @@ Status check_before_start(const RunStart& start);
 /// bad_config: the folder holds a run of another model or data, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);
 /// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or
-/// checks an existing folder, and prints and records what has changed in its configuration.
-Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan);
+/// checks an existing folder, and prints and records what has changed in its configuration. data: of
+/// prepare_and_check_data(). All processes of the run read the files that it has listed.
+Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
+                       const RunData& data);
 /// True if the run has trained all its steps and its last checkpoint is intact. Then it prints so,
 /// and how to train longer. Reads that checkpoint.
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan);
@@ -40,6 +43,6 @@ Result<bool> already_finished(const RunFolder& run, const Config& config, const 
 /// trains in the folder.
 Result<RunLock> lock_run(const RunFolder& run);
 /// Prepares the tokens unless they are there, and checks all token files.
-Status prepare_and_check_data(const Config& config, const Plan& plan);
+Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan);
 
 }  // namespace simplescale

@@ -66,8 +66,8 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
 /// Called by the task that holds the run's lock.
 Status prepare_run(const RunFolder& run, const RunStart& start, const std::string& instance) {
   remove_old_preparation_files(run, instance);
-  SS_RETURN_IF_ERROR(prepare_and_check_data(start.config, start.plan));
-  SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan));
+  SS_ASSIGN(const RunData data, prepare_and_check_data(start.config, start.plan));
+  SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan, data));
   return EpochFiles(run, instance).begin();
 }
 
