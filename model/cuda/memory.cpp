@@ -26,6 +26,8 @@ cudaError_t with_patience(Patience& patience, Call call) {
 void use_device(int index) {
   Patience patience;
   SS_CUDA(with_patience(patience, [index] { return cudaSetDevice(index); }));
+  // By default a thread that waits for the GPU spins, which is most of a step.
+  SS_CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -15,8 +15,8 @@
 
 namespace simplescale::cuda {
 
-/// Makes `index` the current device and creates its context. Out of memory is tried again with
-/// Patience. Throws CudaError.
+/// Makes `index` the current device and creates its context, in which threads that wait for the GPU
+/// sleep. Out of memory is tried again with Patience. Throws CudaError.
 void use_device(int index);
 
 /// Device memory that is allocated once and lives as long as this object. The current device must

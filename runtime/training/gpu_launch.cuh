@@ -14,7 +14,8 @@ struct GpuGrid {
   size_t shared = 0;  // bytes of dynamic_shared() per block
 };
 
-/// kernel<<<...>>>(arguments...); returns the error of the launch.
+/// kernel<<<...>>>(arguments...); returns the error of this launch, not one that an earlier call has
+/// left in cudaGetLastError().
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {
@@ -23,8 +24,12 @@ cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared));
     if (allowed != cudaSuccess) return allowed;
   }
-  kernel<<<grid.blocks, grid.threads, grid.shared, grid.stream>>>(arguments...);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = grid.stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 /// The block's shared memory, of the size given at the launch.

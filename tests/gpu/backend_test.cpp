@@ -61,6 +61,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_SUITE("gpu") {
+  TEST_CASE("gpu: a thread that waits for the GPU sleeps") {
+    const std::unique_ptr<Backend> device = gpu(TestModel(small(false), 1).options(DType::bf16));
+    unsigned flags = 0;
+    REQUIRE(cudaGetDeviceFlags(&flags) == cudaSuccess);
+    CHECK((flags & cudaDeviceScheduleMask) == cudaDeviceScheduleBlockingSync);
+  }
+
   TEST_CASE("gpu: loss, logits and gradients are near the CPU's, and are reproducible bit by bit") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool tied : {false, true})

@@ -68,6 +68,21 @@ void* device(Collective& c, const std::vector<float>& values, DType dtype) {
 }  // namespace
 
 TEST_SUITE("nccl") {
+  TEST_CASE("nccl: a wait for an event leaves no error that libtorch or a launch could find") {
+    auto stream = nccl::Stream::create(0);
+    REQUIRE(stream.ok());
+    std::promise<void> end;
+    fake_gpu::run_on((*stream)->handle(), [&] { end.get_future().wait(); });
+    const auto event = nccl::Event::record((*stream)->handle());
+    REQUIRE(event.ok());
+    const Result<bool> early = event->done();
+    REQUIRE(early.ok());
+    CHECK_FALSE(*early);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    end.set_value();
+    CHECK((*stream)->finish(nccl::Clock::now() + std::chrono::minutes(1)).ok());
+  }
+
   TEST_CASE("nccl: a stream waits for memory that the device frees after its process has started") {
     fake_gpu::fail_allocations(1);
     const auto stream = nccl::Stream::create(0);

@@ -115,6 +115,7 @@ cudaStream_t Aten::stream() const {
 
 void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
                 const void* a, const void* b, void* c, bool accumulate) {
+  fake_gpu::check_last_error();
   fake_gpu::note("libtorch: product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
                  std::to_string(k) + (accumulate ? ", added" : ""));
   fake_gpu::run_on(impl_->stream,
@@ -137,6 +138,7 @@ void Aten::set_documents(const DocumentRows* documents) {
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
+  fake_gpu::check_last_error();
   fake_gpu::note("libtorch: attention");
   const Impl& s = *impl_;
   const AttentionShape shape = s.shape;
@@ -165,6 +167,7 @@ const void* Aten::attended(const Saved& saved) const {
 /// dq: (batch, T, heads, D) in memory; dk, dv: (batch, T, kv_heads, D).
 template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const void* dattended) {
+  fake_gpu::check_last_error();
   fake_gpu::note("libtorch: attention's gradients");
   Impl& s = *impl_;
   const AttentionShape shape = s.shape;

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -67,7 +68,17 @@ std::atomic<int> allocations_to_fail = 0;
 std::atomic<bool> counting_only = false;
 std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
+std::atomic<unsigned> flags = 0;
+
 thread_local std::vector<std::string>* calls = nullptr;
+thread_local cudaError_t last_error = cudaSuccess;
+
+/// Some calls leave what they return in cudaGetLastError(). cudaErrorNotReady may be left there:
+/// libtorch clears it.
+cudaError_t left(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
 
 std::mutex memory_mutex;  // guards the next three
 std::vector<int> gpu_majors{9};
@@ -122,6 +133,10 @@ void record(std::vector<std::string>* log) {
 }
 void note(const std::string& call) {
   if (calls) calls->push_back(call);
+}
+void check_last_error() {
+  if (const cudaError_t error = std::exchange(last_error, cudaSuccess); error != cudaSuccess)
+    throw std::runtime_error("an earlier call has left the error " + std::to_string(error));
 }
 void note_kernel(const std::string& name, cudaStream_t stream) {
   note("kernel " + name +
@@ -228,7 +243,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!std::exchange(event->asked, true)) note("the host waits for an event");
-  return !event->done || *event->done ? cudaSuccess : cudaErrorNotReady;
+  return left(!event->done || *event->done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   note("a stream waits for another");
@@ -304,7 +319,7 @@ cudaError_t cudaGetDeviceCount(int* devices) {
   return gpu_majors.empty() ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-  if (out_of_memory()) return cudaErrorMemoryAllocation;
+  if (out_of_memory()) return left(cudaErrorMemoryAllocation);
   note("allocate " + std::to_string(bytes) + " bytes");
   const size_t size = (bytes + 255) / 256 * 256;
   *data = counting_only ? mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -332,7 +347,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {
-  return out_of_memory() ? cudaErrorMemoryAllocation : cudaSuccess;
+  return left(out_of_memory() ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+cudaError_t cudaSetDeviceFlags(unsigned wanted) {
+  flags = wanted;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceFlags(unsigned* now) {
+  *now = flags;
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceReset() {
   note("a context ends");
@@ -343,7 +366,7 @@ cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+  return std::exchange(last_error, cudaSuccess);
 }
 const char* cudaGetErrorName(cudaError_t) {
   return "cudaErrorFake";

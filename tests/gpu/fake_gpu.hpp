@@ -20,6 +20,9 @@ void run_on(cudaStream_t stream, std::function<void()> work);
 /// no longer.
 void record(std::vector<std::string>* log);
 void note(const std::string& call);
+/// Throws if an earlier call on this thread has left an error in cudaGetLastError(), as libtorch does
+/// after each of its kernels.
+void check_last_error();
 /// note() of a kernel, with the stream's priority if it is the lowest or the highest.
 void note_kernel(const std::string& name, cudaStream_t stream);
 /// From now on communicators of this rank report a lost peer; -1: of no rank.

@@ -21,7 +21,10 @@ Result<Event> Event::record(cudaStream_t stream) {
 
 Result<bool> Event::done() const {
   const cudaError_t error = cudaEventQuery(event_.get());
-  if (error == cudaErrorNotReady) return false;
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // libtorch throws what it finds there after its next kernel
+    return false;
+  }
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(error));
   return true;
 }
