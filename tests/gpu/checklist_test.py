@@ -42,6 +42,14 @@ class Parts(checklist.Checklist):
     def nccl(self):
         self.figures["child"] = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
 
+    def kernels(self):
+        """A program that makes its step and does not end."""
+        self.program.parent.mkdir()
+        self.program.write_text("#!/bin/sh\nmkdir ${3#--run=} && echo {} > ${3#--run=}/metrics.jsonl && exec sleep 600\n")
+        self.program.chmod(0o755)
+        _, metrics, self.figures["save_s"] = self.train("micro", 64, 1, save_seconds=0.1)
+        self.figures["steps"] = len(metrics)
+
     def memory(self):
         self.figures["first"] = 3
         os.kill(os.getpid(), signal.SIGTERM)
@@ -80,6 +88,10 @@ class ReportTest(unittest.TestCase):
         parts, _ = self.run_parts("nccl")
         self.assertEqual(parts["nccl"]["figures"]["killed_processes"], 1)
         self.assertFalse(running(parts["nccl"]["figures"]["child"]))
+
+    def test_the_steps_of_a_run_count_also_if_its_save_takes_too_long(self):
+        parts, _ = self.run_parts("kernels")
+        self.assertEqual((parts["kernels"]["why"], parts["kernels"]["figures"]), ("", {"save_s": None, "steps": 1}))
 
     def test_a_signal_ends_the_checklist_and_the_report_is_whole(self):
         parts, _ = self.run_parts("tests", "memory", "sanitizer")
