@@ -43,9 +43,10 @@ struct BackendOptions {
   // CPU: the factors of the blocks' products are rounded to fp8 (model/cpu/fp8.hpp); sums, the
   // products of attention and of the head are not.
   bool fp8 = false;
-  // CUDA: bytes of logits that are kept at a time. Where a micro-batch has more, the head computes
-  // some of its rows at a time, and lm_head's gradient is rounded after each of these parts.
-  int64_t logit_bytes = int64_t{2} << 30;
+  // CUDA: bytes of logits, and of an MLP's gate and up, that are computed at a time. Where a
+  // micro-batch has more, the head or the MLP computes some of its rows at a time, and the gradients
+  // of their matrices are rounded after each of these parts.
+  int64_t part_bytes = int64_t{2} << 30;
 };
 
 /// How a state stores its moments.

@@ -54,12 +54,14 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   else
     SS_CUDA(
         add_rms_norm<T>(stream_, N_, C_, input, attention_out, p.norm2, eps_, s.middle, normed_));
-  aten_.gemm(kNo, kYes, N_, 2 * F_, C_, post_norm() ? s.middle : normed_, p.gate_up, s.gate_up);
   held_layer_ = layer;
-  if (recompute && !post_norm()) return;
   T* mlp_out = post_norm() ? s.mlp_out : product_;
-  SS_CUDA(swiglu<T>(stream_, N_, F_, s.gate_up, act_));
-  aten_.gemm(kNo, kYes, N_, C_, F_, act_, p.down, mlp_out);
+  const bool output = !recompute || post_norm();
+  if (output || mlp_rows_ == N_)
+    for_each_mlp_part([&](int64_t begin, int64_t rows) {
+      mlp_forward(p, s, post_norm() ? s.middle : normed_, begin, rows, output);
+      if (output) aten_.gemm(kNo, kYes, rows, C_, F_, act_, p.down, mlp_out + begin * C_);
+    });
   if (recompute) return;
   if (post_norm())
     SS_CUDA(norm_add<T>(stream_, N_, C_, mlp_out, p.norm2, eps_, s.middle, x(layer + 1)));
@@ -68,13 +70,25 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
 }
 
 template <class T>
+void CudaBackend<T>::mlp_forward(const BlockParameters<const T>& p, const Saved& s, const T* input,
+                                 int64_t begin, int64_t rows, bool activate) {
+  T* const gate_up = gate_up_of(s, begin);
+  aten_.gemm(kNo, kYes, rows, 2 * F_, C_, input + begin * C_, p.gate_up, gate_up);
+  if (activate) SS_CUDA(swiglu<T>(stream_, rows, F_, gate_up, act_));
+}
+
+/// With several parts of the MLP, gate and up are those of the last part unless they are kept:
+/// backward_mlp() computes them again, part by part. It needs normed_ before it has all of product_.
+template <class T>
 void CudaBackend<T>::restore(int layer, const T* params) {
-  if (options_.recompute == Recompute::nothing || held_layer_ == layer) return;
-  if (options_.recompute == Recompute::block) return forward(layer, params, true);
+  const bool whole = mlp_rows_ == N_;
+  if (whole && (keeps_gate_up() || held_layer_ == layer)) return;
+  if (options_.recompute == Recompute::block && held_layer_ != layer)
+    return forward(layer, params, true);
   const BlockParameters<const T> p(params, shape_);
   const Saved& s = saved(layer);
   if (!post_norm()) SS_CUDA(rms_norm<T>(stream_, N_, C_, s.middle, p.norm2, eps_, normed_));
-  aten_.gemm(kNo, kYes, N_, 2 * F_, C_, post_norm() ? s.middle : normed_, p.gate_up, s.gate_up);
+  if (whole) mlp_forward(p, s, post_norm() ? s.middle : normed_, 0, N_, false);
   held_layer_ = layer;
 }
 
@@ -101,15 +115,24 @@ void CudaBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Block
     norm_backward(s.mlp_out, p.norm2, d_out_, nullptr, d_in_, g.norm2);
     d_mlp = d_in_;
   }
-  aten_.gemm(kNo, kNo, N_, F_, C_, d_mlp, p.down, act_);
-  SS_CUDA(swiglu_backward<T>(stream_, N_, F_, s.gate_up, act_, d_gate_up_, act_));
-  weight_gradient(N_, C_, F_, d_mlp, act_, g.down);
-  aten_.gemm(kNo, kNo, N_, C_, 2 * F_, d_gate_up_, p.gate_up, product_);
+  const bool whole = mlp_rows_ == N_;
+  const T* input = post_norm() ? s.middle : normed_;
+  for_each_mlp_part([&](int64_t begin, int64_t rows) {
+    const T* d = d_mlp + begin * C_;
+    if (!whole && !keeps_gate_up()) mlp_forward(p, s, input, begin, rows, false);
+    aten_.gemm(kNo, kNo, rows, F_, C_, d, p.down, act_);
+    SS_CUDA(swiglu_backward<T>(stream_, rows, F_, gate_up_of(s, begin), act_, d_gate_up_, act_));
+    weight_gradient(rows, C_, F_, d, act_, g.down, begin > 0);
+    aten_.gemm(kNo, kNo, rows, C_, 2 * F_, d_gate_up_, p.gate_up, product_ + begin * C_);
+    if (!whole)
+      weight_gradient(rows, 2 * F_, C_, d_gate_up_, input + begin * C_, g.gate_up, begin > 0);
+  });
   if (post_norm())
     SS_CUDA(add<T>(stream_, N_ * C_, d_out_, product_, d_middle_));
   else
     norm_backward(s.middle, p.norm2, product_, d_out_, d_middle_, g.norm2);
-  weight_gradient(N_, 2 * F_, C_, d_gate_up_, post_norm() ? s.middle : normed_, g.gate_up);
+  // With one part norm_backward() computes normed_, so that restore() need not.
+  if (whole) weight_gradient(N_, 2 * F_, C_, d_gate_up_, input, g.gate_up);
 }
 
 template <class T>

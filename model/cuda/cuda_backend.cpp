@@ -115,24 +115,28 @@ Status CudaBackend<T>::allocate_buffers() {
   document_begin_ = row_document_ + aligned(N_);
   token_begin_ = document_begin_ + aligned(N_ + 1);
   losses_ = take<float>(N_);
-  kept_rows_ = std::clamp<int64_t>(options_.logit_bytes / (V_ * int64_t{sizeof(T)}), 1, N_);
+  const auto rows_at_a_time = [this](int64_t row) {
+    return std::clamp<int64_t>(options_.part_bytes / (row * int64_t{sizeof(T)}), 1, N_);
+  };
+  kept_rows_ = rows_at_a_time(V_);
   logits_ = take<T>(kept_rows_ * V_);
 
   x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
   for (T*& x : x_) x = take<T>(N_ * C_);
   const bool keep = training && options_.recompute != Recompute::block;
   saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
+  mlp_rows_ = rows_at_a_time(2 * F_);
   for (Saved& s : saved_) {
     s.qkv = take<T>(N_ * Q_);
     s.middle = take<T>(N_ * C_);
     const bool share = options_.recompute == Recompute::mlp && &s != &saved_[0];
-    s.gate_up = share ? saved_[0].gate_up : take<T>(N_ * 2 * F_);
+    s.gate_up = share ? saved_[0].gate_up : take<T>((keeps_gate_up() ? N_ : mlp_rows_) * 2 * F_);
     if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
     if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
   }
   normed_ = take<T>(N_ * C_);
   product_ = take<T>(N_ * std::max(C_, A_));
-  act_ = take<T>(N_ * F_);
+  act_ = take<T>(mlp_rows_ * F_);
   if (!training) return allocated_;
 
   if (options_.muon) {
@@ -142,7 +146,7 @@ Status CudaBackend<T>::allocate_buffers() {
   }
   for (T** buffer : {&d_out_, &d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
   d_qkv_ = take<T>(N_ * Q_);
-  d_gate_up_ = take<T>(N_ * 2 * F_);
+  d_gate_up_ = take<T>(mlp_rows_ * 2 * F_);
   int64_t partials = gamma_partials(N_) * std::max(C_, shape_.bias_width());
   if (has_qk_norm())
     for (const QkPieces part : {qk_pieces(A_), qk_pieces(K_)})

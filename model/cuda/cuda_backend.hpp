@@ -13,6 +13,7 @@
 // Q = A + 2K, one row of q, k and v; V = vocab. Structure and names are those of model/cpu.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -86,7 +87,7 @@ class CudaBackend final : public LlamaBackend {
     T* qkv = nullptr;         // (N, Q), q and k rotated
     Aten::SavedPtr attended;  // (N, A), and what attention's backward pass needs
     T* middle = nullptr;      // (N, C), the residual stream between attention and MLP
-    T* gate_up = nullptr;     // (N, 2F)
+    T* gate_up = nullptr;     // (N, 2F), or those of one part of the MLP: see gate_up_of()
     // Inputs of norms that only some shapes have:
     T* qk = nullptr;                                 // (N, A + K), q and k before their norms
     T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
@@ -101,6 +102,23 @@ class CudaBackend final : public LlamaBackend {
                        bool accumulate = false);
   /// Rows of q, k and v, rotated, in s.qkv.
   void project_qkv(int layer, const BlockParameters<const T>& p, Saved& s);
+  /// act_ = the MLP's hidden values of the rows [begin, begin + rows); input: of its first product,
+  /// (N, C). activate: false computes gate and up only.
+  void mlp_forward(const BlockParameters<const T>& p, const Saved& s, const T* input, int64_t begin,
+                   int64_t rows, bool activate);
+  /// Gate and up of the rows from `begin` on. If they are recomputed, all parts share memory.
+  T* gate_up_of(const Saved& s, int64_t begin) const {
+    return s.gate_up + (keeps_gate_up() ? begin * 2 * F_ : 0);
+  }
+  bool keeps_gate_up() const {
+    return options_.training && options_.recompute == Recompute::nothing;
+  }
+  /// Calls body(begin, rows) for each part of the N rows that the MLP computes at a time.
+  template <class Body>
+  void for_each_mlp_part(Body body) const {
+    for (int64_t begin = 0; begin < N_; begin += mlp_rows_)
+      body(begin, std::min(mlp_rows_, N_ - begin));
+  }
   /// From d_out_ to d_middle_ through the MLP, with the gradients of its parameters.
   void backward_mlp(const BlockParameters<const T>& p, const BlockParameters<T>& g, const Saved& s);
   /// In d_qkv_: from the gradients of normalized to those of projected queries and keys; with the
@@ -145,10 +163,11 @@ class CudaBackend final : public LlamaBackend {
   bool sum_is_due_ = false;
   T* normed_ = nullptr;   // (N, C)
   T* product_ = nullptr;  // (N, C) or (N, A), whichever is larger
-  T* act_ = nullptr;      // (N, F)
+  int64_t mlp_rows_ = 0;  // rows that the MLP computes at a time
+  T* act_ = nullptr;      // (mlp_rows_, F)
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
-  T *d_qkv_ = nullptr, *d_gate_up_ = nullptr;  // (N, Q), (N, 2F)
+  T *d_qkv_ = nullptr, *d_gate_up_ = nullptr;  // (N, Q), (mlp_rows_, 2F)
   float* d_gamma_ = nullptr;                   // the partial gradients of one norm or of the biases
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)

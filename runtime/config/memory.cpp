@@ -1,6 +1,7 @@
 // The memory that a trainer needs, estimated from the engine's buffers and never too low. The
 // estimate sizes groups, and `config show` prints it.
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/config/topology.hpp"
 #include "runtime/training/tree_sum.hpp"
@@ -52,6 +53,11 @@ double blocks_kept(const TrainConfig& train, double layers) {
 double mlps_kept(const TrainConfig& train, double layers) {
   return train.activation_checkpointing == Recompute::nothing ? layers : 1;
 }
+/// Bytes of `row` bytes for each of N rows if at most BackendOptions::part_bytes are kept at a time.
+double in_parts(double N, double row) {
+  constexpr double kPartBytes = 2.0 * (1u << 30);
+  return row * std::clamp(std::floor(kPartBytes / row), 1.0, N);
+}
 
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
 /// attention, k, v, gate, up, product.
@@ -71,16 +77,17 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
 double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
-  constexpr double kLogitBytes = 2.0 * (1u << 30);  // the most logits at a time
   constexpr double kWorkspace = 32.0 * (1u << 20);  // cuBLAS
   const Widths w(train, shape);
   const double row = w.c * w.N, Q = w.A + 2 * w.K;
   const double block = row * (Q + w.A + w.C + w.of_qk_norm + w.of_post_norm) +
                        4 * w.N * static_cast<double>(shape.heads);
-  const double kept = row * w.C * (w.layers + 1) + row * 2 * w.F * mlps_kept(train, w.layers) +
-                      block * blocks_kept(train, w.layers);
-  const double logits = std::clamp(kLogitBytes, w.c * w.V, row * w.V);
-  const double working = row * (4 * w.C + std::max(w.C, w.A) + Q + 3 * w.F) +
+  const double part = in_parts(w.N, w.c * 2 * w.F);  // of gate and up
+  const double gate_up =
+      train.activation_checkpointing == Recompute::nothing ? row * 2 * w.F * w.layers : part;
+  const double kept = row * w.C * (w.layers + 1) + gate_up + block * blocks_kept(train, w.layers);
+  const double logits = in_parts(w.N, w.c * w.V);
+  const double working = row * (4 * w.C + std::max(w.C, w.A) + Q) + 1.5 * part +
                          4 * 512 * std::max(w.C, static_cast<double>(shape.bias_width()));
   const double tokens = 16 * w.N + 4 * w.V;
   const double rope = 4.0 * static_cast<double>(shape.block_size * shape.head_dim());

@@ -162,7 +162,7 @@ TEST_SUITE("gpu") {
         const int64_t rows = 2 * kBlockSize,
                       row_bytes = kVocab * static_cast<int64_t>(bytes_of(dtype));
         for (const int64_t bytes : {(rows / 4 + 1) * row_bytes, int64_t{1}}) {
-          options.logit_bytes = bytes;
+          options.part_bytes = bytes;
           const Outcome parts = run_micro_batch(*gpu(options), m, dtype);
           CHECK(parts.losses == whole.losses);
           CHECK(parts.logits == whole.logits);
@@ -170,6 +170,35 @@ TEST_SUITE("gpu") {
             CAPTURE(u);
             CHECK(distance(parts.grads[u], whole.grads[u]) < (wide ? 1e-5 : 5e-2));
           }
+        }
+      }
+  }
+
+  TEST_CASE(
+      "gpu: an MLP in several parts gives loss and gradients of an MLP in one part, recomputed "
+      "or not") {
+    ModelShape after = small(false);
+    after.norm = NormPlacement::post;
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const ModelShape& shape : {small(false), after}) {
+        const TestModel m(shape, 2);
+        BackendOptions options = m.options(dtype);
+        const Outcome whole = run_micro_batch(*gpu(options), m, dtype);
+        // Three parts, of which the last is shorter.
+        options.part_bytes =
+            (2 * kBlockSize * 2 / 5) * 2 * kHidden * static_cast<int64_t>(bytes_of(dtype));
+        const Outcome parts = run_micro_batch(*gpu(options), m, dtype);
+        CHECK(distance(parts.losses, whole.losses) < (dtype == DType::f32 ? 1e-6 : 1e-2));
+        for (size_t u = 0; u < whole.grads.size(); ++u) {
+          CAPTURE(u);
+          CHECK(distance(parts.grads[u], whole.grads[u]) < (dtype == DType::f32 ? 1e-5 : 5e-2));
+        }
+        for (const Recompute recompute : {Recompute::block, Recompute::mlp}) {
+          CAPTURE(static_cast<int>(recompute));
+          options.recompute = recompute;
+          const Outcome again = run_micro_batch(*gpu(options), m, dtype);
+          CHECK(again.losses == parts.losses);
+          CHECK(again.grads == parts.grads);
         }
       }
   }

@@ -45,7 +45,7 @@ TEST_SUITE("gpu") {
     for (const std::string preset : {"tinyllama", "llama-3.2-1b", "qwen3-0.6b", "olmo2-1b"})
       for (const DType precision : {DType::bf16, DType::f32})
         for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp})
-          for (const int64_t micro_batch_size : {1, 8}) {
+          for (const int64_t micro_batch_size : {1, 8, 64}) {
             CAPTURE(preset);
             CAPTURE(static_cast<int>(recompute));
             CAPTURE(micro_batch_size);
