@@ -20,10 +20,13 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstdio>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "model/cuda/check.hpp"
 #include "model/cuda/memory.hpp"
 
 namespace simplescale::cuda {
@@ -33,7 +36,7 @@ namespace {
 enum class Kernel {
   efficient,  // fp32; without grouped queries, so keys and values are repeated; documents by a mask
   flash,      // bf16; its backward pass can be deterministic, and it knows windows and documents
-  cudnn,      // bf16; the fastest on Hopper
+  cudnn,      // bf16; without windows and documents; often the fastest
 };
 
 /// Makes libtorch choose deterministic kernels during its lifetime. The setting is process-wide, so
@@ -88,9 +91,8 @@ struct Aten::Impl {
                     .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),
         shape(attention),
         deterministic(deterministic_),
-        kernel(dtype == DType::f32                      ? Kernel::efficient
-               : deterministic_ || attention.window > 0 ? Kernel::flash
-                                                        : Kernel::cudnn) {}
+        kernel(dtype == DType::f32 ? Kernel::efficient : Kernel::flash),
+        undecided(kernel == Kernel::flash && !deterministic_ && attention.window == 0) {}
 
   at::Tensor tensor(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const {
     return at::for_blob(const_cast<void*>(data), sizes)
@@ -189,6 +191,7 @@ struct Aten::Impl {
   AttentionShape shape;
   bool deterministic;
   Kernel kernel;
+  bool undecided;  // choose_kernel() has not measured yet
   Patience patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
   at::Tensor hidden;      // see hidden_keys()
@@ -244,7 +247,56 @@ void Aten::set_documents(const DocumentRows* documents) {
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
-  return impl_->with_memory([&] { return attend(qkv); });
+  return impl_->with_memory([&] {
+    // Documents need flash.
+    if (impl_->undecided && !impl_->begins.defined()) choose_kernel(qkv);
+    return attend(qkv);
+  });
+}
+
+void Aten::choose_kernel(const void* qkv) {
+  Impl& i = *impl_;
+  const AttentionShape& s = i.shape;
+  std::string told = "attention of " + std::to_string(s.batch) + " x " + std::to_string(s.heads) +
+                     " (" + std::to_string(s.kv_heads) + ") heads, " + std::to_string(s.T) +
+                     " tokens, " + std::to_string(s.D) + " elements:";
+  double best_ms = std::numeric_limits<double>::infinity();
+  Kernel best = Kernel::flash;
+  for (const auto& [kernel, name] : {std::pair{Kernel::flash, "flash"}, {Kernel::cudnn, "cuDNN"}})
+    try {
+      i.kernel = kernel;
+      const double ms = measure(qkv);
+      told += std::string(" ") + name + " " + std::to_string(ms) + " ms;";
+      if (ms < best_ms) best_ms = ms, best = kernel;
+    } catch (const c10::Error& error) {
+      if (out_of_memory(error)) throw;  // with_memory() tries again
+      const std::string why = error.what_without_backtrace();
+      told += std::string(" ") + name + " fails: " + why.substr(0, why.find('\n')) + ";";
+    }
+  i.kernel = best;
+  i.undecided = false;
+  // Not by runtime/base/log.hpp, as in memory.cpp.
+  std::fprintf(stderr, "%s %s is used\n", told.c_str(), best == Kernel::flash ? "flash" : "cuDNN");
+}
+
+/// Milliseconds of a forward and a backward pass; the first run, which loads the kernel, is left out.
+double Aten::measure(const void* qkv) {
+  struct Event {
+    Event() { SS_CUDA(cudaEventCreate(&at)); }
+    ~Event() { (void)cudaEventDestroy(at); }
+    cudaEvent_t at = nullptr;
+  } begin, end;
+  constexpr int kRuns = 3;
+  for (int run = 0; run <= kRuns; ++run) {
+    if (run == 1) SS_CUDA(cudaEventRecord(begin.at, stream()));
+    const SavedPtr saved = attend(qkv);
+    (void)attend_backward<Bf16>(qkv, *saved, attended(*saved));
+  }
+  SS_CUDA(cudaEventRecord(end.at, stream()));
+  SS_CUDA(cudaEventSynchronize(end.at));
+  float ms = 0;
+  SS_CUDA(cudaEventElapsedTime(&ms, begin.at, end.at));
+  return double{ms} / kRuns;
 }
 
 Aten::SavedPtr Aten::attend(const void* qkv) {

@@ -30,7 +30,9 @@ struct AttentionShape {
 
 class Aten {
  public:
-  /// deterministic: attention's backward pass is reproducible bit by bit; products always are.
+  /// deterministic: attention's backward pass is reproducible bit by bit; products always are. false:
+  /// the first attention() in bf16 without a window measures libtorch's kernels, takes the fastest
+  /// that works, and says so on stderr.
   Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic);
   ~Aten();
 
@@ -72,6 +74,8 @@ class Aten {
   Gradients<T> attention_backward(const void* qkv, const Saved& saved, const void* dattended);
 
  private:
+  void choose_kernel(const void* qkv);
+  double measure(const void* qkv);
   SavedPtr attend(const void* qkv);
   template <class T>
   Gradients<T> attend_backward(const void* qkv, const Saved& saved, const void* dattended);

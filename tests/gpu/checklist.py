@@ -234,6 +234,7 @@ class Checklist:
         expect(save_s is not None, f"the final save took longer than {SAVE_SECONDS} s, and was ended")
         expect(self.rehearse or figures["gpu_health"], "health.jsonl has no GPU")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
+        return run
 
     def speed(self):
         self.large_model(64, 6 if self.rehearse else 12)
@@ -243,7 +244,10 @@ class Checklist:
 
     def native(self):
         """With the fastest attention and NCCL's sums, whose bits may differ between runs."""
-        self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, train__deterministic=False)
+        run = self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, train__deterministic=False)
+        chosen = re.search(r"attention of .* is used", (run / "logs/n0.0.log").read_text())
+        self.figures["attention"] = chosen and chosen[0]
+        expect(self.rehearse or chosen, "the trainer did not say which attention it uses")
 
     def watch_memory(self, peak, over):
         while not over.wait(0.2) and not self.rehearse:
