@@ -62,10 +62,13 @@ class ReportTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
+    def code(self, out, names, gpu):
+        return f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r}); import checklist_test as t; " \
+               f"t.run({str(self.folder / out)!r}, {names!r}, {gpu!r})"
+
     def run_parts(self, *names, gpu="a GPU", out="out.json"):
         """In a process of its own, as signals and children belong to a process. Its report and what it prints."""
-        code = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r}); import checklist_test as t; " \
-               f"t.run({str(self.folder / out)!r}, {names!r}, {gpu!r})"
+        code = self.code(out, names, gpu)
         done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.stderr, "")
         path = self.folder / out
@@ -105,6 +108,16 @@ class ReportTest(unittest.TestCase):
         self.assertIn("cannot write", out)
         self.assertIn('"first": 1', out.splitlines()[-1])
 
+    def test_a_terminal_that_is_gone_ends_nothing(self):
+        reading, writing = os.pipe()
+        os.close(reading)
+        code = self.code("out.json", ("tests", "nccl"), "a GPU")
+        done = subprocess.run([sys.executable, "-B", "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(writing)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        parts = json.loads((self.folder / "out.json").read_text())["parts"]
+        self.assertEqual([part["verdict"] for part in parts], ["FAILED", "ok"])
+
     def test_without_a_gpu_every_part_is_skipped(self):
         parts, _ = self.run_parts("tests", "sanitizer", gpu=None)
         self.assertEqual({(part["verdict"], part["why"]) for part in parts.values()}, {("SKIPPED", "no GPU")})
@@ -129,6 +142,18 @@ def run(out, names, gpu):
 
 
 class MachineTest(unittest.TestCase):
+    def test_a_cold_disk_does_not_make_a_machine_unfit(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            checks = checklist.Checklist(type("Flags", (), {"build": folder, "rehearse": False}), "a GPU")
+            checks.bin.mkdir()
+            for file in ("simplescale", "simplescale-compute", "libsimplescale_cuda.so", "libsimplescale_nccl.so"):
+                (checks.bin / file).touch()
+            with mock.patch.object(machine, "driver", return_value=H100), mock.patch.object(checklist, "call", side_effect=processes.Late("no end")):
+                checks.machine()
+            self.assertEqual(checks.figures["ldd"], "no end")
+            shutil.rmtree(checks.folder)
+
     def test_what_it_says_of_drivers_and_gpus(self):
         self.assertEqual(machine.problem(H100), "")
         self.assertIn("driver is for CUDA 12.8", machine.problem({"cuda": 12080, "error": [804, "CUDA_ERROR_COMPAT"]}))

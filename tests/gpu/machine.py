@@ -52,10 +52,10 @@ def ask_driver():
 def driver():
     """ask_driver() in a process of its own, which a broken driver may hang."""
     try:
-        out = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=30)
+        out = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60)
         return json.loads(out.stdout)
     except subprocess.TimeoutExpired:
-        return {"error": [-2, "cuInit() did not return within 30 s"]}
+        return {"error": [-2, "cuInit() did not return within 60 s"]}
     except ValueError:
         return {"error": [-3, f"exit code {out.returncode}: {out.stderr[-300:]}"]}
 

@@ -18,6 +18,10 @@ class Wrong(Exception):
     """A check failed; the message says which."""
 
 
+class Late(Wrong):
+    """A command did not end in time."""
+
+
 class Stopped(BaseException):
     """A signal asks the checklist to end. Not an Exception, which a part may handle."""
 
@@ -88,6 +92,6 @@ def call(command, seconds, codes=(0,), **options):
             out, errors = process.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             out = errors = ""
-        raise Wrong(f"no end after {seconds:.0f} s: {text}\n{out[-1500:]}\n{errors[-1500:]}") from None
+        raise Late(f"no end after {seconds:.0f} s: {text}\n{out[-1500:]}\n{errors[-1500:]}") from None
     expect(process.returncode in codes, f"exit code {process.returncode}: {text}\n{out[-1500:]}\n{errors[-1500:]}")
     return out
