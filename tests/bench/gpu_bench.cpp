@@ -30,7 +30,7 @@ using namespace simplescale::cuda;
 namespace {
 
 constexpr int64_t kMicroBatchSize = 8, kBytes = 2;  // of an element
-constexpr int64_t kLogitBytes = int64_t{2} << 30;   // CudaBackend::kLogitBytes
+constexpr int64_t kLogitBytes = int64_t{2} << 30;   // BackendOptions::part_bytes
 /// What docs/benchmarks.md assumes of an H200: bytes/s of a kernel, FLOP/s of products and of
 /// attention, bytes/s to the host.
 constexpr double kKernelBytes = 0.85 * 4.8e12, kProductFlop = 0.7 * 989e12, kAttentionFlop = 350e12,
