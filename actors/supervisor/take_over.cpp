@@ -57,15 +57,15 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
   return left;
 }
 
-std::string taken_over(std::optional<uint64_t> recorded, std::optional<HeldStep> in_files,
+std::string taken_over(std::optional<uint64_t> recorded, uint64_t in_files,
                        const std::string& leader) {
+  const std::string after = recorded ? " after " + std::to_string(*recorded) : "";
   std::string text = "it leads";
   if (recorded) text += " after step " + std::to_string(*recorded);
   text += " (" + leader + ")";
-  const uint64_t first = recorded ? *recorded + 1 : 1;
-  if (in_files && in_files->step >= first)
-    text += "; steps " + std::to_string(first) + " to " + std::to_string(in_files->step) +
-            " of generation " + std::to_string(in_files->generation) + " were undone";
+  if (in_files > recorded.value_or(0))
+    text += "; the steps" + after + " up to " + std::to_string(in_files) +
+            " in the records do not count";
   return text;
 }
 
@@ -99,7 +99,7 @@ void take_over(Self* self, SupervisorState from) {
   if (!in_incident) catch_up(self, recorded);
   perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
                  job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
-                             taken_over(recorded, in_files,
+                             taken_over(recorded, s.options.recorded_step.value_or(0),
                                         "epoch " + std::to_string(o.epoch) + ", generation " +
                                             std::to_string(s.job.generation))}});
   if (in_incident) catch_up(self, recorded);

@@ -8,7 +8,6 @@
 
 #include "actors/supervisor/carry_out.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
-#include "runtime/training/held_step.hpp"
 
 namespace simplescale::supervisor {
 
@@ -25,10 +24,10 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
                                               FileOps& files);
 
 /// What `took_over` says: `leader`, the step that counts, and what the records have beyond it.
-/// recorded: the newest step that counts; none: no step does. in_files: as in
-/// StepLedger::resume(). The event `steps_undone` may have died with the predecessor, so this one
+/// recorded: the newest step that counts; none: no step does. in_files: the newest step that the
+/// records have; 0: none. The event `steps_undone` may have died with the predecessor, so this one
 /// names the steps, too.
-std::string taken_over(std::optional<uint64_t> recorded, std::optional<HeldStep> in_files,
+std::string taken_over(std::optional<uint64_t> recorded, uint64_t in_files,
                        const std::string& leader);
 
 /// Run by the supervisor actor when it starts. Adopts the predecessor's state: the job, its steps,

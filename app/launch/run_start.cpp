@@ -214,8 +214,10 @@ Status refuse_sweep(const std::string& config_file, const Config& config) {
 Status check_run_folder(const RunFolder& run, const Config& config) {
   std::error_code error;
   for (const std::string& records : {run.metrics(), run.events(), run.ledger()})
-    if (fs::exists(records, error) && !fs::is_regular_file(records, error))
-      return Status(Code::bad_config, records + " is not a file");
+    if (const auto status = fs::symlink_status(records, error);
+        fs::exists(status) && !fs::is_regular_file(status))
+      return Status(Code::bad_config,
+                    records + " is not a file" + (fs::is_symlink(status) ? ", but a link" : ""));
   if (fs::exists(run.config())) {
     if (config.run.resume == Resume::never)
       return Status(Code::bad_config,

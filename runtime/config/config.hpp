@@ -294,8 +294,8 @@ using Overrides = std::vector<std::string>;
 
 /// Reads the files that a TOML file inherits (`base`, relative to the file), then the file, then
 /// the overrides ("--section.key=value"; the dashes are optional). The last value of a key counts.
-/// Errors: bad_config, one line with file and line number. Checks every value, and those
-/// combinations that need no plan; make_plan() checks the rest.
+/// Errors: bad_config, one line with file and line number; io: a file cannot be read now. Checks
+/// every value, and those combinations that need no plan; make_plan() checks the rest.
 Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides = {});
 /// The same from text; `file` names it in messages and is what `base` is relative to.
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,

@@ -1,11 +1,15 @@
 // Loads files, the files that they inherit, and overrides into a Config. The schema checks every
 // value.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <sstream>
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/parse_toml.hpp"
+#include "runtime/base/path_error.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
@@ -317,10 +321,13 @@ void apply_table(const toml::table& root, const std::string& file, LoadedConfig&
 
 /// The text of a config. io: it cannot be read now, which says nothing about it.
 Result<std::string> read_config(const std::string& path, const std::string& where) {
+  const bool wrong_path =
+      access(path.c_str(), R_OK) != 0 && path_error(errno, Code::bad_config) == Code::bad_config;
   auto text = read_text(path, kTomlBytesMax);
   if (text.ok()) return text;
-  const Code code = text.status().code() == Code::io ? Code::io : Code::bad_config;
-  return Status(code, where + ": " + text.status().message());
+  const Status problem = bad(where, text.status().message());
+  if (wrong_path || text.status().code() != Code::io) return problem;
+  return Status(Code::io, problem.message());
 }
 
 Status apply_base(const toml::node& node, const std::string& file, std::vector<fs::path> open,

@@ -172,9 +172,9 @@ Status make_control(const RunFolder& run) {
     if (mkdir(run.control().c_str(), 0700) != 0 && errno != EEXIST && errno != ENOENT)
       return failed("cannot create", run.control());
   }
-  return Status(Code::bad_config, run.path +
-                                      " is removed again and again while it is made: choose " +
-                                      "another folder with --run=FOLDER");
+  return Status(Code::bad_config,
+                run.path + " is a link to nothing, or is removed again and again while " +
+                    "it is made: choose another folder with --run=FOLDER");
 }
 
 Status make_run_key(const RunFolder& run) {

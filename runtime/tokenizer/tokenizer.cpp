@@ -30,9 +30,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  const auto bytes = read_text(path);
-  if (!bytes.ok()) return Status(Code::bad_data, "cannot read tokenizer " + path);
-  return from_bytes(*bytes, path);
+  SS_ASSIGN(const std::string bytes, read_text(path));
+  return from_bytes(bytes, path);
 }
 
 Result<Tokenizer> Tokenizer::from_bytes(const std::string& bytes, const std::string& name) {

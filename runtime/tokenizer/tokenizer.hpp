@@ -35,7 +35,7 @@ std::string find_tokenizer(const std::string& folder);
 
 class Tokenizer {
  public:
-  /// Loads a file. bad_data: it is missing, damaged, or has a part that is not supported.
+  /// Loads a file. bad_data: it is damaged, or has a part that is not supported; not_found; io.
   static Result<Tokenizer> load(const std::string& path);
   /// Loads the contents of such a file. name: for messages, and for tokenizer_file_name().
   static Result<Tokenizer> from_bytes(const std::string& bytes, const std::string& name);

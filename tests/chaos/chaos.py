@@ -358,7 +358,7 @@ class Chaos:
         events = lines(self.run / "events.jsonl")
         excuses = [e["time"] for e in events if e["kind"] in ("steps_undone", "started")]
         taken_over = [e["reason"] for e in events if e["kind"] == "took_over"]  # `steps_undone` may die with its supervisor
-        told = lambda a, b: any(f"; steps {b['step']} to {a['step']} of generation {a['generation']} were undone" in r for r in taken_over)
+        told = lambda a, b: any(f" after {b['step'] - 1} up to {a['step']} in the records do not count" in r for r in taken_over)
         # A step whose validation was interrupted has a second line of the same commit, with the loss.
         validated = lambda a, b: b["step"] == a["step"] and b["time"] == a["time"] and "val_loss" in b
         again = [(a["step"], b["step"]) for a, b in zip(metrics, metrics[1:])

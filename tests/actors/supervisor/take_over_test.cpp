@@ -54,13 +54,13 @@ TEST_SUITE("take over") {
 
   TEST_CASE("take over: the event names the steps that were undone before") {
     using supervisor::taken_over;
-    CHECK(taken_over({}, {}, "epoch 2") == "it leads (epoch 2)");
-    CHECK(taken_over(7, HeldStep{7, 1}, "epoch 2") == "it leads after step 7 (epoch 2)");
-    CHECK(taken_over(9, HeldStep{7, 1}, "epoch 2") == "it leads after step 9 (epoch 2)");
-    CHECK(taken_over(5, HeldStep{7, 1}, "epoch 2") ==
-          "it leads after step 5 (epoch 2); steps 6 to 7 of generation 1 were undone");
-    CHECK(taken_over({}, HeldStep{1, 1}, "epoch 2") ==
-          "it leads (epoch 2); steps 1 to 1 of generation 1 were undone");
+    CHECK(taken_over({}, 0, "epoch 2") == "it leads (epoch 2)");
+    CHECK(taken_over(7, 7, "epoch 2") == "it leads after step 7 (epoch 2)");
+    CHECK(taken_over(9, 7, "epoch 2") == "it leads after step 9 (epoch 2)");
+    CHECK(taken_over(5, 7, "epoch 2") ==
+          "it leads after step 5 (epoch 2); the steps after 5 up to 7 in the records do not count");
+    CHECK(taken_over({}, 1, "epoch 2") ==
+          "it leads (epoch 2); the steps up to 1 in the records do not count");
   }
 
   TEST_CASE("take over: a folder that is not there changes nothing") {

@@ -206,6 +206,9 @@ TEST_SUITE("config load") {
     const std::string large = folder.write("large.toml", std::string((1 << 20) + 1, '#'));
     CHECK(load_config(large).status().message().ends_with("has more than 1048576 bytes"));
     CHECK(load_config("/dev/zero").status().code() == Code::bad_config);
+    const Status long_name =
+        load_config(folder.path.string() + "/" + std::string(300, 'a')).status();
+    CHECK(long_name.code() == Code::bad_config);
     // Reading the memory of a process at address 0 gives EIO.
     const Status unreadable = load_config("/proc/self/mem").status();
     CHECK(unreadable.code() == Code::io);

@@ -146,7 +146,7 @@ TEST_SUITE("prepare") {
           std::string::npos);
     CHECK(train_tokenizer(lines, 100'000).status().code() == Code::bad_data);
     CHECK(train_tokenizer({}, 1000).status().code() == Code::bad_data);
-    CHECK(Tokenizer::load("/nowhere/tokenizer.model").status().code() == Code::bad_data);
+    CHECK(Tokenizer::load("/nowhere/tokenizer.model").status().code() == Code::not_found);
     CHECK(Tokenizer::from_bytes("garbage", "x").status().code() == Code::bad_data);
   }
 

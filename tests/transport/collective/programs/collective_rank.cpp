@@ -4,7 +4,8 @@
 //
 // The ranks exchange addresses through files in FOLDER. SCENARIO is one of
 //   all      runs operations and prints "ok HASH"
-//   steady   does that again and again, and prints "ok HASH" for each time, until FOLDER/end exists
+//   steady   does that again and again until FOLDER/end exists; prints "ok HASH" after the first
+//            time, after each time that gives another hash, and after the last time
 //   endless  all-reduces until an error; prints "started" after the first all-reduce, and at the
 //            end the error's code and message
 #include <unistd.h>
@@ -79,13 +80,18 @@ Result<uint64_t> hash_of_all(Collective& c) {
 }
 
 int run_all(Collective& c, const std::string& end) {
+  const auto print = [](uint64_t hash) {
+    std::printf("ok %016llx\n", static_cast<unsigned long long>(hash));
+  };
+  uint64_t printed = 0;
   for (float ends = 0; ends == 0;) {
     const auto hash = hash_of_all(c);
     if (!hash.ok()) return failed(hash.status());
-    std::printf("ok %016llx\n", static_cast<unsigned long long>(*hash));
+    if (*hash != printed) print(printed = *hash);
     ends = end.empty() || std::filesystem::exists(end);
     if (auto s = c.all_reduce(&ends, 1, DType::f32)->wait(); !s.ok()) return failed(s);
   }
+  if (!end.empty()) print(printed);
   return 0;
 }
 
