@@ -348,6 +348,8 @@ void Decider::operator()(const CheckpointFailed& e) {
   if (e.step == s_.publishing.step && e.generation == s_.publishing.generation) s_.publishing = {};
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
   if (e.generation != s_.generation) return;  // GEN-1: a newer generation saves that step again
+  // JOB-1: an older save may fail later. The newest one is made again if it is the last.
+  if (!s_.failed_checkpoint_reason.empty() && e.step < s_.failed_checkpoint) return;
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
   if (std::exchange(s_.saving, {}).step > 0)  // a copy may be damaged: ask again what there is
