@@ -214,6 +214,17 @@ struct CarryOut {
   }
 };
 
+/// What was decided while the node was disconnected, or by the predecessor before it could send it.
+void tell_decided(Self* self, const std::string& node) {
+  const JobSupervisorState& s = self->state;
+  if (over(s.job)) return (void)to_node(self, node, s.lead.end());
+  if (s.job.generation > 0)
+    to_node(self, node, FenceGeneration{s.job.generation, "older generations are over"});
+  if (s.job.leaving)
+    to_node(self, node, LeaveGeneration{s.job.generation, "the generation is to be left"});
+  if (s.job.stop_requested) to_node(self, node, StopTraining{s.job.exit_reason});
+}
+
 /// Before trainers use the rates: no step that used them outlives this file.
 void store_rates(Self* self) {
   JobSupervisorState& s = self->state;
@@ -235,6 +246,7 @@ void carry_out(Self* self, const std::vector<job::Action>& actions) {
 std::string handle(Self* self, const job::Event& event) {
   JobSupervisorState& s = self->state;
   if (!s.lead.admit(event)) return "";
+  if (const auto* up = std::get_if<job::NodeUp>(&event)) tell_decided(self, up->node);
   const trace::Span span("decide");
   job::Decision decision = job::decide(now_ms(self), s.job, event, s.lead.has_later());
   // Nodes report these events again to a new supervisor. Without consequences they need not be

@@ -14,20 +14,22 @@ namespace simplescale::supervisor {
 
 using Self = caf::stateful_actor<JobSupervisorState>;
 
-/// Sends to a node's agent. False: it is not connected.
+/// Sends to a node's agent. False: it is not connected, or behind (Leadership::behind).
 template <class Message>
 bool to_node(Self* self, const std::string& node, const Message& message) {
   const auto found = self->state.handles.find(node);
-  if (found == self->state.handles.end()) return false;
+  if (found == self->state.handles.end() || self->state.lead.behind(node)) return false;
   self->send(found->second, message);
   return true;
 }
 
-/// Sends to all connected agents. They share one message, so that the transport encodes it once.
+/// Sends to all connected agents that are not behind. They share one message, so that the transport
+/// encodes it once.
 template <class Message>
 void to_nodes(Self* self, Message message) {
   const caf::message content = caf::make_message(std::move(message));
-  for (const auto& [node, agent] : self->state.handles) self->send(agent, content);
+  for (const auto& [node, agent] : self->state.handles)
+    if (!self->state.lead.behind(node)) self->send(agent, content);
 }
 
 /// Has decide() decide `event` and returns the decision's reason. Its actions are carried out when

@@ -19,18 +19,6 @@ bool changes_membership(const job::Action& action) {
   return !std::holds_alternative<job::Record>(action);
 }
 
-/// Actions that use a generation number, which a successor must not use as well.
-bool uses_generation(const job::Action& action) {
-  return std::holds_alternative<job::Fence>(action) || std::holds_alternative<job::Join>(action);
-}
-
-/// True if a node does not report to this supervisor. Another supervisor may then lead that node.
-bool node_away(const job::State& job) {
-  return std::ranges::any_of(job.nodes, [](const auto& node) {
-    return node.second.state == job::NodeState::absent || node.second.state == job::NodeState::lost;
-  });
-}
-
 }  // namespace
 
 local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view) {
@@ -139,15 +127,16 @@ bool Leadership::outvoted(const std::set<std::string>& votes, const job::State& 
   return job::outvoted(job, votes, reporting);
 }
 
-Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& job) {
+Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& job,
+                                          const Agents& agents) {
   Actions result;
   if (decision != decision_ || waiting_.empty()) return result;
   const bool replicated = standby_ && stored_;
   if (!stored_) drop_standby("it did not store a decision within 200 ms", job, result);
   stored_ = true;
-  // LEAD-1, GEN-2: neither the epoch files nor the standby show that this supervisor still leads.
-  const bool alone = !checked_ && !replicated && node_away(job);
-  if (alone && std::ranges::any_of(waiting_, uses_generation)) {
+  const bool all_report = std::ranges::all_of(
+      job.nodes, [&](const auto& node) { return connected(agents, node.first); });
+  if (!checked_ && !replicated && !all_report && job::waits_for_folder(waiting_)) {
     log::debug("the run folder does not answer, and not all nodes report; a decision waits for it");
     result.emplace_back(Await{decision, std::exchange(unanswered_, false)});
     return result;
@@ -164,6 +153,14 @@ std::optional<job::Event> Leadership::next_event() {
   job::Event event = std::move(later_.front());
   later_.pop_front();
   return event;
+}
+
+bool Leadership::behind(const std::string& node) const {
+  return std::ranges::any_of(later_, [&](const job::Event& event) {
+    const auto* lost = std::get_if<job::NodeLost>(&event);
+    const auto* up = std::get_if<job::NodeUp>(&event);
+    return (lost && lost->node == node) || (up && up->node == node);
+  });
 }
 
 // --- Standby ---

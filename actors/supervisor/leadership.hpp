@@ -9,7 +9,8 @@
 //           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
 //           any more. A file system that hangs or fails is waited for no longer than kAnswerTimeout
 //           if the standby has stored the decision, or if all nodes report to this supervisor.
-//           Otherwise a decision that uses a generation number (GEN-2) waits for it.
+//           Otherwise a decision that uses a generation number (GEN-2) or ends the run (JOB-1)
+//           waits for it.
 //
 // Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
 // against it than report to it, and no trainer trains, it resigns, so that those nodes go on
@@ -119,11 +120,15 @@ class Leadership {
                      int64_t now_ms);
   /// kAnswerTimeout has passed since this decision: dismisses a standby that has not answered, and
   /// stops waiting, or waits once more (LEAD-1).
-  Actions timed_out(uint64_t decision, const job::State& job);
+  Actions timed_out(uint64_t decision, const job::State& job, const Agents& agents);
   /// The next event that waited for a decision which has been carried out.
   std::optional<job::Event> next_event();
   /// True if more events wait for next_event().
   bool has_later() const { return !later_.empty(); }
+  /// True if `node` was lost or has come back since the decision that is carried out now: that is
+  /// decided later. What it said when it came back is older than an order that it would get now, so
+  /// it gets none before (GEN-1).
+  bool behind(const std::string& node) const;
   /// The state has changed without a decision.
   Actions replicate();
   /// True once a newer epoch leads, or this supervisor has resigned.

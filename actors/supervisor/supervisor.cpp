@@ -44,17 +44,6 @@ void node_hello(Self* self, const NodeHello& hello) {
   self->monitor(agent);
   s.lead.node_joined(hello.node, now_ms(self));
   self->send(agent, s.lead.announcement(s.options.journal->marked()));
-  // What was decided while the node was disconnected, or by the predecessor before it could send
-  // it.
-  if (over(s.job)) {
-    self->send(agent, s.lead.end());
-  } else {
-    if (s.job.generation > 0)
-      self->send(agent, FenceGeneration{s.job.generation, "older generations are over"});
-    if (s.job.leaving)
-      self->send(agent, LeaveGeneration{s.job.generation, "the generation is to be left"});
-    if (s.job.stop_requested) self->send(agent, StopTraining{s.job.exit_reason});
-  }
   handle(self, job::NodeUp{hello.node, hello.pid, hello.data_address});
 }
 
@@ -433,7 +422,8 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
         perform(self, s.lead.epoch_seen(m, s.job, s.agents, now_ms(self)));
       },
       [self](const local::WaitedLongEnough& m) {
-        perform(self, self->state.lead.timed_out(m.sequence, self->state.job));
+        JobSupervisorState& s = self->state;
+        perform(self, s.lead.timed_out(m.sequence, s.job, s.agents));
       },
       [](const local::Die&) { kill(getpid(), SIGKILL); },
       [self](const local::Tick&) { tick(self); },

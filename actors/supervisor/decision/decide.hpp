@@ -155,7 +155,7 @@ struct State {
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // of the newest valid checkpoint on disk
   HeldStep publishing;  // the publisher has all its shards and has not answered; step 0: none
-  uint64_t failed_checkpoint = 0;  // step of the last failed save, if the reason is not empty
+  uint64_t failed_checkpoint = 0;  // newest step of a failed save, if the reason is not empty
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
   std::vector<SuspectStep> suspect_steps;   // the newest last, suspect_steps_kept at most
@@ -409,6 +409,11 @@ uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
 /// predecessor is lost, and a trainer in that generation has to leave it (JOB-4). generations_above:
 /// as numbers_above().
 State resumed(State predecessor, uint64_t generations_above);
+/// LEAD-1: true if these actions wait while a node does not report to this supervisor, and neither
+/// the epoch files nor a standby show that it leads: another supervisor may lead that node. GEN-2:
+/// both must not use one number. JOB-1: nodes that a deposed supervisor tells to end may hold the
+/// only copies of a step.
+bool waits_for_folder(const std::vector<Action>& actions);
 /// For records that end with `step`, made in `generation`: the newest step that is still committed.
 /// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);

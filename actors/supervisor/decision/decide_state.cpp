@@ -151,6 +151,13 @@ State resumed(State predecessor, uint64_t generations_above) {
   return predecessor;
 }
 
+bool waits_for_folder(const std::vector<Action>& actions) {
+  return std::ranges::any_of(actions, [](const Action& action) {
+    return std::holds_alternative<Fence>(action) || std::holds_alternative<Join>(action) ||
+           std::holds_alternative<Shutdown>(action);
+  });
+}
+
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
   for (const Undoing& u : state.undoings) {
     if (generation >= u.generation) continue;

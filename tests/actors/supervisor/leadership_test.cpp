@@ -45,6 +45,9 @@ struct Fixture {
   std::string epoch_seen(local::EpochSeen seen) {
     return text(lead.epoch_seen(seen, job, agents, now));
   }
+  std::string timed_out(uint64_t decision) { return text(lead.timed_out(decision, job, agents)); }
+  /// The connection to a node's agent is lost. The decision about that may wait.
+  void lose(const std::string& node) { agents[node].connected = false; }
   job::State job = job::make_state({1, 1, 1, 3, 1}, {"n0", "n1", "n2"});
   Agents agents;
   int64_t now = 100'000;
@@ -98,10 +101,10 @@ TEST_SUITE("leadership") {
     Fixture f;
     f.appoint();
     f.lead.submit({fence});
-    CHECK(text(f.lead.timed_out(1, f.job)) == "");  // of an older decision
-    CHECK(text(f.lead.timed_out(2, f.job)) == "end_standby standby_lost announce carry_out");
+    CHECK(f.timed_out(1) == "");  // of an older decision
+    CHECK(f.timed_out(2) == "end_standby standby_lost announce carry_out");
     CHECK_FALSE(f.lead.standby());
-    CHECK(text(f.lead.timed_out(2, f.job)) == "");
+    CHECK(f.timed_out(2) == "");
   }
 
   TEST_CASE(
@@ -111,35 +114,68 @@ TEST_SUITE("leadership") {
     // generation number, and this one used the same.
     Fixture f;
     f.appoint();
-    f.job.nodes["n1"].state = job::NodeState::lost;
+    f.lose("n1");
     f.lead.submit({fence});
     f.lead.standby_lost(f.job, f.agents, f.now);
-    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
-    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
+    CHECK(f.timed_out(2) == "wait");
+    CHECK(f.timed_out(2) == "wait");
     CHECK(f.epoch_seen({2, true, 4}) == "deposed");  // the run folder answers at last
     f.lead = Leadership({.epoch = 3, .node = "n0"}, 0);
     f.lead.submit({fence});
-    CHECK(text(f.lead.timed_out(1, f.job)) == "wait");
+    CHECK(f.timed_out(1) == "wait");
     CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
-    f.lead.submit({job::Shutdown{}});  // uses no number
-    CHECK(text(f.lead.timed_out(2, f.job)) == "carry_out");
-    f.job.nodes["n1"].state = job::NodeState::up;  // all nodes obey this supervisor
+    f.agents["n1"].connected = true;  // all nodes obey this supervisor
     f.lead.submit({fence});
-    CHECK(text(f.lead.timed_out(3, f.job)) == "carry_out");
+    CHECK(f.timed_out(2) == "carry_out");
+  }
+
+  TEST_CASE("JOB-1: a supervisor that may be deposed does not end the run for its nodes") {
+    // A host lost the run folder and its link to n1, whose supervisor led. The deposed one gave up,
+    // and n0 ended, whose memory had the only copies of the newest step.
+    Fixture f;
+    f.lose("n1");
+    f.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
+    CHECK(f.timed_out(1) == "wait");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
+    CHECK(f.epoch_seen({1, true, 4}) == "deposed");
+    Fixture leads;
+    leads.lose("n1");
+    leads.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
+    CHECK(leads.epoch_seen({1, false, 3}) == "carry_out");
+  }
+
+  TEST_CASE(
+      "GEN-1: a node that came back while a decision waits gets orders once that is decided") {
+    // A folder hung while a generation was to begin. n0 came back meanwhile and said what it held.
+    // It got the order then, and trained in a generation that its supervisor knew nothing of.
+    Fixture f;
+    f.lead.submit({fence});
+    CHECK_FALSE(f.lead.behind("n0"));
+    f.lead.admit(job::NodeLost{"n0", ""});
+    f.lead.admit(job::TrainerDown{"n1.0", ""});
+    f.lead.admit(job::NodeUp{"n0", 7});
+    CHECK(f.lead.behind("n0"));
+    CHECK_FALSE(f.lead.behind("n1"));
+    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    for (int i = 0; i < 3; ++i) {
+      CHECK(f.lead.behind("n0"));
+      REQUIRE(f.lead.next_event());
+    }
+    CHECK_FALSE(f.lead.behind("n0"));
   }
 
   TEST_CASE("LEAD-1, GEN-2: an error of the run folder is no answer, and it is asked again") {
     // A host lost its link to n1 and got EIO from the run folder. n1's standby led meanwhile.
     Fixture f;
     f.appoint();
-    f.job.nodes["n1"].state = job::NodeState::lost;
+    f.lose("n1");
     f.lead.submit({fence});
     f.lead.standby_lost(f.job, f.agents, f.now);
-    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");  // the question is not answered yet
+    CHECK(f.timed_out(2) == "wait");  // the question is not answered yet
     EpochView view;
     CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "");
-    CHECK(text(f.lead.timed_out(2, f.job)) == "check");
-    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
+    CHECK(f.timed_out(2) == "check");
+    CHECK(f.timed_out(2) == "wait");
     view.answered = true;
     view.newest.number = 4;
     CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "deposed");
@@ -147,7 +183,7 @@ TEST_SUITE("leadership") {
     all.lead.submit({fence});
     view.answered = false;
     CHECK(text(all.lead.epoch_seen(epoch_seen(1, 3, view), all.job, all.agents, all.now)) == "");
-    CHECK(text(all.lead.timed_out(1, all.job)) == "carry_out");
+    CHECK(all.timed_out(1) == "carry_out");
   }
 
   TEST_CASE("leadership: after a standby is lost, another node starts the next one") {
@@ -170,7 +206,7 @@ TEST_SUITE("leadership") {
     CHECK(f.epoch_seen({1, true, 4}) == "deposed");
     CHECK(f.lead.deposed());
     CHECK(f.epoch_seen({1, false, 3}) == "");
-    CHECK(text(f.lead.timed_out(1, f.job)) == "");
+    CHECK(f.timed_out(1) == "");
     CHECK_FALSE(f.lead.admit(job::NodeLost{"n1", ""}));
     Fixture idle;  // also if no decision waits
     CHECK(idle.epoch_seen({0, true, 4}) == "deposed");
