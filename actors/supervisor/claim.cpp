@@ -100,7 +100,7 @@ Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t&
 }
 
 bool Patience::lasts() const {
-  return std::chrono::steady_clock::now() <= until_ || agents_live(run_);
+  return std::chrono::steady_clock::now() <= until_ || agents_may_live(run_);
 }
 
 Status use_last_state(const Claimant& c, uint64_t epoch, Predecessor& before,
@@ -123,7 +123,7 @@ Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
     if (claim.status().code() != Code::io || !before.stood_by) return claim;
     if (!patience.lasts()) return claim;
     if (!std::exchange(said, true))
-      log::warn("cannot claim epoch {}, trying again while agents live: {}", before.epoch + 1,
+      log::warn("cannot claim epoch {}, trying again while agents may live: {}", before.epoch + 1,
                 claim.status().message());
     c.pause(kTryAgain);  // polls: shared files
     // A supervisor that was only stopped leads on, with a newer state than this one.

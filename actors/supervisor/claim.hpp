@@ -56,7 +56,8 @@ struct Predecessor {
 };
 
 /// How long a process that may be alone to have the newest state tries to keep it (JOB-1): while
-/// agents live, and for join_timeout_ms in any case.
+/// agents live, or the run's folder fails, so that it cannot know; and for join_timeout_ms in any
+/// case.
 class Patience {
  public:
   explicit Patience(const Claimant& claimant)

@@ -17,6 +17,19 @@ constexpr std::chrono::milliseconds kRetry{20};
 std::string path_of(const RunFolder& run) {
   return run.control() + "/agents";
 }
+
+/// Whether an agent holds the lock. not_found: the file is not there; io.
+Result<bool> held(const RunFolder& run) {
+  const std::string path = path_of(run);
+  // NFS needs a descriptor for writing; other file systems do not.
+  int fd = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
+  const int error = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  close(fd);
+  if (error == 0 || error == EWOULDBLOCK) return error != 0;
+  return system_error("cannot lock", path, error);
+}
 }  // namespace
 
 AgentLock::~AgentLock() {
@@ -44,13 +57,13 @@ Result<AgentLock> AgentLock::exclude(const RunFolder& run) {
 }
 
 bool agents_live(const RunFolder& run) {
-  // NFS needs a descriptor for writing; other file systems do not.
-  int fd = open(path_of(run).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) fd = open(path_of(run).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool held = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  close(fd);
-  return held;
+  const auto found = held(run);
+  return found.ok() && *found;
+}
+
+bool agents_may_live(const RunFolder& run) {
+  const auto found = held(run);
+  return found.ok() ? *found : found.status().code() != Code::not_found;
 }
 
 bool launcher_lives(const RunFolder& run) {

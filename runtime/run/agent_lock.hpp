@@ -35,6 +35,9 @@ class AgentLock {
 /// True if an agent of the run lives. False also if this process may not know: on NFS only the
 /// folder's owner can find out. Writes nothing.
 bool agents_live(const RunFolder& run);
+/// False if no agent of the run lives, or if the run's folder is gone. True also while the folder
+/// fails, so that this cannot be found out. Writes nothing.
+bool agents_may_live(const RunFolder& run);
 /// True if the launcher of the run lives, or if that cannot be found out. Writes nothing.
 bool launcher_lives(const RunFolder& run);
 

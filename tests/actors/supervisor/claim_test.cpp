@@ -322,6 +322,25 @@ TEST_SUITE("claim") {
     CHECK(f.pauses.empty());
   }
 
+  TEST_CASE("claim: JOB-1, a standby claims again while it cannot know whether agents live") {
+    // The folder was away for longer than join_timeout_ms. The standby took the agents for dead.
+    ClaimantFolder f;
+    f.lead(3);
+    f.claimant.join_timeout_ms = -1;  // has passed
+    auto agent = AgentLock::share(f.run);
+    REQUIRE(agent.ok());
+    Predecessor before = standby_of_3();
+    f.fail();
+    f.meanwhile = [&](size_t pause) {
+      if (pause == 5) f.work_again();
+    };
+    const auto claim = claim_next(f.claimant, before);
+    REQUIRE(claim.ok());
+    CHECK(claim->ours);
+    std::filesystem::remove_all(f.run.control());  // the run is gone, and its agents end
+    CHECK(!Patience(f.claimant).lasts());
+  }
+
   TEST_CASE("claim: JOB-1, a standby claims again as long as agents live") {
     ClaimantFolder f;
     f.lead(3);
