@@ -136,7 +136,7 @@ Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& j
   stored_ = true;
   const bool all_report = std::ranges::all_of(
       job.nodes, [&](const auto& node) { return connected(agents, node.first); });
-  if (!checked_ && !replicated && !all_report && job::waits_for_folder(waiting_)) {
+  if (!checked_ && !all_report && job::waits_for_folder(waiting_, replicated)) {
     log::debug("the run folder does not answer, and not all nodes report; a decision waits for it");
     result.emplace_back(Await{decision, std::exchange(unanswered_, false)});
     return result;

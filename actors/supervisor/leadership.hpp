@@ -8,9 +8,9 @@
 //   LEAD-1  At most one supervisor acts: before a change of membership, and twice a second, the
 //           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
 //           any more. A file system that hangs or fails is waited for no longer than kAnswerTimeout
-//           if the standby has stored the decision, or if all nodes report to this supervisor.
-//           Otherwise a decision that uses a generation number (GEN-2) or ends the run (JOB-1)
-//           waits for it.
+//           if all nodes report to this supervisor, or if the standby has stored the decision and
+//           it does not end the run (JOB-1). Otherwise a decision that uses a generation number
+//           (GEN-2) or ends the run waits for it.
 //
 // Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
 // against it than report to it, and no trainer trains, it resigns, so that those nodes go on

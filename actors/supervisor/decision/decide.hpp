@@ -409,11 +409,11 @@ uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
 /// predecessor is lost, and a trainer in that generation has to leave it (JOB-4). generations_above:
 /// as numbers_above().
 State resumed(State predecessor, uint64_t generations_above);
-/// LEAD-1: true if these actions wait while a node does not report to this supervisor, and neither
-/// the epoch files nor a standby show that it leads: another supervisor may lead that node. GEN-2:
-/// both must not use one number. JOB-1: nodes that a deposed supervisor tells to end may hold the
-/// only copies of a step.
-bool waits_for_folder(const std::vector<Action>& actions);
+/// LEAD-1: true if these actions wait for the epoch files while a node does not report to this
+/// supervisor: another supervisor may lead that node. stored: the standby has them. GEN-2: both must
+/// not use one number. JOB-1: nodes that a deposed supervisor tells to end may hold the only copies
+/// of a step, also if its standby still follows it.
+bool waits_for_folder(const std::vector<Action>& actions, bool stored);
 /// For records that end with `step`, made in `generation`: the newest step that is still committed.
 /// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);

@@ -151,10 +151,11 @@ State resumed(State predecessor, uint64_t generations_above) {
   return predecessor;
 }
 
-bool waits_for_folder(const std::vector<Action>& actions) {
-  return std::ranges::any_of(actions, [](const Action& action) {
-    return std::holds_alternative<Fence>(action) || std::holds_alternative<Join>(action) ||
-           std::holds_alternative<Shutdown>(action);
+bool waits_for_folder(const std::vector<Action>& actions, bool stored) {
+  return std::ranges::any_of(actions, [stored](const Action& action) {
+    const bool uses_number =
+        std::holds_alternative<Fence>(action) || std::holds_alternative<Join>(action);
+    return std::holds_alternative<Shutdown>(action) || (uses_number && !stored);
   });
 }
 

@@ -181,6 +181,8 @@ TEST_CASE("job: JOB-4, a generation that a lost decision has ended is not waited
     joins += all<Join>(d).size();
   }
   CHECK(fences == 1);
+  for (const std::string& node : s.node_order)  // the answers to that fence
+    joins += all<Join>(decide(0, s, PeerCopies{node, {}, s.generation})).size();
   CHECK(joins == 1);
   CHECK(s.generation > 500);
   CHECK(s.joined_step == 3);
@@ -195,6 +197,26 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
   CHECK(s.generations_above == 202);
   const Decision d = decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(known + 1, {2, 3}), known + 1});
   CHECK(only<Fence>(d).generation > 202);
+}
+
+TEST_CASE("job: JOB-1, a successor that has made a fence waits for the answers to that one") {
+  // Its predecessor had begun generations of which its state page did not tell. An agent answered
+  // the old fence; what it said of a dead trainer's memory was too old for the new one.
+  State s = resumed(training(2), 102);
+  for (auto& [name, node] : s.nodes) node.answered = 0;  // as when a state is decoded
+  const uint64_t old = s.generation;
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  REQUIRE(s.generation > 102);
+  back(s, "n0.0", 0, made(1, {2, 3}));
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation - 1, p.shard, made(1, {2, 3})});
+  size_t joins = 0;
+  for (const std::string& node : s.node_order)
+    joins += all<Join>(decide(0, s, PeerCopies{node, {}, old})).size();
+  CHECK(joins == 0);
+  for (const std::string& node : s.node_order)
+    joins += all<Join>(decide(0, s, PeerCopies{node, {}, s.generation})).size();
+  CHECK(joins == 1);
 }
 
 TEST_CASE("job: JOB-1, a successor hears every agent before it begins a generation") {

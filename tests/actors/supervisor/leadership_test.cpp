@@ -138,6 +138,13 @@ TEST_SUITE("leadership") {
     CHECK(f.timed_out(1) == "wait");
     CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
     CHECK(f.epoch_seen({1, true, 4}) == "deposed");
+    // Nor does a standby count: its host has lost the folder, too.
+    Fixture both;
+    both.appoint();
+    both.lose("n2");
+    both.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
+    CHECK(text(both.lead.replica_stored(2)) == "");
+    CHECK(both.timed_out(2) == "wait");
     Fixture leads;
     leads.lose("n1");
     leads.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
