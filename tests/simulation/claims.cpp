@@ -28,7 +28,7 @@ job::State make_job(const Options& o) {
   state.max_steps = o.steps;
   state.join_timeout_ms = join_timeout_ms;
   state.restart_timeout_ms = 5'000;
-  state.save_timeout_ms = 30'000;
+  state.save_timeout_ms = 120'000;  // longer than the run folder is away
   return state;
 }
 
@@ -86,11 +86,16 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
     read_state(made);
     after(random.between(1, 30) * ms, [this, made]() mutable {
       made.epoch = ++disk.newest_epoch;
+      disk.claimed_at = now;
       prepare(std::move(made));
     });
     return;
   }
   made.epoch = ++disk.newest_epoch;
+  disk.claimed_at = now;
+  for (int n = 0; n < options.nodes; ++n)
+    if (nodes[n].link.up)
+      after(random.between(1, 1000) * ms, [this, n] { leave_deposed_leader(n); });
   if (logging())
     log_line(nodes[host].name + ": a process claims epoch " + std::to_string(made.epoch));
   if (const auto due = std::exchange(unreadable_due, std::nullopt)) {
@@ -207,20 +212,24 @@ void Cluster::start_supervisor(const Claim& claim) {
   supervisor.epoch = claim.epoch;
   supervisor.host = host;
   supervisor.beat = now;
-  supervisor.job = replica ? claim.from->job : make_job(options);
-  if (!replica) supervisor.job.waiting_since_ms = now / ms;
+  const uint64_t given = std::max(disk.generation, replica ? claim.from->job.generation : 0);
+  const uint64_t known = std::max(given, records.newest_generation);
+  disk.claimed_above = claim.epoch == 1  // as claim_once() of claim.cpp
+                           ? given
+                           : std::max(given, disk.claimed_above) + job::unknown_generations;
+  const uint64_t above = job::numbers_above(claim.epoch, disk.claimed_above, known);
+  supervisor.job = replica ? job::resumed(claim.from->job, above) : make_job(options);
+  if (!replica) {
+    supervisor.job.generation = known;
+    supervisor.job.generations_above = above;
+    supervisor.job.waiting_since_ms = now / ms;
+  }
   for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
-  const uint64_t written =
-      options.bug == Bug::generation_reused ? 0 : std::max(disk.generation, records.generation);
-  supervisor.job.generation = std::max(supervisor.job.generation, written);
-  if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
-    --supervisor.job.generation;
-  if (options.bug != Bug::generation_reused) {  // as claim_once() of claim.cpp
-    disk.claimed_above = claim.epoch == 1
-                             ? written
-                             : std::max(written, disk.claimed_above) + job::unknown_generations;
-    supervisor.job.generations_above = job::numbers_above(
-        claim.epoch, disk.claimed_above, std::max(written, records.newest_generation));
+  if (options.bug == Bug::number_adopted)
+    supervisor.job.generation = std::max(supervisor.job.generation, known);
+  if (options.bug == Bug::generation_reused) {
+    supervisor.job.generations_above = 0;
+    if (replica && supervisor.job.generation > 1) --supervisor.job.generation;
   }
   supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
   supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;

@@ -196,12 +196,25 @@ void Cluster::start_agent(int index) {
   node.alone_since = now;
   node.search = {};
   node.search.begin(now / ms);
-  node.unreachable = node.voted = 0;
+  withdraw_vote(node);
   node.hung_until = 0;
   if (logging()) log_line(node.name + ": its agent starts");
   for (int slot = 0; slot < options.trainers; ++slot)
     start_trainer(index * options.trainers + slot, random.between(20, 400) * ms);
   find_supervisor(index);
+}
+
+/// LEAD-1: an agent that has a supervisor reads the epoch files every second.
+void Cluster::leave_deposed_leader(int index) {
+  const Node& node = nodes[index];
+  if (!node.up || !node.link.up || node.link.supervisor->epoch == disk.newest_epoch ||
+      options.bug == Bug::agents_never_look || options.bug == Bug::two_supervisors)
+    return;
+  if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now)
+    after(works - now + random.between(1, 1000) * ms,
+          [this, index] { leave_deposed_leader(index); });
+  else
+    break_link(index, false);
 }
 
 /// Reports to the supervisor of the newest epoch; starts one if there has been none for too long.
@@ -219,7 +232,7 @@ void Cluster::find_supervisor(int index) {
   if (runs && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
-    node.unreachable = node.voted = 0;
+    withdraw_vote(node);
     node.link = {supervisor, ++links_, true, {now, now}, {}};
     report_to_supervisor(index);
     return;
@@ -411,6 +424,7 @@ void Cluster::kill_node(int index, Time back_after) {
   if (!node.up) return;
   if (logging()) log_line(node.name + ": killed with all that is on it");
   node.up = false;
+  withdraw_vote(node);
   node.peer.clear();
   node.copied_step = 0;
   node.receives_until = 0;

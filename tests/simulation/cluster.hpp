@@ -128,6 +128,9 @@ struct Node {
   LeaderSearch search;
   uint64_t unreachable = 0, voted = 0;  // epochs that live but cannot be reached from here
   Time unreachable_since = 0;
+  // Its newest vote, and from when until when the supervisor reads it: late, and after its end.
+  uint64_t vote_read = 0;
+  Time read_from = 0, read_until = 0;
   std::deque<StepReport> reports;           // not recorded yet, for a new supervisor
   std::deque<ShardSaved> saved;             // the last ones, for a new supervisor
   Time folder_hung_until = 0;               // the run folder hangs on this host alone
@@ -236,10 +239,13 @@ struct Supervisor {
   job::CopyRounds rounds{peer_every};
   size_t tasks_left = 0;  // of the round; for a planted bug
   Publisher publisher;
-  std::deque<job::Event> deferred;           // received while pending_actions wait
-  std::vector<job::Action> pending_actions;  // wait until the standby has the decision
-  uint64_t sequence = 0, acted = 0;          // numbers of decisions: made, acted on
-  int standby = -1;                          // node of the standby; -1: none
+  std::deque<job::Event> deferred;  // received while pending_actions wait
+  // They wait until the standby has the decision, and until the epoch files are read.
+  std::vector<job::Action> pending_actions;
+  Time decided_at = 0;
+  bool stored = false;               // the standby has the decision
+  uint64_t sequence = 0, acted = 0;  // numbers of decisions: made, acted on
+  int standby = -1;                  // node of the standby; -1: none
   bool standby_requested = false;
   std::shared_ptr<const SupervisorState> replica;  // the state that the standby has
 };
@@ -269,6 +275,7 @@ struct Disk {
   uint64_t generation = 0;      // the newest number that was used
   uint64_t claimed_above = 0;   // of the newest epoch file: its supervisor uses greater numbers
   uint64_t newest_epoch = 0, resigned_epoch = 0;
+  Time claimed_at = 0;                           // the newest epoch
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
     uint64_t owner = 0;  // epoch of the publisher whose name it has; 0: none, shards are written
@@ -356,6 +363,8 @@ class Cluster {
   bool reachable(int from, int to) const;
   bool hung(const Node& node) const { return node.hung_until > now; }
   int node_of(int trainer) const { return trainer / options.trainers; }
+  /// When the run folder answers on this host.
+  Time folder_works_at(int host) const;
   /// The node reports to this supervisor.
   bool connected(const Supervisor& supervisor, int node) const;
   /// What a trainer finds when it opens the checkpoint of a step; null: nothing.
@@ -371,6 +380,7 @@ class Cluster {
   void notice_loss(int node, Supervisor* supervisor, uint64_t id);
   void notice_death(int trainer, int32_t agent);
   void check_links();
+  void leave_deposed_leader(int node);
   void find_supervisor(int node);
   void report_to_supervisor(int node);
   void start_agent(int node);
@@ -414,6 +424,7 @@ class Cluster {
   // votes.cpp: nodes that cannot reach a supervisor which lives
   void vote(Node& node, const Supervisor& against);
   bool votes(const Node& node, uint64_t epoch) const;
+  void withdraw_vote(Node& node);
   bool others_vote(const Node& node) const;
   bool resigns(const Supervisor& supervisor) const;
   void resign(Supervisor& supervisor);
@@ -466,8 +477,6 @@ class Cluster {
     int host = 0;
     int32_t agent = 0;
   };
-  /// When the run folder answers on this host.
-  Time folder_works_at(int host) const;
   void succeed(Supervisor& lost, std::shared_ptr<Standby> standby);
   void claim(int host, std::shared_ptr<const SupervisorState> from);
   void read_state(Claim& claim) const;
@@ -497,10 +506,13 @@ class Cluster {
   std::shared_ptr<const SupervisorState> snapshot(const Supervisor& by) const;
   void notice_supervisor_loss(Supervisor& supervisor, bool silent);
   void tick(Supervisor& supervisor);
+  bool behind(const Supervisor& supervisor, int node) const;
+  void tell_decided(Supervisor& supervisor, int node);
   void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
   void step_done(Supervisor& supervisor, const StepReport& report);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);
+  bool may_act_unseen(const Supervisor& supervisor) const;
   void act(Supervisor& supervisor, uint64_t sequence);
 
   // orders.cpp: what its decisions make nodes do

@@ -21,6 +21,16 @@ int any_trainer(Cluster& c) {
   return c.random.pick(static_cast<int>(c.trainers.size()));
 }
 
+/// Blocks messages between a node and another one; -1: all others.
+void cut_off(Cluster& c, int node, int other, Time time) {
+  const auto block = [&c, node, other](bool blocked) {
+    c.block(node, other, blocked);
+    c.block(other, node, blocked);
+  };
+  block(true);
+  c.after(time, [block] { block(false); });
+}
+
 /// A user ends a pause. Repeated: there may be no supervisor for longer than a minute.
 void end_pause(Cluster& c, Time when) {
   for (int i = 0; i < 30; ++i)
@@ -102,13 +112,7 @@ const Kind kinds[] = {
     {"partition", 6,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(300, 8000) * ms;
-       const int n = any_node(c);
-       c.block(n, -1, true);
-       c.block(-1, n, true);
-       c.after(time, [&c, n] {
-         c.block(n, -1, false);
-         c.block(-1, n, false);
-       });
+       cut_off(c, any_node(c), -1, time);
        return time;
      }},
     {"split", 3,
@@ -293,11 +297,18 @@ const Kind kinds[] = {
        c.after(5 * second, [&c] { c.freeze_journal_due = false; });
        return 14 * second;
      }},
-    {"folder_hangs_on_host", 4,
+    {"folder_lost", 6,  // on one host, perhaps the supervisor's, or on all; perhaps with its links
      [](Cluster& c) -> Time {
-       const Time time = c.random.between(500, 8000) * ms;
-       Node& node = c.nodes[any_node(c)];
-       node.folder_hung_until = c.now + time;
+       const Time time = c.random.chance(15) ? c.random.between(30, 70) * second
+                                             : c.random.between(500, 12'000) * ms;
+       const Supervisor* leader = c.leader();
+       const int host = leader && c.random.chance(60) ? leader->host : any_node(c);
+       const bool all = c.random.chance(25);
+       for (int n = 0; n < c.options.nodes; ++n)
+         if (all || n == host) c.nodes[n].folder_hung_until = c.now + time;
+       if (c.random.chance(40)) return time;
+       const int other = c.random.chance(50) ? -1 : any_node(c);
+       cut_off(c, host, other, c.random.between(500, time / ms) * ms);
        return time;
      }},
     {"frozen_claim",

@@ -9,7 +9,8 @@ namespace simplescale::simulation {
 
 namespace {
 
-constexpr Time patience = 90 * second;  // for a step, once faults have ended
+constexpr Time patience = 90 * second;     // for a step, once faults have ended
+constexpr Time leaving_time = 3 * second;  // for a node to leave a deposed supervisor
 
 [[noreturn]] void broken(const char* invariant, const std::string& text) {
   throw Violation{invariant, text};
@@ -19,6 +20,12 @@ void require(bool holds, const char* invariant, const std::string& text) {
 }
 std::string number(uint64_t n) {
   return std::to_string(n);
+}
+/// The generation number that an action uses; 0: none.
+uint64_t number_of(const job::Action& action) {
+  if (const auto* fence = std::get_if<job::Fence>(&action)) return fence->generation;
+  if (const auto* join = std::get_if<job::Join>(&action)) return join->generation;
+  return 0;
 }
 
 }  // namespace
@@ -363,9 +370,24 @@ void Invariants::check_budgets(const Supervisor& supervisor) {
 
 void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {
   if (std::holds_alternative<job::Record>(action)) return;
-  require(supervisor.epoch == cluster_.disk.newest_epoch, "LEAD-1",
-          "supervisor " + number(supervisor.epoch) + " acts although " +
-              number(cluster_.disk.newest_epoch) + " leads");
+  const auto* end = std::get_if<job::Shutdown>(&action);
+  const bool leads = supervisor.epoch == cluster_.disk.newest_epoch;
+  // For a second a supervisor may act that cannot read the epoch files: all nodes report to it.
+  const bool blind = cluster_.folder_works_at(supervisor.host) > cluster_.now;
+  require(leads || (blind && !end), "LEAD-1",
+          "supervisor " + number(supervisor.epoch) + (end ? " ends the run" : " acts") +
+              " although " + number(cluster_.disk.newest_epoch) + " leads");
+  if (const uint64_t used = number_of(action)) {
+    const uint64_t user = users_.try_emplace(used, supervisor.epoch).first->second;
+    require(user == supervisor.epoch, "GEN-2",
+            "supervisors " + number(user) + " and " + number(supervisor.epoch) +
+                " use generation " + number(used));
+  }
+  if (!leads) {
+    if (const auto* join = std::get_if<job::Join>(&action))
+      unknown_.emplace_back(join->generation - 1, join->generation);
+    return;
+  }
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     require(fence->generation > acted_generation_, "GEN-2",
             "generation " + number(fence->generation) + " is given out again");
@@ -394,6 +416,7 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
 /// JOB-3: the checkpoint that a generation begins with is of a step that was not undone.
 void Invariants::check_history(const job::Join& join, uint64_t committed, uint64_t made) {
   const auto known = made_.try_emplace(join.step, made).first;
+  if (is_unknown(known->second)) known->second = made;  // the history before the lost decision
   require(join.step <= committed && known->second == made, "JOB-3",
           "generation " + number(join.generation) + " begins with a checkpoint of step " +
               number(join.step) + " as generation " + number(made) + " made it, after step " +
@@ -496,6 +519,11 @@ void Invariants::command_obeyed(int node, uint64_t epoch, const char* what) {
           cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
               " after one of " + number(newest));
   newest = epoch;
+  const Time sees = std::max(
+      {cluster_.disk.claimed_at, cluster_.folder_works_at(node), cluster_.nodes[node].hung_until});
+  require(epoch == cluster_.disk.newest_epoch || cluster_.now < sees + leaving_time, "LEAD-1",
+          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
+              " for seconds after " + number(cluster_.disk.newest_epoch) + " has begun");
 }
 
 }  // namespace simplescale::simulation

@@ -115,6 +115,7 @@ class Invariants {
   Round round_;                                      // the newest
   Round whole_;  // the newest of which the keepers have held every copy
   uint64_t joined_ = 0, acted_generation_ = 0;
+  std::map<uint64_t, uint64_t> users_;  // generation number -> epoch that has used it
   std::map<int, uint64_t> obeyed_;
   uint64_t marked_ = 0;  // up to this step the records hold the current history
   // Generations that a decision began which is lost: greater than the first, at most the second.

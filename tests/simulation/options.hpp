@@ -69,6 +69,11 @@ enum class Bug : unsigned char {
   refuses_nobody,            // a supervisor that cannot go on ends without a word
   leaves_with_memory,        // an agent without a supervisor leaves, whatever its memory holds
   second_start_deposes,      // a second `train` deposes agents that still save
+  number_adopted,     // a successor takes the newest number in the files for its state's generation
+  acts_unseen,        // a supervisor that cannot read the epoch files acts while a node is away
+  ends_unseen,        // such a supervisor ends the run
+  orders_overtake,    // a node gets orders before the supervisor decides that it has come back
+  agents_never_look,  // an agent that has a supervisor does not read the epoch files
   unknown_shards_published,  // shards of unknown generations are published instead of known ones
 };
 struct BugName {
@@ -110,7 +115,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::prepares_unfenced, "prepares_unfenced"},
     {Bug::mark_without_line, "mark_without_line"},
     {Bug::half_line_left, "half_line_left"},
-    {Bug::half_line_continued, "half_line_continued"},
+    {Bug::half_line_continued, "half_line_continued", true},
     {Bug::records_cut, "records_cut"},
     {Bug::mark_unsynced, "mark_unsynced"},
     {Bug::reports_forgotten, "reports_forgotten"},
@@ -132,6 +137,11 @@ inline constexpr BugName bug_names[] = {
     {Bug::refuses_nobody, "refuses_nobody"},
     {Bug::leaves_with_memory, "leaves_with_memory"},
     {Bug::second_start_deposes, "second_start_deposes"},
+    {Bug::number_adopted, "number_adopted", true},
+    {Bug::acts_unseen, "acts_unseen"},
+    {Bug::ends_unseen, "ends_unseen"},
+    {Bug::orders_overtake, "orders_overtake"},
+    {Bug::agents_never_look, "agents_never_look"},
     {Bug::unknown_shards_published, "unknown_shards_published", true},
 };
 

@@ -11,6 +11,7 @@ namespace simplescale::simulation {
 void Cluster::command(Supervisor& supervisor, int node, const char* what,
                       std::function<void()> effect) {
   if (!connected(supervisor, node) && options.bug != Bug::two_supervisors) return;
+  if (behind(supervisor, node) && options.bug != Bug::orders_overtake) return;
   auto arrive = [this, node, what, epoch = supervisor.epoch, effect = std::move(effect)] {
     Node& n = nodes[node];
     if (!n.up) return;
@@ -71,7 +72,7 @@ void Cluster::record_committed(Supervisor& by, const job::Join& order) {
 }
 
 void Cluster::use_generation(Supervisor& by, uint64_t generation) {
-  if (disk.failing_until <= now) {
+  if (std::max(disk.failing_until, folder_works_at(by.host)) <= now) {
     disk.generation = std::max(disk.generation, generation);
     disk.number_damaged = false;
   }

@@ -9,7 +9,7 @@ namespace simplescale::simulation {
 namespace {
 
 constexpr Time epoch_time = 500 * ms;  // between two looks at the epoch files
-constexpr Time patience = 200 * ms;    // for the standby to confirm a decision
+constexpr Time patience = 200 * ms;    // for the standby and the run folder, as kAnswerTimeout
 
 bool only_records(const std::vector<job::Action>& actions) {
   return std::ranges::all_of(actions,
@@ -69,8 +69,9 @@ void Cluster::tick(Supervisor& supervisor) {
           [this, &supervisor] { tick(supervisor); });
     return;
   }
-  if (folder_works_at(supervisor.host) <= now) supervisor.beat = now;
-  if (supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
+  const bool looks = folder_works_at(supervisor.host) <= now;
+  if (looks) supervisor.beat = now;
+  if (looks && supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
     supervisor.up = false;  // deposed
     notice_supervisor_loss(supervisor, false);
     return;
@@ -97,19 +98,33 @@ void Cluster::tick(Supervisor& supervisor) {
   }
 }
 
+/// As Leadership::behind().
+bool Cluster::behind(const Supervisor& supervisor, int node) const {
+  return std::ranges::any_of(supervisor.deferred, [&](const job::Event& event) {
+    const auto* lost = std::get_if<job::NodeLost>(&event);
+    const auto* up = std::get_if<job::NodeUp>(&event);
+    return (lost && lost->node == nodes[node].name) || (up && up->node == nodes[node].name);
+  });
+}
+
+/// As tell_decided() of actors/supervisor/carry_out.cpp.
+void Cluster::tell_decided(Supervisor& supervisor, int node) {
+  const uint64_t generation = supervisor.job.generation;
+  if (generation == 0) return;
+  send_fence(supervisor, node, generation);
+  if (supervisor.job.leaving)
+    carry_out(supervisor, job::Leave{generation, "the generation is to be left"});
+  if (supervisor.job.stop_requested)
+    carry_out(supervisor, job::StopAtStep{supervisor.job.exit_reason});
+}
+
 void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid) {
   supervisor.expected.erase(node);
   supervisor.links[node] = link;
   supervisor.joined_at = now;
-  const uint64_t generation = supervisor.job.generation;
   const std::vector<uint8_t> address(options.bug == Bug::agents_send_nothing ? 0 : 1);
+  if (options.bug == Bug::orders_overtake) tell_decided(supervisor, node);
   handle(supervisor, job::NodeUp{nodes[node].name, pid, address});
-  if (generation == 0) return;
-  send_fence(supervisor, node, generation);
-  if (supervisor.job.leaving)
-    carry_out(supervisor, job::Leave{supervisor.job.generation, "the generation is to be left"});
-  if (supervisor.job.stop_requested)
-    carry_out(supervisor, job::StopAtStep{supervisor.job.exit_reason});
 }
 
 void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
@@ -143,6 +158,8 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
     if (!std::holds_alternative<job::Tick>(event)) supervisor.deferred.push_back(event);
     return;
   }
+  if (const auto* up = std::get_if<job::NodeUp>(&event); up && options.bug != Bug::orders_overtake)
+    tell_decided(supervisor, node_index.at(up->node));
   invariants->event_received(supervisor, event);
   const bool more = !supervisor.deferred.empty() && options.bug != Bug::planned_early;
   job::Decision decision = job::decide(now / ms, supervisor.job, event, more);
@@ -159,15 +176,18 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
 
 void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   supervisor.pending_actions = std::move(actions);
+  supervisor.decided_at = now;
+  supervisor.stored = false;
   const uint64_t sequence = ++supervisor.sequence;
   const bool light = options.large() && only_records(supervisor.pending_actions);
   const bool late = options.bug == Bug::acts_unreplicated;
   const auto kept = light ? nullptr : snapshot(supervisor);
   if (!light && !late && supervisor.epoch == disk.newest_epoch) {
     // A run begins on a disk that works: the lines of its first generation have a page.
-    const bool full = disk.failing_until > now && disk.state && disk.state->job.generation > 0;
-    (full ? supervisor.journal.page : disk.state) = kept;
-    if (full)
+    const bool fails = std::max(disk.failing_until, folder_works_at(supervisor.host)) > now &&
+                       disk.state && disk.state->job.generation > 0;
+    (fails ? supervisor.journal.page : disk.state) = kept;
+    if (fails)
       run_journal(supervisor, random.between(100, 5000));
     else
       supervisor.journal.page = nullptr;
@@ -179,17 +199,33 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
           if (!supervisor.up || supervisor.standby != standby) return;
           if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby))
             return;
+          // Twice a second a standby reads the epoch files, too.
+          if (folder_works_at(standby) <= now && supervisor.epoch != disk.newest_epoch) return;
           supervisor.replica = kept;
           if (!late && reachable(standby, supervisor.host))
-            after(random.between(100, 1500),
-                  [this, &supervisor, sequence] { act(supervisor, sequence); });
+            after(random.between(100, 1500), [this, &supervisor, sequence] {
+              if (supervisor.sequence == sequence) supervisor.stored = true;
+              act(supervisor, sequence);
+            });
         });
   if (late) return act(supervisor, sequence);
   after(patience, [this, &supervisor, sequence] {
     if (supervisor.pending_actions.empty() || supervisor.sequence != sequence) return;
-    supervisor.standby = -1;  // it did not confirm in time
+    if (!supervisor.stored) supervisor.standby = -1;  // it did not confirm in time
     act(supervisor, sequence);
   });
+}
+
+/// LEAD-1: the run folder does not answer on the supervisor's host. As Leadership::timed_out().
+bool Cluster::may_act_unseen(const Supervisor& supervisor) const {
+  const std::vector<job::Action>& actions = supervisor.pending_actions;
+  if (now < supervisor.decided_at + patience) return false;
+  if (std::ssize(supervisor.links) == options.nodes || options.bug == Bug::acts_unseen) return true;
+  const bool stored = supervisor.stored && supervisor.standby >= 0;
+  const bool ends = std::ranges::any_of(
+      actions, [](const auto& a) { return std::holds_alternative<job::Shutdown>(a); });
+  if (ends && options.bug == Bug::ends_unseen) return true;
+  return !job::waits_for_folder(actions, stored);
 }
 
 void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
@@ -200,13 +236,18 @@ void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
           [this, &supervisor, sequence] { act(supervisor, sequence); });
     return;
   }
-  if (!only_records(supervisor.pending_actions) && supervisor.epoch != disk.newest_epoch &&
-      options.bug != Bug::two_supervisors) {
-    supervisor.up = false;  // deposed
-    notice_supervisor_loss(supervisor, false);
-    return;
+  if (!only_records(supervisor.pending_actions)) {
+    const bool looks = folder_works_at(supervisor.host) <= now;
+    if (!looks && !may_act_unseen(supervisor))
+      return after(patience, [this, &supervisor, sequence] { act(supervisor, sequence); });
+    if (looks && supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
+      supervisor.up = false;  // deposed
+      notice_supervisor_loss(supervisor, false);
+      return;
+    }
   }
-  if (!only_records(supervisor.pending_actions)) supervisor.acted = sequence;
+  if (!only_records(supervisor.pending_actions) && supervisor.epoch == disk.newest_epoch)
+    supervisor.acted = sequence;
   const std::vector<job::Action> actions = std::move(supervisor.pending_actions);
   supervisor.pending_actions.clear();
   for (const job::Action& action : actions) {

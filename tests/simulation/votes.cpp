@@ -10,13 +10,23 @@ namespace simplescale::simulation {
 
 namespace {
 constexpr Time vote_time = 1500 * ms;      // for which a supervisor cannot be reached
+constexpr Time late_time = 3 * second;     // until the supervisor sees a new vote, at most
+constexpr Time vote_timeout = 2 * second;  // for which a vote counts that is not renewed
 constexpr Time joining_time = 2 * second;  // after a node has joined, more may follow
 }  // namespace
 
 void Cluster::vote(Node& node, const Supervisor& against) {
   if (std::exchange(node.unreachable, against.epoch) != against.epoch) node.unreachable_since = now;
-  if (now - std::max(node.unreachable_since, node.alone_since) >= vote_time)
-    node.voted = against.epoch;
+  if (now - std::max(node.unreachable_since, node.alone_since) < vote_time) return;
+  if (std::exchange(node.voted, against.epoch) == against.epoch) return;
+  node.vote_read = against.epoch;
+  node.read_from = now + random.between(0, late_time);
+  node.read_until = INT64_MAX;
+}
+
+void Cluster::withdraw_vote(Node& node) {
+  if (std::exchange(node.voted, 0) > 0) node.read_until = now + vote_timeout;
+  node.unreachable = 0;
 }
 
 bool Cluster::votes(const Node& node, uint64_t epoch) const {
@@ -38,7 +48,10 @@ bool Cluster::resigns(const Supervisor& supervisor) const {
     return false;
   std::set<std::string> against, reporting;
   for (int n = 0; n < options.nodes; ++n) {
-    if (votes(nodes[n], supervisor.epoch)) against.insert(nodes[n].name);
+    const Node& node = nodes[n];
+    if (node.vote_read == supervisor.epoch && node.read_from <= now && now <= node.read_until &&
+        folder_works_at(n) <= now && !hung(node))
+      against.insert(node.name);
     if (supervisor.links.contains(n)) reporting.insert(nodes[n].name);
   }
   return !against.empty() && job::outvoted(supervisor.job, against, reporting);
