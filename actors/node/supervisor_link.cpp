@@ -132,6 +132,7 @@ void leave_deposed_leader(Self* self, uint64_t newest) {
   LinkState& s = self->state;
   log::warn("epoch {} leads; leaving the supervisor of epoch {}", newest, s.epoch);
   self->demonitor(s.leader);
+  s.options.disconnect(s.leader.node(), "epoch " + std::to_string(newest) + " leads");
   s.leader = nullptr;
   look_for_supervisor(self, kTakeoverMs + stagger_ms(s));
 }

@@ -48,6 +48,9 @@ struct LinkOptions {
   std::function<Status(const std::string& standby_of)> start_supervisor;
   /// The steps whose state a trainer's memory holds now.
   std::function<HeldState(const std::string& trainer)> held;
+  /// Ends the connection to a supervisor's process, and tells it why: it must not count on this
+  /// node any more.
+  std::function<void(const caf::node_id& process, const std::string& reason)> disconnect;
 };
 
 namespace local {

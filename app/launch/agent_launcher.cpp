@@ -50,7 +50,7 @@ Status AgentLauncher::start(int node) {
 void AgentLauncher::on_exit(Agent& agent, int node, int status) {
   agent.pid = 0;
   if (WIFEXITED(status)) {
-    if (failed_log_.empty() && WEXITSTATUS(status) != 0) failed_log_ = log_of(node);
+    if (WEXITSTATUS(status) != 0) failed_log_ = log_of(node);
     codes_.push_back(WEXITSTATUS(status));
     return;
   }

@@ -220,7 +220,7 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
   Config c = config;
   set_token_folders(c);
   SS_ASSIGN(const ModelShape shape, check_texts(c));
-  if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape).status());
+  if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape, false).status());
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
     if (source_is_tokens(source.config)) continue;

@@ -185,6 +185,9 @@ LinkOptions make_link_options(const AgentOptions& o, const Config& config, Trans
     return supervisors->start(standby_of);
   };
   options.held = [states](const std::string& trainer) { return states->held(trainer); };
+  options.disconnect = [&transport](const caf::node_id& process, const std::string& reason) {
+    transport.peer_is_dead(process, reason);
+  };
   return options;
 }
 

@@ -20,6 +20,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <optional>
@@ -269,7 +270,8 @@ void Aten::choose_kernel(const void* qkv) {
       told += std::string(" ") + name + " " + std::to_string(ms) + " ms;";
       if (ms < best_ms) best_ms = ms, best = kernel;
     } catch (const c10::Error& error) {
-      if (out_of_memory(error)) throw;  // with_memory() tries again
+      // With no kernel that works, with_memory() tries again.
+      if (out_of_memory(error) && std::isinf(best_ms)) throw;
       const std::string why = error.what_without_backtrace();
       told += std::string(" ") + name + " fails: " + why.substr(0, why.find('\n')) + ";";
     }

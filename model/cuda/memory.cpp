@@ -26,8 +26,9 @@ cudaError_t with_patience(Patience& patience, Call call) {
 void use_device(int index) {
   Patience patience;
   SS_CUDA(with_patience(patience, [index] { return cudaSetDevice(index); }));
-  // By default a thread that waits for the GPU spins, which is most of a step.
-  SS_CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+  // By default a thread that waits for the GPU spins, which is most of a step. It only costs CPU
+  // time, so a driver may refuse this.
+  if (cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) (void)cudaGetLastError();
 }
 
 DeviceMemory::~DeviceMemory() {

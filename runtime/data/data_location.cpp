@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/input_file.hpp"
 #include "runtime/base/splitmix64.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/line_reader.hpp"
@@ -167,8 +168,14 @@ Status check_source(const Config& config) {
 bool needs_preparation(const Config& config) {
   return std::ranges::any_of(sources_of(config), [](const ConfiguredSource& source) {
     if (source.config.data.source.empty() || source_is_tokens(source.config)) return false;
-    const auto manifest = read_manifest(data_folder(source.config));
-    return !manifest.ok() || !manifest->complete();
+    const std::string folder = data_folder(source.config);
+    const auto manifest = read_manifest(folder);
+    return !manifest.ok() || !manifest->complete() ||
+           std::ranges::any_of(manifest->files(), [&](const FileRecord* record) {
+             if (record->hash.empty()) return false;
+             const auto bytes = file_bytes(folder + "/" + record->name);
+             return !bytes.ok() || *bytes != record->bytes;
+           });
   });
 }
 
@@ -334,7 +341,8 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
   return data;
 }
 
-Result<RunData> check_token_sources(const Config& config, const ModelShape& shape) {
+Result<RunData> check_token_sources(const Config& config, const ModelShape& shape,
+                                    bool prepared_texts) {
   constexpr uint64_t kTokensMax = uint64_t{64} << 20;  // more take long to read
   const auto check = [](const TokenSource& tokens) {
     return tokens.tokens() > kTokensMax ? tokens.validate_tables() : tokens.validate();
@@ -343,7 +351,7 @@ Result<RunData> check_token_sources(const Config& config, const ModelShape& shap
   SS_ASSIGN(data.files, DataFiles::of(config, DataFiles::Listing::anew));
   const std::string tokenizer = tokenizer_file(config);
   for (const ConfiguredSource& source : sources_of(config)) {
-    if (needs_preparation(source.config)) {
+    if (needs_preparation(source.config) || (!prepared_texts && !source_is_tokens(source.config))) {
       SS_RETURN_IF_ERROR(check_documents_of_text(source.config, shape));
       continue;
     }

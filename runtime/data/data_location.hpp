@@ -44,7 +44,8 @@ Status check_source(const Config& config);
 /// data.source if it holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);
 
-/// True if one of the sources is text whose prepared folder does not hold all its tokens yet.
+/// True if one of the sources is text whose prepared folder does not hold all its files yet, or any
+/// more; prepare() makes them.
 bool needs_preparation(const Config& config);
 
 /// A step's batch over `groups` groups: those of a generation, which may be fewer than
@@ -79,9 +80,11 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
                             DataFiles::Listing listing = DataFiles::Listing::of_run);
 
 /// Errors of open_tokens() and check_tokens() that can be found before texts are prepared, without
-/// reading much: of more than 64 Mi tokens only their tables. Returns the sources that need no
-/// preparation.
-Result<RunData> check_token_sources(const Config& config, const ModelShape& shape);
+/// reading much: of more than 64 Mi tokens only their tables. prepared_texts: texts that need no
+/// preparation are opened, too; else a damaged one is no error, since prepare() may make it again.
+/// Returns the sources that were opened.
+Result<RunData> check_token_sources(const Config& config, const ModelShape& shape,
+                                    bool prepared_texts = true);
 
 /// The order in which the training samples are trained. The seed of a source of data.blend depends
 /// on data.seed and its name only.

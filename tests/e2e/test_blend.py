@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import unittest
 
@@ -158,6 +159,10 @@ class Blend(Case):
         models = [(self.folder / "prepared" / n / "tokenizer.model").read_bytes() for n in ("a", "b")]
         self.assertEqual(models[0], models[1])
         self.assertIn("a: 16 samples seen", self.verify(run))
+        # What prepare can make again is no error, neither before it does nor when another source is new.
+        (self.folder / "prepared/a/train.bin").unlink()
+        shutil.rmtree(self.folder / "prepared/b")
+        self.command("config", "validate", self.config, *flags)
         self.assertEqual(self.digest(self.train("again", *flags)), self.digest(run))
 
     def test_sources_have_their_own_keys_and_formats(self):

@@ -112,7 +112,8 @@ class Transport {
   /// Adds a callback for every peer whose established connection ends, for whatever reason. It runs
   /// on the transport thread.
   void on_peer_lost(OnPeerLost callback);
-  /// Reports that a process is dead, for example because its parent has reaped it. Any thread.
+  /// Reports that a process is dead, for example because its parent has reaped it, or of no more
+  /// use: if it lives, it is told the reason. Any thread.
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
 
   TransportCounters counters() const;

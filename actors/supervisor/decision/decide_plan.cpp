@@ -240,9 +240,8 @@ bool Decider::answers_missing(const Beginning& beginning) const {
   const bool of_predecessor = last > 0 && last <= s_.generations_above;
   if (beginning.step >= newest_possible()) {
     if (!of_predecessor) return false;
-    // What memory holds is reported with the answer to the newest fence. That may be an older one of
-    // the predecessor only as long as this supervisor has made none.
-    last = s_.generation > s_.generations_above ? s_.generations_above : 0;
+    // What memory holds is reported with the answer to the newest fence.
+    last = s_.generation - 1;
   }
   return std::ranges::any_of(s_.nodes, [&](const auto& node) {
     return is_here(node.second) && node.second.answered <= last;

@@ -38,6 +38,7 @@ struct World {
     };
     options.start_supervisor = [](const std::string&) { return Status(); };
     options.held = [this](const std::string&) { return held; };
+    options.disconnect = [this](const caf::node_id&, const std::string& why) { left += why; };
     link = system.spawn(supervisor_link, std::move(options));
     node->send(link, NodeHello{.node = "n0"});
     run();
@@ -81,6 +82,7 @@ struct World {
   caf::scoped_actor node, one, two;
   caf::actor link;
   HeldState held;
+  std::string left;  // what supervisors that the node has left were told
 };
 
 const local::EpochsPolled kNone{true, true, 0, "", false, false};
@@ -98,7 +100,9 @@ TEST_SUITE("supervisor link") {
     CHECK(!world.obeys(world.two));
     world.poll(1, "one");
     CHECK(!World::got<NodeHello>(world.one));
+    CHECK(world.left.empty());
     world.poll(2, "two");
+    CHECK(world.left == "epoch 2 leads");  // else it would count on this node
     CHECK(World::got<NodeHello>(world.two));
     CHECK(!world.obeys(world.one));
     CHECK(world.obeys(world.two));

@@ -212,6 +212,10 @@ TEST_SUITE("data location") {
     const auto prepared = check_token_sources(config, small);
     REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
     CHECK(prepared->sources.size() == 1);
+    CHECK(check_token_sources(config, small, false)->sources.empty());
+    REQUIRE(std::filesystem::remove(folder.path + "/a/train.bin"));
+    CHECK(needs_preparation(config));  // prepare() makes the file again
+    CHECK(check_token_sources(config, small)->sources.empty());
   }
 
   TEST_CASE("data location: a tokenizer that is not that of the tokens is refused") {
