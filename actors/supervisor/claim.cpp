@@ -50,9 +50,7 @@ Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
   if (newest == mine) {  // an earlier claim was carried out in spite of its error
     claim.ours = true;
   } else {
-    mine.generation =
-        mine.number == 1 ? claim.generation
-                         : std::max(claim.generation, newest.generation) + job::unknown_generations;
+    mine.generation = job::number_claimed(mine.number, newest.generation, claim.generation);
     SS_ASSIGN(claim.ours, c.files.claim(mine));
   }
   claim.above = mine.generation;

@@ -214,9 +214,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   supervisor.beat = now;
   const uint64_t given = std::max(disk.generation, replica ? claim.from->job.generation : 0);
   const uint64_t known = std::max(given, records.newest_generation);
-  disk.claimed_above = claim.epoch == 1  // as claim_once() of claim.cpp
-                           ? given
-                           : std::max(given, disk.claimed_above) + job::unknown_generations;
+  disk.claimed_above = job::number_claimed(claim.epoch, disk.claimed_above, given);
   const uint64_t above = job::numbers_above(claim.epoch, disk.claimed_above, known);
   supervisor.job = replica ? job::resumed(claim.from->job, above) : make_job(options);
   if (!replica) {

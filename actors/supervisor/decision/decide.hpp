@@ -399,10 +399,12 @@ uint64_t newest_joined(const State& state);
 /// GEN-2: a deposed supervisor may use numbers that its successor cannot know, while nodes still
 /// follow it. In the second that they take to leave it, it uses far fewer than these.
 constexpr uint64_t unknown_generations = 100;
-/// State::generations_above of the supervisor of an epoch. claimed: the number in its epoch file, by
-/// unknown_generations greater than that of the epoch before; known: the newest in the run's files.
-/// The result is greater than that of the epoch before by unknown_generations or more, also if both
-/// supervisors have read the same files.
+/// The number for the file of an epoch. before: that in the file of the epoch before; known: the
+/// newest that the claiming process knows, also from a state that is in no file.
+uint64_t number_claimed(uint64_t epoch, uint64_t before, uint64_t known);
+/// State::generations_above of the supervisor of an epoch. claimed: number_claimed(); known: the
+/// newest in the run's files. The result is greater than that of the epoch before by
+/// unknown_generations or more, also if both supervisors have read the same files.
 uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
 /// The state that a new supervisor begins with. Its generation remains the newest one that the
 /// predecessor's state knows, though the run's files may name a newer one: then a decision of the

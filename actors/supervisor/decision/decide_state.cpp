@@ -142,6 +142,10 @@ uint64_t newest_joined(const State& state) {
   return newest;
 }
 
+uint64_t number_claimed(uint64_t epoch, uint64_t before, uint64_t known) {
+  return epoch == 1 ? known : numbers_above(epoch, before + unknown_generations, known);
+}
+
 uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known) {
   return std::max(claimed, known + (epoch - 1) * unknown_generations);
 }

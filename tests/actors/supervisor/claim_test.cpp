@@ -161,7 +161,7 @@ TEST_SUITE("claim") {
     const auto third = claim_next(f.claimant, before);
     REQUIRE(third.ok());
     CHECK(third->generation == 600);
-    CHECK(third->above == 600 + job::unknown_generations);
+    CHECK(third->above == 600 + 2 * job::unknown_generations);
 
     // The predecessor began above 900, and none of its numbers is in a file.
     f.lead(4, 900);
@@ -208,7 +208,7 @@ TEST_SUITE("claim") {
     REQUIRE(claim.ok());
     CHECK(before.state->sequence == 21);
     CHECK(claim->generation == 45);
-    CHECK(claim->above == 45 + job::unknown_generations);
+    CHECK(claim->above == 45 + 3 * job::unknown_generations);
 
     Predecessor none;  // a process that was no standby
     none.epoch = 3;
@@ -302,7 +302,7 @@ TEST_SUITE("claim") {
     CHECK(claim->ours);
     CHECK(claim->generation == 40);
     CHECK(*f.files.newest() ==
-          Epoch{4, "n1", getpid(), "address of n1", 40 + job::unknown_generations});
+          Epoch{4, "n1", getpid(), "address of n1", 40 + 3 * job::unknown_generations});
     CHECK(before.state->sequence == 20);
     CHECK(f.pauses.size() == 2);  // before it looked for the supervisor, and for its heartbeat
     size_t files = 0;

@@ -246,6 +246,12 @@ TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a grou
     CHECK(save.step == 3);
     CHECK(save.generation > generation);  // GEN-2
   }
+  SUBCASE("it reports to this supervisor only now, and has not heard of it") {
+    const uint64_t generation = s.generation;
+    const std::vector<PeerCopy> held = s.nodes.at("n0").peer;
+    CHECK(only<Fence>(decide(now, s, NodeUp{"n0", 1, {9}})).generation > generation);
+    CHECK(only<Join>(decide(now, s, PeerCopies{"n0", held, s.generation})).by_agents);
+  }
   SUBCASE("the last node is lost, too") {
     CHECK(all<Shutdown>(decide(now, s, NodeLost{"n0", "gone"})).empty());
     const Shutdown end = only<Shutdown>(decide(now + s.join_timeout_ms + 10'000, s, Tick{}));
