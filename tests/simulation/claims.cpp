@@ -32,6 +32,17 @@ job::State make_job(const Options& o) {
   return state;
 }
 
+/// What a successor reads: not all of a state is written.
+std::shared_ptr<const SupervisorState> as_read(const SupervisorState& left) {
+  return std::make_shared<SupervisorState>(decode(encode(left)).take());
+}
+
+Code code_of(int exit) {
+  unsigned code = 0;
+  while (is_code(code) && exit_code(static_cast<Code>(code)) != exit) ++code;
+  return static_cast<Code>(code);
+}
+
 }  // namespace
 
 Time Cluster::folder_works_at(int host) const {
@@ -193,6 +204,7 @@ void Cluster::prepare(Claim claim) {
   mend_records(claim);
   if (deposed) return;
   revoke_publishers();
+  if (claim.from) claim.from = as_read(*claim.from);
   start_supervisor(claim);
 }
 
@@ -222,7 +234,6 @@ void Cluster::start_supervisor(const Claim& claim) {
     supervisor.job.generations_above = above;
     supervisor.job.waiting_since_ms = now / ms;
   }
-  for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
   if (options.bug == Bug::number_adopted)
     supervisor.job.generation = std::max(supervisor.job.generation, known);
   if (options.bug == Bug::generation_reused) {
@@ -245,9 +256,8 @@ void Cluster::start_supervisor(const Claim& claim) {
   Supervisor* raw = supervisors.back().get();
   if (replica) take_over(*raw, *claim.from, records);
   // The last decision may not have been acted on.
-  if (job::over(raw->job.phase))
-    ended = job::Shutdown{raw->job.phase == job::Phase::failed ? Code::gave_up : Code::ok,
-                          "decided by the previous supervisor"};
+  if (replica && job::over(claim.from->job.phase))
+    ended = job::Shutdown{code_of(claim.from->end_exit), claim.from->end_reason};
   after(tick_time, [this, raw] { tick(*raw); });
   after(return_time + silence, [this, raw] {
     while (!raw->expected.empty()) {

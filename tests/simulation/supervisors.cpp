@@ -44,6 +44,11 @@ std::shared_ptr<const SupervisorState> Cluster::snapshot(const Supervisor& by) c
   state->sequence = by.sequence;
   state->recorded = by.recorded.has_value();
   state->recorded_step = by.journal.marked > 0 ? by.journal.marked : by.first_after.value_or(0);
+  for (const job::Action& action : by.pending_actions)  // as Leadership::submit()
+    if (const auto* end = std::get_if<job::Shutdown>(&action)) {
+      state->end_exit = exit_code(end->exit);
+      state->end_reason = end->reason;
+    }
   return state;
 }
 

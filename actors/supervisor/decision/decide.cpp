@@ -56,8 +56,7 @@ void Decider::operator()(const NodeUp& e) {
   node->address = e.address;
   if (known && node->pid == e.pid) {  // reports to a new supervisor
     // JOB-1: an order of this supervisor to save what memory holds has not reached the node.
-    if (s_.saving.generation > s_.generations_above && std::exchange(s_.saving, {}).step > 0)
-      end_generation("nodes to come back");
+    if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
     if (!node->checking) return;
     add_action(CheckNode{e.node, node->reason});  // the last supervisor may not have ordered it
     node->since_ms = now_;

@@ -52,11 +52,16 @@ SupervisorState some_state() {
 
 TEST_SUITE("job records") {
   TEST_CASE("state codec: decode() restores the encoded state") {
-    const SupervisorState s = some_state();
+    SupervisorState s = some_state();
+    s.job.saving = {33, 6};
+    s.job.nodes["n0"].answered = 7;
     const auto bytes = encode(s);
     auto back = decode(bytes);
     REQUIRE(back.ok());
     CHECK(encode(*back) == bytes);
+    // JOB-1: a new supervisor waits for no save and counts no answer of which only the last one knew.
+    CHECK(back->job.saving.step == 0);
+    CHECK(back->job.nodes["n0"].answered == 0);
     CHECK(back->job.layout == s.job.layout);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
     CHECK(back->job.trainers["n2.1"].held == std::vector<HeldStep>{{32, 6}, {33, 7}});
