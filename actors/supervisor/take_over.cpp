@@ -78,6 +78,7 @@ void take_over(Self* self, SupervisorState from) {
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
   s.job = job::resumed(std::move(from.job), s.options.generations_above);
+  const bool ended = over(s.job);  // by the predecessor
 
   const uint64_t joined = job::newest_joined(s.job);
   std::optional<HeldStep> in_files;
@@ -105,7 +106,7 @@ void take_over(Self* self, SupervisorState from) {
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
   // LEAD-1: readers ignore the page of a supervisor that was replaced.
-  if (over(s.job)) record_end(self, from.end_exit, from.end_reason);
+  if (ended) record_end(self, from.end_exit, from.end_reason);
 }
 
 }  // namespace simplescale::supervisor

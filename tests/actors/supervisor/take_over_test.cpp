@@ -1,7 +1,11 @@
 // What a supervisor that takes over finds on the disk.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <future>
+
 #include "actors/supervisor/take_over.hpp"
+#include "runtime/run/run_state.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -24,6 +28,31 @@ job::State known() {
   state.generation = 3;
   state.undoings = {{1, 0}, {3, 16}};  // generation 3 began with step 15
   return state;
+}
+
+/// What control/end.json holds after a supervisor has taken over from `left` and found the
+/// checkpoint of step 10. Its decisions wait: the epoch files are not there.
+std::optional<RunEnd> end_after_take_over(const SupervisorState& left) {
+  caf::actor_system_config config;
+  caf::actor_system system{config};
+  test::TempFolder folder;
+  std::filesystem::create_directories(folder / "control");
+  JobOptions options;
+  options.run = {folder.path()};
+  options.node = "n0";
+  options.journal = std::make_shared<Journal>(folder.path());
+  options.checkpoint_step = 10;
+  options.leadership.watch =
+      std::make_shared<EpochWatch>(EpochFiles({folder / "unmounted"}, "a"), nullptr);
+  std::promise<void> taken;
+  system.spawn([&](supervisor::Self* self) {
+    self->state.options = options;
+    supervisor::take_over(self, left);
+    taken.set_value();
+  });
+  taken.get_future().wait();
+  REQUIRE(options.journal->flush());
+  return end_of(options.run);
 }
 
 }  // namespace
@@ -61,6 +90,25 @@ TEST_SUITE("take over") {
           "it leads after step 5 (epoch 2); the steps after 5 up to 7 in the records do not count");
     CHECK(taken_over({}, 1, "epoch 2") ==
           "it leads (epoch 2); the steps up to 1 in the records do not count");
+  }
+
+  TEST_CASE("take over: LEAD-1, only the end that the predecessor decided is written at once") {
+    SupervisorState left;
+    left.job = job::make_state({1, 1, 1, 1, 1}, {"n0"});
+    left.job.max_steps = left.job.committed_step = 10;
+    left.job.generation = 1;
+    left.job.phase = job::Phase::training;
+    left.job.layout.cells = {{"n0"}};
+    left.job.trainers["n0.0"].state = job::TrainerState::finished;
+    left.job.trainers["n0.0"].step = 10;
+    CHECK(!end_after_take_over(left));  // its own decision waits for the epoch files
+    left.job.phase = job::Phase::failed;
+    left.end_exit = exit_code(Code::gave_up);
+    left.end_reason = "a reason";
+    const auto end = end_after_take_over(left);
+    REQUIRE(end);
+    CHECK(end->code == exit_code(Code::gave_up));
+    CHECK(end->reason == "a reason");
   }
 
   TEST_CASE("take over: a folder that is not there changes nothing") {
