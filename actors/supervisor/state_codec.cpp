@@ -156,7 +156,6 @@ Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
 void rebase(SupervisorState& state, int64_t now_ms) {
   const int64_t shift = now_ms - state.now_ms;
   state.now_ms = now_ms;
-  state.job.waiting_since_ms += shift;
   state.job.giving_up_since_ms += shift;
   if (state.incident_since_ms >= 0)
     state.incident_since_ms = std::max<int64_t>(0, state.incident_since_ms + shift);

@@ -77,7 +77,7 @@ void take_over(Self* self, SupervisorState from) {
   const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms, o.stood_by);
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
-  s.job = job::resumed(std::move(from.job), s.options.generations_above);
+  s.job = job::resumed(std::move(from.job), s.options.generations_above, now);
   const bool ended = over(s.job);  // by the predecessor
 
   const uint64_t joined = job::newest_joined(s.job);

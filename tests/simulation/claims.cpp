@@ -228,7 +228,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   const uint64_t known = std::max(given, records.newest_generation);
   disk.claimed_above = job::number_claimed(claim.epoch, disk.claimed_above, given);
   const uint64_t above = job::numbers_above(claim.epoch, disk.claimed_above, known);
-  supervisor.job = replica ? job::resumed(claim.from->job, above) : make_job(options);
+  supervisor.job = replica ? job::resumed(claim.from->job, above, now / ms) : make_job(options);
   if (!replica) {
     supervisor.job.generation = known;
     supervisor.job.generations_above = above;

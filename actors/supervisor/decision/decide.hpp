@@ -409,8 +409,9 @@ uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
 /// The state that a new supervisor begins with. Its generation remains the newest one that the
 /// predecessor's state knows, though the run's files may name a newer one: then a decision of the
 /// predecessor is lost, and a trainer in that generation has to leave it (JOB-4). generations_above:
-/// as numbers_above().
-State resumed(State predecessor, uint64_t generations_above);
+/// as numbers_above(). now_ms: the current wait begins anew, since the nodes have yet to report to
+/// this supervisor what they did since (JOB-1).
+State resumed(State predecessor, uint64_t generations_above, int64_t now_ms);
 /// LEAD-1: true if these actions wait for the epoch files while a node does not report to this
 /// supervisor: another supervisor may lead that node. stored: the standby has them. GEN-2: both must
 /// not use one number. JOB-1: nodes that a deposed supervisor tells to end may hold the only copies

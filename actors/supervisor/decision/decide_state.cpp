@@ -150,8 +150,9 @@ uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known) {
   return std::max(claimed, known + (epoch - 1) * unknown_generations);
 }
 
-State resumed(State predecessor, uint64_t generations_above) {
+State resumed(State predecessor, uint64_t generations_above, int64_t now_ms) {
   predecessor.generations_above = generations_above;
+  predecessor.waiting_since_ms = now_ms;
   return predecessor;
 }
 

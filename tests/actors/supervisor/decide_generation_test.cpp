@@ -199,7 +199,7 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
   // The folder hung on the supervisor's host, so its state page lagged behind the records, which
   // named generation 2. The successor took that for its own generation: the trainers trained on in
   // it, but no step counted and no checkpoint was published until the run failed.
-  State s = resumed(training(2), 202);
+  State s = resumed(training(2), 202, 0);
   const uint64_t known = s.generation;
   CHECK(s.generations_above == 202);
   const Decision d = decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(known + 1, {2, 3}), known + 1});
@@ -209,7 +209,7 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
 TEST_CASE("job: JOB-1, a successor that has made a fence waits for the answers to that one") {
   // Its predecessor had begun generations of which its state page did not tell. An agent answered
   // the old fence; what it said of a dead trainer's memory was too old for the new one.
-  State s = resumed(training(2), 102);
+  State s = resumed(training(2), 102, 0);
   for (auto& [name, node] : s.nodes) node.answered = 0;  // as when a state is decoded
   const uint64_t old = s.generation;
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
@@ -231,15 +231,16 @@ TEST_CASE("job: JOB-1, a successor hears every agent before it begins a generati
   State s = training(2);
   decide(0, s, NodeLost{"n1", "gone"});
   for (auto& [name, node] : s.nodes) node.answered = 0;  // as when a state is decoded
-  s.generations_above = 100;
+  const int64_t later = s.join_timeout_ms + 1;           // the predecessor had waited for long
+  s = resumed(s, 100, later);
   size_t joins = 0;
   for (const Place& p : places(s.rules, s.layout))
     if (node_of(p.trainer) == "n0")
-      joins +=
-          all<Join>(decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(1, {2, 3})}))
-              .size();
+      joins += all<Join>(
+                   decide(later, s, TrainerIdle{p.trainer, s.generation, p.shard, made(1, {2, 3})}))
+                   .size();
   CHECK(joins == 0);
-  CHECK(only<Join>(decide(0, s, PeerCopies{"n0", {}, s.generation})).step == 3);
+  CHECK(only<Join>(decide(later, s, PeerCopies{"n0", {}, s.generation})).step == 3);
 }
 
 TEST_CASE("job: a restarted agent counts as lost and back") {
