@@ -131,7 +131,7 @@ caf::message_handler copy_handlers(Self* self) {
       [self](const SaveCheckpoint& order) { to_trainer(self, order.trainer, order); },
       [self](const CopyToPeers& order) {
         if (!self->state.peers) return;
-        self->state.options.peers->ordered(order.step);
+        self->state.options.peers->ordered(order.generation, order.step);
         self->send(self->state.peers, order);
       },
       // From the checkpoint actor and the peer copies actor.

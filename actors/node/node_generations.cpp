@@ -45,7 +45,6 @@ void join(Self* self, const JoinGeneration& job) {
   if (o.plane) locals.push_back({o.name(), "", o.plane->address()});
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
-  if (o.peers) o.peers->newest_step = 0;
   if (job.source == "agents") return save_from_memory(self, job);
   auto orders = orders_of(job, o.plan, locals, [&](uint32_t shard, uint64_t step) {
     return segment_of_copy(job, local_memory(s), shard, step);

@@ -103,7 +103,7 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 Result<TrainState*> accept_offer(PeerTier& tier, const OfferCopy& offer) {
   if (!tier.is_current(offer.generation, offer.step))  // GEN-1
     return Status(Code::aborted, "a newer generation or order to copy is known");
-  tier.fence(offer.generation);  // this node may not know it yet; refuses older copies from now on
+  tier.ordered(offer.generation, offer.step);  // this node may not know of the order yet
   return tier.store.prepare(offer.shard, offer.keep);
 }
 
@@ -221,16 +221,27 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
 
 void PeerTier::fence(uint64_t newer) {
   {
-    std::lock_guard lock(committing_);
-    generation = std::max<uint64_t>(generation, newer);
+    std::lock_guard lock(mutex_);
+    if (newer > generation_) generation_ = newer, newest_step_ = 0;
   }
   if (newer > 0) plane->abort(newer - 1, "a new generation begins");
 }
 
+void PeerTier::ordered(uint64_t its_generation, uint64_t step) {
+  fence(its_generation);
+  std::lock_guard lock(mutex_);
+  if (its_generation == generation_) newest_step_ = std::max(newest_step_, step);
+}
+
+bool PeerTier::is_current(uint64_t its_generation, uint64_t step) const {
+  std::lock_guard lock(mutex_);
+  return its_generation > generation_ || (its_generation == generation_ && step >= newest_step_);
+}
+
 Status PeerTier::commit(TrainState& state, uint64_t its_generation, uint64_t step,
                         const Hash128& hash) {
-  std::lock_guard lock(committing_);
-  if (its_generation < generation)
+  std::lock_guard lock(mutex_);
+  if (its_generation < generation_)
     return {Code::aborted, "generation " + std::to_string(its_generation) + " is over"};
   state.set_generation(its_generation);
   state.commit(step, hash);

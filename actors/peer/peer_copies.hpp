@@ -14,8 +14,6 @@
 //   out  CopySent, PeerCopies; to the node
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <caf/all.hpp>
 #include <memory>
 #include <mutex>
@@ -40,23 +38,22 @@ struct PeerTier {
   PeerStore store;
   const std::shared_ptr<DataPlane> plane;  // the agent's
   const int timeout_ms;                    // of each wait for the other node
-  std::atomic<uint64_t> generation = 0;    // the newest known
-  std::atomic<uint64_t> newest_step = 0;   // of the newest CopyToPeers of the generation
   /// Aborts the transfers of generations older than `newer` (GEN-1). JOB-1: once this returns, the
   /// store takes no copy that they made, so that the agent can say what the store holds. Any thread.
   void fence(uint64_t newer);
   /// Makes what was written to `state`, which is of the store, a copy of `step` that
   /// `its_generation` made. aborted: that generation is over (GEN-1). Any thread.
   Status commit(TrainState& state, uint64_t its_generation, uint64_t step, const Hash128& hash);
-  /// An order to copy `step` has come. A supervisor that is behind may order an older step.
-  void ordered(uint64_t step) { newest_step = std::max<uint64_t>(newest_step, step); }
-  /// True if no newer generation or CopyToPeers is known. Any thread.
-  bool is_current(uint64_t its_generation, uint64_t step) const {
-    return its_generation >= generation && step >= newest_step;
-  }
+  /// An order to copy `step` of `its_generation` has come, or the offer of such a copy. The offer may
+  /// be faster than the order, and than older orders (PEER-2). Any thread.
+  void ordered(uint64_t its_generation, uint64_t step);
+  /// True if no newer generation or order to copy is known. Any thread.
+  bool is_current(uint64_t its_generation, uint64_t step) const;
 
  private:
-  std::mutex committing_;  // a fence comes before or after a commit
+  mutable std::mutex mutex_;  // a fence comes before or after a commit
+  uint64_t generation_ = 0;   // the newest known
+  uint64_t newest_step_ = 0;  // of the newest order to copy of that generation
 };
 
 struct PeerCopiesOptions {

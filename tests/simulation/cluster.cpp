@@ -426,7 +426,7 @@ void Cluster::kill_node(int index, Time back_after) {
   node.up = false;
   withdraw_vote(node);
   node.peer.clear();
-  node.copied_step = 0;
+  node.ordered = {};
   node.receives_until = 0;
   for (int slot = 0; slot < options.trainers; ++slot)
     trainers[index * options.trainers + slot].staged.clear();

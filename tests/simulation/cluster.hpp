@@ -118,7 +118,7 @@ struct Node {
   int slow = 1;                                     // its steps take this many times as long
   bool sick = false;                                // a diagnosis finds a fault
   std::map<uint32_t, std::vector<StateCopy>> peer;  // by shard: of two steps, the newest last
-  uint64_t copied_step = 0;                         // of the newest order to copy
+  std::pair<uint64_t, uint64_t> ordered;            // generation and step of the newest copy order
   Time receives_until = 0;                          // one copy at a time
   Link link;
   uint64_t epoch = 0, generation = 0;  // the newest that the agent knows

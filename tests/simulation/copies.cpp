@@ -19,6 +19,17 @@ void make_room(std::vector<StateCopy>& copies, uint64_t keep) {
     copies.erase(copies.begin());
 }
 
+/// As PeerTier::is_current().
+bool is_current(const Node& node, const CopyToPeers& order) {
+  return order.generation >= node.generation &&
+         std::pair(order.generation, order.step) >= node.ordered;
+}
+
+/// As PeerTier::ordered().
+void hear_of(Node& node, const CopyToPeers& order) {
+  node.ordered = std::max(node.ordered, std::pair(order.generation, order.step));
+}
+
 }  // namespace
 
 /// The agent keeps the state that a trainer has just written, for an order that may come.
@@ -53,12 +64,12 @@ void Cluster::hear_copies(Supervisor& by) {
 
 void Cluster::take_order(int n, const CopyToPeers& order) {
   Node& node = nodes[n];
-  node.copied_step = std::max(node.copied_step, order.step);
+  hear_of(node, order);
   std::set<uint32_t> assigned;
   for (const CopyTask& task : order.copies)
     if (task.node == node.name) assigned.insert(task.shard);
   const size_t dropped = std::erase_if(node.peer, [&](const auto& entry) {
-    return order.step == node.copied_step && !assigned.contains(entry.first) &&
+    return is_current(node, order) && !assigned.contains(entry.first) &&
            std::ranges::find(entry.second, order.keep, &StateCopy::step) == entry.second.end();
   });
   if (dropped > 0) report_peer_copies(n);
@@ -88,12 +99,10 @@ void Cluster::send_copy(int n, const CopyToPeers& order, const CopyTask& task, S
     });
     return;
   }
-  const auto current = [&](const Node& node) {  // GEN-1
-    return node.generation <= order.generation && node.copied_step <= order.step;
-  };
-  if (!current(nodes[n]) || !nodes[k].up || !current(nodes[k]) || !reachable(n, k) ||
-      !reachable(k, n))
+  if (!is_current(nodes[n], order) || !nodes[k].up || !is_current(nodes[k], order) ||
+      !reachable(n, k) || !reachable(k, n))  // GEN-1
     return copy_sent(n, order, task, "its keeper does not take it");
+  hear_of(nodes[k], order);
   if (options.bug == Bug::stale_snapshot)
     if (const auto& held = trainers[trainer_index.at(task.source)].copies; !held.empty())
       copy.step = held.back().step;

@@ -117,7 +117,6 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   for (int n = 0; n < options.nodes; ++n)
     command(supervisor, n, "join", [this, n, g] {
       nodes[n].generation = nodes[n].ended = g->number;
-      nodes[n].copied_step = 0;
       g->by_agents ? save_from_memory(n, *g) : join_members(n, g);
     });
   after(2 * collective_timeout, [this, g] {

@@ -22,7 +22,7 @@ caf::behavior node_actor(caf::event_based_actor* self, const PeerCopiesOptions& 
   self->link_to(copies);
   return {[=](const local::StageCopy& job) { self->send(copies, job); },
           [=](const CopyToPeers& order) {
-            options.tier->ordered(order.step);
+            options.tier->ordered(order.generation, order.step);
             self->send(copies, order);
           },
           [=](const OfferCopy& offer) { return self->delegate(copies, offer); },
@@ -142,11 +142,11 @@ TEST_SUITE("peer copies") {
     };
     cluster.stage(7);
     CHECK(missing(6, 1));
-    CHECK(missing(7, 2));
     for (const uint64_t step : {8, 9, 10}) cluster.stage(step);
     CHECK(missing(8, 1));
     CHECK(cluster.order(9, "n1") == "");
     CHECK(cluster.tiers[1]->store.held() == Held{{0, 9, 1}});
+    CHECK(missing(10, 2));
   }
 
   TEST_CASE("peer copies: PEER-2: an order that is older than the newest overwrites no copy") {
@@ -159,10 +159,21 @@ TEST_SUITE("peer copies") {
     CHECK(cluster.tiers[0]->store.held() == Held{{0, 8, 1}});
   }
 
+  TEST_CASE("peer copies: PEER-2: an order that comes after a newer one's copy drops nothing") {
+    Cluster cluster(100);
+    cluster.stage(8);
+    CHECK(cluster.order(8, "n1") == "");  // n1 gets the copy before the order
+    cluster.self->send(cluster.nodes[1], CopyToPeers{1, 7, UINT64_MAX, {}});
+    CHECK(cluster.offer(1, 7) != "");  // n1 has handled that order
+    CHECK(cluster.tiers[1]->store.held() == Held{{0, 8, 1}});
+    cluster.tiers[1]->fence(2);
+    cluster.tiers[1]->ordered(1, 9);
+    CHECK(cluster.tiers[1]->is_current(2, 3));
+  }
+
   TEST_CASE("peer copies: GEN-1: a node refuses copies older than the newest that it was offered") {
     Cluster cluster(100);
-    cluster.tiers[1]->fence(5);
-    cluster.tiers[1]->ordered(20);
+    cluster.tiers[1]->ordered(5, 20);
     CHECK(cluster.offer(4, 20) != "");
     CHECK(cluster.offer(5, 19) != "");
     CHECK(cluster.offer(6, 20) == "");
