@@ -18,8 +18,9 @@ namespace simplescale {
 
 /// unpublished: shards that are on disk. Removes and returns those that may be published. Drops a
 /// shard if the supervisor has undone its step, or the publisher has published it, or if replicas
-/// differed in that step. Keeps shards of a generation that this supervisor does not know, because the decision that began it is
-/// lost, until it hears of that generation. recorded: newest step in the records.
+/// differed in that step. Keeps shards of a generation that this supervisor does not know, because
+/// the decision that began it is lost, until it hears of that generation. recorded: newest step in
+/// the records.
 std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
                                          const job::State& job, uint64_t recorded);
 

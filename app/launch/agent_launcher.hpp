@@ -44,8 +44,8 @@ class AgentLauncher {
   /// The exit code in control/end.json if this start of the run wrote one; otherwise the highest
   /// exit code of an agent; -1: all agents were killed.
   int exit_code() const;
-  /// The reason in control/end.json; otherwise the last line in the log of the first agent that
-  /// failed, which ends before the run's processes can write a reason; "" without one.
+  /// The reason in control/end.json; otherwise the last line in the log of the last agent that
+  /// failed, which ended before the run's processes can write a reason; "" without one.
   std::string reason() const;
   /// For messages: " n1 was killed by signal 9;" for every killed agent.
   const std::string& killed_agents() const { return killed_agents_; }

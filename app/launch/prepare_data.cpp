@@ -8,6 +8,7 @@
 #include "app/launch/progress.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
@@ -139,11 +140,8 @@ std::string eos_beside(const std::string& tokenizer) {
   if (tokenizer_file_name(tokenizer) != std::string(kTokenizerJsonFile)) return "";
   const auto text = read_text(fs::path(tokenizer).replace_filename("tokenizer_config.json"));
   const auto config = text.ok() ? parse_json(*text) : nlohmann::json();
-  const auto found = config.is_object() ? config.find("eos_token") : config.end();
-  if (!config.is_object() || found == config.end()) return "";
-  const auto content = found->is_object() ? found->find("content") : found;
-  const bool is_text = !(found->is_object() && content == found->end()) && content->is_string();
-  return is_text ? content->get<std::string>() : "";
+  // A text, or an object with its properties.
+  return text_of(config, "eos_token", text_of(member_of(config, "eos_token"), "content"));
 }
 
 /// Warns if the folder of the tokenizer names another EOS than the one that ends documents.

@@ -10,7 +10,8 @@
 namespace simplescale {
 
 /// Errors in the texts, tokens and tokenizer of a configuration that can be found before texts are
-/// prepared in its folders (set_token_folders()). Writes nothing. Returns the sources that need no preparation.
+/// prepared in its folders (set_token_folders()). Writes nothing. Returns the sources that need no
+/// preparation.
 Result<RunData> check_data(const Config& config);
 /// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
 /// tokens already. jobs, of_run: as in PrepareOptions. Errors of check_data(), if there is something
