@@ -27,6 +27,18 @@ Predecessor standby_of_3() {
   return before;
 }
 
+/// The folder fails as a whole until the fifth pause of a standby of epoch 3, which claims then.
+void check_claim_after_failures(ClaimantFolder& f) {
+  Predecessor before = standby_of_3();
+  f.fail();
+  f.meanwhile = [&](size_t pause) {
+    if (pause == 5) f.work_again();
+  };
+  const auto claim = claim_next(f.claimant, before);
+  REQUIRE(claim.ok());
+  CHECK(claim->ours);
+}
+
 }  // namespace
 
 TEST_SUITE("claim") {
@@ -329,14 +341,7 @@ TEST_SUITE("claim") {
     f.claimant.join_timeout_ms = -1;  // has passed
     auto agent = AgentLock::share(f.run);
     REQUIRE(agent.ok());
-    Predecessor before = standby_of_3();
-    f.fail();
-    f.meanwhile = [&](size_t pause) {
-      if (pause == 5) f.work_again();
-    };
-    const auto claim = claim_next(f.claimant, before);
-    REQUIRE(claim.ok());
-    CHECK(claim->ours);
+    check_claim_after_failures(f);
     std::filesystem::remove_all(f.run.control());  // the run is gone, and its agents end
     CHECK(!Patience(f.claimant).lasts());
   }
@@ -432,14 +437,7 @@ TEST_SUITE("claim") {
   TEST_CASE("claim: a standby whose folder fails as a whole claims when the folder works again") {
     ClaimantFolder f(600'000);
     f.lead(3);
-    Predecessor before = standby_of_3();
-    f.fail();
-    f.meanwhile = [&](size_t pause) {
-      if (pause == 5) f.work_again();
-    };
-    const auto claim = claim_next(f.claimant, before);
-    REQUIRE(claim.ok());
-    CHECK(claim->ours);
+    check_claim_after_failures(f);
     CHECK(f.pauses.size() == 6);
   }
 }
