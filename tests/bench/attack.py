@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """bench attack: training between two hosts while a third host attacks all their ports.
 
-    sudo ./simplescale bench attack [--rounds 5] [--seconds 10] [--rate 2000] [--preset micro]
+    sudo ./simplescale bench attack [--rounds 5] [--seconds 10] [--rate 2000] [--preset micro] [--spare-core]
 
 The hosts are network namespaces with one trainer each. In each round the run trains alone, then
 attacked: tests/e2e/rogue.py keeps 300 half-open connections to each port, and makes --rate further
 ones a second (0: as many as it can) that send noise, UCX's wire format, HTTP or a wrong handshake.
 
-The ratio of the steps a second contains what the attacker takes from the same cores. The CPU time
-of the run's processes does not: how much more of it a step takes, divided by the connections, is
+The ratio of the steps a second contains what the attacker takes from the same cores; with
+--spare-core it does not, since the threads that compute have the first core alone, in both phases,
+as on a host with a core to spare. The CPU time of the run's processes never contains the attacker: how much more of it a step takes, divided by the connections, is
 what each one costs the run.
 
 Prints one JSON line per round, then the table. Needs root, `ip` and `nft`.
@@ -77,6 +78,17 @@ class Rogue:
         self.process.stdout.close()
 
 
+def spare_core(network):
+    """Gives the threads that compute the first core. All other threads of the run, and this process with the attacker that it starts, get the rest."""
+    first, *rest = sorted(os.sched_getaffinity(0))
+    for pid in [pid for node in range(2) for pid in network.processes(node)]:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8") as name:
+                computes = name.read().startswith("compute")
+            os.sched_setaffinity(int(thread), [first] if computes else rest)
+    os.sched_setaffinity(0, rest)
+
+
 def attack(network, ports, flags):
     """Attacks for --seconds. Returns how many connections were made, and the attacker's CPU seconds."""
     holder, caller = Rogue(network, ports, 0, HALF_OPEN), Rogue(network, ports, 5, 0)
@@ -111,7 +123,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=10, help="of each phase")
     parser.add_argument("--rate", type=int, default=2000, help="connections a second, beside the half-open ones; 0: no limit")
     parser.add_argument("--preset", default="micro")
+    parser.add_argument("--spare-core", action="store_true", help="the threads that compute share no core with the attacker")
     flags = parser.parse_args()
+    if flags.spare_core and len(os.sched_getaffinity(0)) < 2:
+        sys.exit("attack: --spare-core needs two cores")
     if WHY_NOT:
         sys.exit(f"attack: {WHY_NOT}")
     network = Network(3)
@@ -120,6 +135,8 @@ def main():
     run.settle()
     run.wait(lambda: len(network.ports(range(2))) == PORTS, "all processes to listen")
     ports = network.ports(range(2))
+    if flags.spare_core:
+        spare_core(network)
     rows = []
     for number in range(flags.rounds):
         _, alone, alone_cpu, _ = phase(run, lambda: time.sleep(flags.seconds))
