@@ -90,7 +90,6 @@ void take_over(Self* self, SupervisorState from) {
                  recorded, in_files);
   s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
-  record_up_to(self, s.job.joined_step);  // the predecessor died before it wrote all of them
   s.planned = std::move(from.planned);
   std::erase_if(s.planned, [&](const InjectFault& fault) {  // these were injected
     return fault.step <= recorded.value_or(0) + 1;
@@ -103,6 +102,9 @@ void take_over(Self* self, SupervisorState from) {
                              taken_over(recorded, s.options.recorded_step.value_or(0),
                                         "epoch " + std::to_string(o.epoch) + ", generation " +
                                             std::to_string(s.job.generation))}});
+  // The predecessor died before it wrote all of them. Their lines name the generation of the event
+  // above, which therefore stands before them.
+  record_up_to(self, s.job.joined_step);
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
   // LEAD-1: readers ignore the page of a supervisor that was replaced.

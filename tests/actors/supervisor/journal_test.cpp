@@ -331,6 +331,22 @@ TEST_SUITE("job records") {
     CHECK(journal.marked() == 7);
   }
 
+  TEST_CASE("journal: no line is written before the event that it refers to") {
+    // Two supervisors died one after the other. The ledger named a generation that no event named.
+    Folder folder;
+    std::filesystem::create_directory(folder.path +
+                                      "/events.jsonl");  // a file that cannot be opened
+    Journal journal(folder.path);
+    journal.append("events.jsonl", {{"kind", "joined"}});
+    journal.append("metrics.jsonl", metric_line(1));
+    CHECK(!journal.flush());
+    CHECK(!std::filesystem::exists(folder.path + "/metrics.jsonl"));
+    std::filesystem::remove(folder.path + "/events.jsonl");
+    CHECK(journal.flush());
+    CHECK(folder.text("events.jsonl") == "{\"kind\":\"joined\"}\n");
+    CHECK(folder.text("metrics.jsonl") == metric(1));
+  }
+
   TEST_CASE("journal: the last lines are tried again until the disk takes them") {
     Folder folder;
     {
