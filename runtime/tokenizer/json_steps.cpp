@@ -141,22 +141,27 @@ Result<SplitStep> split_by(const std::string& regex, SplitBehavior behavior) {
   return step;
 }
 
-Status add_split(const json& step, PreTokenizer& out) {
+SplitBehavior read_behavior(JsonFields& fields, const std::string& text) {
   static const std::map<std::string, SplitBehavior> behaviors = {
       {"Isolated", SplitBehavior::isolated},
       {"Removed", SplitBehavior::removed},
       {"MergedWithPrevious", SplitBehavior::merged_with_previous},
       {"MergedWithNext", SplitBehavior::merged_with_next},
       {"Contiguous", SplitBehavior::contiguous}};
+  const auto behavior = behaviors.find(text);
+  if (behavior != behaviors.end()) return behavior->second;
+  fields.fail("has an unknown \"behavior\"");
+  return {};
+}
+
+Status add_split(const json& step, PreTokenizer& out) {
   JsonFields fields(step, "pre_tokenizer Split");
   fields.ignore("type");
   SplitStep split;
   SS_ASSIGN(split.pattern, read_pattern(fields.member("pattern"), "pre_tokenizer Split"));
-  const auto behavior = behaviors.find(fields.required_text("behavior"));
-  if (behavior == behaviors.end()) fields.fail("has an unknown \"behavior\"");
+  split.behavior = read_behavior(fields, fields.required_text("behavior"));
   split.invert = fields.flag("invert", false);
   SS_RETURN_IF_ERROR(fields.finish());
-  split.behavior = behavior->second;
   out.steps.emplace_back(std::move(split));
   return {};
 }
@@ -211,13 +216,53 @@ Status add_digits(const json& step, PreTokenizer& out) {
   return {};
 }
 
+Status has_only_a_type(const json& step) {
+  JsonFields fields(step, "pre_tokenizer " + type_of(step));
+  fields.ignore("type");
+  return fields.finish();
+}
+
+/// Whitespace keeps words, and what stands between words and blanks.
+Status add_whitespace(const json& step, PreTokenizer& out) {
+  SS_RETURN_IF_ERROR(has_only_a_type(step));
+  // \w of Rust's regular expressions, with which `tokenizers` matches here.
+  const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d";
+  SS_ASSIGN(SplitStep words,
+            split_by("[" + word + "]+|[^" + word + "\\s]+", SplitBehavior::removed));
+  words.invert = true;
+  out.steps.emplace_back(std::move(words));
+  return {};
+}
+
+Status add_whitespace_split(const json& step, PreTokenizer& out) {
+  SS_RETURN_IF_ERROR(has_only_a_type(step));
+  SS_ASSIGN(SplitStep blanks, split_by("\\s", SplitBehavior::removed));
+  out.steps.emplace_back(std::move(blanks));
+  return {};
+}
+
+Status add_punctuation(const json& step, PreTokenizer& out) {
+  JsonFields fields(step, "pre_tokenizer Punctuation");
+  fields.ignore("type");
+  const SplitBehavior behavior = read_behavior(fields, fields.text("behavior", "Isolated"));
+  SS_RETURN_IF_ERROR(fields.finish());
+  SS_ASSIGN(SplitStep marks, split_by("[\\p{P}$+<=>\\^`|~]", behavior));
+  out.steps.emplace_back(std::move(marks));
+  return {};
+}
+
 Status add_pre_tokenizer(const json& step, PreTokenizer& out) {
   if (out.byte_level) return {Code::bad_data, "pre_tokenizer ByteLevel is not the last step"};
   const std::string type = type_of(step);
-  if (type == "Split") return add_split(step, out);
-  if (type == "ByteLevel") return add_byte_level(step, out);
-  if (type == "Metaspace") return add_metaspace(step, out);
-  if (type == "Digits") return add_digits(step, out);
+  static const std::map<std::string, Status (*)(const json&, PreTokenizer&)> adders = {
+      {"Split", add_split},
+      {"ByteLevel", add_byte_level},
+      {"Metaspace", add_metaspace},
+      {"Digits", add_digits},
+      {"Punctuation", add_punctuation},
+      {"Whitespace", add_whitespace},
+      {"WhitespaceSplit", add_whitespace_split}};
+  if (const auto found = adders.find(type); found != adders.end()) return found->second(step, out);
   return unsupported("pre_tokenizer", step);
 }
 

@@ -125,7 +125,7 @@ class Translator {
         copy(follows("{^") ? 2 : 1);
         // A long name is that of a script, which PCRE2 would take with its extensions.
         if (const size_t bytes = std::min(in_.find('}', at_), in_.size()) - at_;
-            c != 'x' && bytes > 2 && !follows("Any}"))
+            c != 'x' && bytes > 2 && !follows("Any}") && !follows("Alphabetic}"))
           out_ += "sc:";
         copy(std::min(in_.find('}', at_), in_.size() - 1) + 1 - at_);
         return {};

@@ -21,9 +21,10 @@ from reference import MARK, write_ids, write_texts
 
 WORDS = ["the", "fox", "Fox", "a", "ab", "ba", "abc", "x", "Mask", "mask", "12", "7", "345", "\u00e9", "\u00c9COLE", "\ufb01", "\u212b", "\u4e2d\u6587",
          "\u093e", "\u0301", "\u0130", "\u00df", "don't", "'LL", "_", "__", "?!", "!", "...", "-", "\u00b2", "\u2167", "\u0663", MARK, "<0x0A>", "<s>",
-         "</s>", "[x]", "\ufffd", "\U0001f389", "\u200d"]
+         "</s>", "[x]", "\ufffd", "\U0001f389", "\u200d", "\u24b6", "\u0903", "~", "$5", "`"]
 BLANKS = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u3000", "   ", "\u2028", " \n "]
 REGEXES = [r"\d+", r"\s+", r"[a-z]", r"\p{L}+", r" ?\p{L}+|\s", r"x|\?", r"\p{P}", r"\s+(?!\S)|\s+", r"\S+"]
+BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 CONTENTS = ["[x]", " [x] ", "Mask", "Fox", "!?", " ", "  ", "\n", "<|a|>", "<|a|> ", " <|a|>", "<|b|>", "ab", "fox", "\u00c9", "\ufb01", "\u00c5", MARK,
             MARK + "the", "12", "_", "\u00e9", "x", "\t ", "<|im_end|>", "abc", "\u0301"]
 
@@ -54,8 +55,10 @@ def normalizers(r):
 def pre_tokenizer_steps(r, byte_level, first):
     steps = [r.choice([
         {"type": "Split", "pattern": pattern(r, [" ", "a", "!", MARK, "ab"]), "invert": r.random() < .3,
-         "behavior": r.choice(["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"])},
+         "behavior": r.choice(BEHAVIORS)},
         {"type": "Digits", "individual_digits": r.random() < .5},
+        {"type": "Punctuation", "behavior": r.choice(BEHAVIORS)},
+        {"type": "Whitespace"}, {"type": "WhitespaceSplit"},
         {"type": "Metaspace", "replacement": r.choice([MARK, "_"]), "split": r.random() < .6,
          "prepend_scheme": r.choice(["always", "never"] + ["first"] * (first and step == 0))}]) for step in range(r.randint(0, 3))]
     if byte_level:

@@ -354,9 +354,19 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
       "normalizer BertNormalizer is not supported");
   refused(
       [](json& d) {
-        d["pre_tokenizer"] = {{"type", "Whitespace"}};
+        d["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
       },
-      "pre_tokenizer Whitespace is not supported");
+      "pre_tokenizer BertPreTokenizer is not supported");
+  refused(
+      [](json& d) {
+        d["pre_tokenizer"] = {{"type", "Whitespace"}, {"split", true}};
+      },
+      "pre_tokenizer Whitespace has");
+  refused(
+      [](json& d) {
+        d["pre_tokenizer"] = {{"type", "Punctuation"}, {"behavior", "Merged"}};
+      },
+      "pre_tokenizer Punctuation has an unknown \"behavior\"");
   refused([](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }, "decoder WordPiece");
   refused([](json& d) { d["post_processor"] = {{"type", "BertProcessing"}}; }, "BertProcessing");
   const auto puts = [](const std::string& token) -> json {
