@@ -170,6 +170,7 @@ Status add_byte_level(const json& step, PreTokenizer& out) {
   JsonFields fields(step, "pre_tokenizer ByteLevel");
   fields.ignore("type");
   fields.ignore("trim_offsets");
+  // At most twice the bytes, and once: this is the last step.
   if (fields.flag("add_prefix_space", true)) out.steps.emplace_back(PrefixSpaceStep{});
   const bool splits = fields.flag("use_regex", true);
   SS_RETURN_IF_ERROR(fields.finish());
@@ -192,7 +193,7 @@ MetaspaceStep::Prepend read_prepend(JsonFields& fields) {
                              : MetaspaceStep::never;
 }
 
-Status add_metaspace(const json& step, PreTokenizer& out) {
+Status add_metaspace(const json& step, PreTokenizer& out, Growth& growth) {
   JsonFields fields(step, "pre_tokenizer Metaspace");
   fields.ignore("type");
   fields.ignore("str_rep");
@@ -202,6 +203,9 @@ Status add_metaspace(const json& step, PreTokenizer& out) {
   metaspace.split = fields.flag("split", true);
   if (metaspace.mark.empty()) fields.fail("has an empty \"replacement\"");
   SS_RETURN_IF_ERROR(fields.finish());
+  // A word may have one byte.
+  const size_t prepended = metaspace.prepend == MetaspaceStep::always ? 1 : 0;
+  SS_RETURN_IF_ERROR(growth.by(static_cast<double>(metaspace.mark.size() + prepended)));
   out.steps.emplace_back(std::move(metaspace));
   return {};
 }
@@ -251,17 +255,14 @@ Status add_punctuation(const json& step, PreTokenizer& out) {
   return {};
 }
 
-Status add_pre_tokenizer(const json& step, PreTokenizer& out) {
+Status add_pre_tokenizer(const json& step, PreTokenizer& out, Growth& growth) {
   if (out.byte_level) return {Code::bad_data, "pre_tokenizer ByteLevel is not the last step"};
   const std::string type = type_of(step);
+  if (type == "Metaspace") return add_metaspace(step, out, growth);
   static const std::map<std::string, Status (*)(const json&, PreTokenizer&)> adders = {
-      {"Split", add_split},
-      {"ByteLevel", add_byte_level},
-      {"Metaspace", add_metaspace},
-      {"Digits", add_digits},
-      {"Punctuation", add_punctuation},
-      {"Whitespace", add_whitespace},
-      {"WhitespaceSplit", add_whitespace_split}};
+      {"Split", add_split},           {"ByteLevel", add_byte_level},
+      {"Digits", add_digits},         {"Punctuation", add_punctuation},
+      {"Whitespace", add_whitespace}, {"WhitespaceSplit", add_whitespace_split}};
   if (const auto found = adders.find(type); found != adders.end()) return found->second(step, out);
   return unsupported("pre_tokenizer", step);
 }
@@ -314,8 +315,10 @@ Result<std::vector<NormalizerStep>> read_normalizer(const json& value) {
 
 Result<PreTokenizer> read_pre_tokenizer(const json& value) {
   PreTokenizer out;
-  SS_RETURN_IF_ERROR(for_each_step(value, "pre_tokenizer", "pretokenizers",
-                                   [&](const json& step) { return add_pre_tokenizer(step, out); }));
+  Growth growth("pre_tokenizer");
+  SS_RETURN_IF_ERROR(for_each_step(value, "pre_tokenizer", "pretokenizers", [&](const json& step) {
+    return add_pre_tokenizer(step, out, growth);
+  }));
   return out;
 }
 

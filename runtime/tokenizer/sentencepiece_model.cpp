@@ -27,6 +27,7 @@ constexpr size_t model_bytes_max = 64 << 20;
 constexpr size_t pieces_max = 1 << 21;
 // The library builds its tables by recursion over the bytes of a piece.
 constexpr size_t piece_bytes_max = 1024;
+constexpr size_t growth_max = 64;  // of a byte, by the normalizer; NFKC needs 11
 
 Status bad(const std::string& text) {
   return {Code::bad_data, text};
@@ -78,8 +79,11 @@ Status check_charsmap(std::string_view map) {
     if (child >= units.size()) return damaged;
     const bool has_leaf = unit >> 8 & 1;
     const size_t value = units[child] & 0x7FFFFFFF;
-    if (has_leaf && (value >= texts.size() || (value > 0 && texts[value - 1] != '\0')))
-      return damaged;
+    if (!has_leaf) continue;
+    if (value >= texts.size() || (value > 0 && texts[value - 1] != '\0')) return damaged;
+    if (texts.substr(value, growth_max + 1).find('\0') == texts.npos)
+      return bad("its normalizer may make a text more than " + std::to_string(growth_max) +
+                 " times as long");
   }
   return {};
 }

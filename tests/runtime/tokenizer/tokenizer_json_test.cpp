@@ -428,8 +428,8 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
   };
   const auto says = [](const std::string& part, const json& list) {
     json document = small();
-    const bool normalizer = part == "normalizer";
-    document[part] = {{"type", "Sequence"}, {normalizer ? "normalizers" : "decoders", list}};
+    const std::string name = part == "pre_tokenizer" ? "pretokenizers" : part + "s";
+    document[part] = {{"type", "Sequence"}, {name, list}};
     document["added_tokens"].push_back({{"id", 258}, {"content", "<aa>"}, {"normalized", true}});
     const auto tokenizer = load(document);
     if (!tokenizer.ok()) return tokenizer.status().message();
@@ -445,6 +445,22 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
     CHECK(says(part, steps(6, a, "aa")).empty());
     CHECK(says(part, steps(64, {{"String", "aa"}}, "aa")).empty());
   }
+  const auto metaspaces = [](size_t count, const std::string& mark, const char* prepend) {
+    json list = json::array();
+    for (size_t i = 0; i < count; ++i) {
+      list.push_back({{"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}});
+      list.push_back({{"type", "Metaspace"},
+                      {"replacement", mark.empty() ? std::string(1, i % 2 ? 'a' : 'b') : mark},
+                      {"prepend_scheme", prepend}});
+    }
+    return list;
+  };
+  for (const json& list : {metaspaces(30, "  ", "never"), metaspaces(30, "", "always"),
+                           metaspaces(1, std::string(65, ' '), "never")})
+    CHECK(says("pre_tokenizer", list)
+              .find("pre_tokenizer may make a text more than 64 times as long") !=
+          std::string::npos);
+  CHECK(says("pre_tokenizer", metaspaces(3, "\xE2\x96\x81", "always")).empty());
   json used = steps(1, space, "\xE2\x96\x81");
   used.push_back({{"type", "NFKC"}});
   CHECK(says("normalizer", used).empty());
