@@ -11,7 +11,7 @@ namespace simplescale::s3_answers {
 
 namespace {
 
-constexpr size_t kMessageBytesMax = 300;
+constexpr size_t kMessageBytesMax = 300, kKeyBytesMax = 1024, kEtagBytesMax = 256;
 
 Status bad(const std::string& what) {
   return {Code::io, "the server's answer " + what};
@@ -27,6 +27,12 @@ Result<pugi::xml_node> root_of(pugi::xml_document& document, const std::string& 
 
 std::string text_of(const pugi::xml_node& node, const char* child) {
   return node.child_value(child);
+}
+
+/// True if a request can have the ETag in its header If-Match: XML can hold the end of a line.
+bool is_etag(const std::string& text) {
+  return text.size() <= kEtagBytesMax &&
+         std::ranges::all_of(text, [](unsigned char c) { return c >= 0x20 && c < 0x7f; });
 }
 
 /// Whether there is another page.
@@ -56,8 +62,10 @@ Result<ObjectPage> parse_objects(const std::string& body) {
     ObjectFacts object{text_of(node, "Key"), 0, text_of(node, "ETag")};
     const std::string size = text_of(node, "Size");
     const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), object.bytes);
-    if (error != std::errc() || end != size.data() + size.size() || object.key.empty())
-      return bad("lists an object without a key or a size");
+    if (error != std::errc() || end != size.data() + size.size() || object.key.empty() ||
+        object.key.size() > kKeyBytesMax)
+      return bad("lists an object without a size, or without a key of at most 1024 bytes");
+    if (!is_etag(object.etag)) return bad("lists an object whose ETag is none");
     page.objects.push_back(std::move(object));
   }
   if (!is_truncated(root)) return page;

@@ -11,7 +11,22 @@ namespace simplescale {
 
 namespace {
 
-constexpr size_t kObjectsMax = 1'000'000;
+constexpr size_t kObjectsMax = 1'000'000, kPagesMax = 10'000;
+
+/// The pages of a list. Whether another one follows is what the server says, so they are counted.
+class Pages {
+ public:
+  /// next: where the next page begins. io: it has been read already, or there were too many.
+  Status follow(const std::string& next, const std::string& url) {
+    const bool ends = next != next_ && ++count_ < kPagesMax;
+    next_ = next;
+    return ends ? Status() : Status(Code::io, url + ": the server's list does not end");
+  }
+
+ private:
+  std::string next_;
+  size_t count_ = 0;
+};
 
 std::optional<uint64_t> number_of(const std::string& text) {
   uint64_t out = 0;
@@ -66,16 +81,20 @@ Status ObjectStore::remove(const std::string& key) {
 Result<std::vector<ObjectFacts>> ObjectStore::list(const std::string& prefix) {
   std::vector<ObjectFacts> found;
   Call call{.method = "GET", .query = {{"list-type", "2"}, {"prefix", prefix}}};
-  do {
+  Pages pages;
+  for (bool more = true; more;) {
     Outcome out = ask(call);
     if (!out.status.ok()) return out.status;
     auto page = s3_answers::parse_objects(out.answer.body);
     if (!page.ok()) return page.status().in(url(prefix));
-    for (ObjectFacts& object : page->objects) found.push_back(std::move(object));
-    call.query["continuation-token"] = page->next;
+    for (ObjectFacts& object : page->objects)
+      if (object.key.starts_with(prefix)) found.push_back(std::move(object));
     if (found.size() > kObjectsMax)
       return Status(Code::io, url(prefix) + ": there are more than 1,000,000 objects");
-  } while (!call.query["continuation-token"].empty());
+    more = !page->next.empty();
+    if (more) SS_RETURN_IF_ERROR(pages.follow(page->next, url(prefix)));
+    call.query["continuation-token"] = page->next;
+  }
   return found;
 }
 
@@ -123,6 +142,7 @@ Status ObjectStore::abort_upload(const MultipartUpload& upload) {
 Result<std::vector<MultipartUpload>> ObjectStore::uploads(const std::string& prefix) {
   std::vector<MultipartUpload> found;
   Call call{.method = "GET", .query = {{"prefix", prefix}, {"uploads", ""}}};
+  Pages pages;
   for (bool more = true; more;) {
     Outcome out = ask(call);
     if (!out.status.ok()) return out.status;
@@ -130,8 +150,9 @@ Result<std::vector<MultipartUpload>> ObjectStore::uploads(const std::string& pre
     if (!page.ok()) return page.status().in(url(prefix));
     for (MultipartUpload& upload : page->uploads)
       if (upload.key.starts_with(prefix)) found.push_back(std::move(upload));
-    call.query["key-marker"] = page->next_key, call.query["upload-id-marker"] = page->next_id;
     more = !page->next_key.empty() && found.size() <= kObjectsMax;
+    if (more) SS_RETURN_IF_ERROR(pages.follow(page->next_key + "\n" + page->next_id, url(prefix)));
+    call.query["key-marker"] = page->next_key, call.query["upload-id-marker"] = page->next_id;
   }
   return found;
 }

@@ -90,7 +90,8 @@ class ObjectStore {
                           const PutCondition& condition = {});
   /// ok if there is no such object.
   Status remove(const std::string& key);
-  /// All objects whose keys begin with `prefix`, by key. io: there are more than 1,000,000.
+  /// All objects whose keys begin with `prefix`, by key. io: there are more than 1,000,000,
+  /// or the server's list does not end.
   Result<std::vector<ObjectFacts>> list(const std::string& prefix);
 
   Result<MultipartUpload> begin_upload(const std::string& key);

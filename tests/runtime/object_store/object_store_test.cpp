@@ -98,6 +98,36 @@ TEST_SUITE("object store") {
     CHECK(listed->back().key == "many/11000");
   }
 
+  TEST_CASE("a hostile list ends, names what was asked for only, and puts nothing in a header") {
+    S3Server* const s3 = shared_server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const auto answers = [&](const std::string& match, const std::string& body) {
+      s3->set_faults({{{"match", match}, {"kind", "body"}, {"body", body}}});
+    };
+    const auto objects = [&](const std::string& inside) {
+      answers("list-type=2", "<ListBucketResult>" + inside + "</ListBucketResult>");
+      return store.list("hostile/");
+    };
+    const auto object = [](const std::string& key, const std::string& etag) {
+      return "<Contents><Key>" + key + "</Key><Size>1</Size><ETag>" + etag + "</ETag></Contents>";
+    };
+    const auto listed = objects(object("x", "e") + object("hostile/a", "e"));
+    REQUIRE_MESSAGE(listed.ok(), listed.status().message());
+    REQUIRE(listed->size() == 1);
+    CHECK(listed->front().key == "hostile/a");
+    CHECK(says(objects(object("hostile/a", "e&#13;&#10;x-amz-acl: public-read")).status(), "ETag"));
+    CHECK(says(objects(object("hostile/a", std::string(300, 'e'))).status(), "ETag"));
+    CHECK(says(objects(object("hostile/" + std::string(1024, 'a'), "e")).status(), "key"));
+    const std::string more = "<IsTruncated>true</IsTruncated>";
+    CHECK(says(objects(more + "<NextContinuationToken>t</NextContinuationToken>").status(),
+               "does not end"));
+    answers("uploads", "<ListMultipartUploadsResult>" + more +
+                           "<NextKeyMarker>k</NextKeyMarker></ListMultipartUploadsResult>");
+    CHECK(says(store.uploads("hostile/").status(), "does not end"));
+    s3->clear_faults();
+  }
+
   TEST_CASE("a conditional put changes nothing if its condition does not hold") {
     S3Server* const s3 = shared_server();
     if (!s3) return;

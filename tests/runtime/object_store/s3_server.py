@@ -17,6 +17,7 @@ Requests to /_control are for tests:
 A rule: {"match": REGEX of "METHOD /bucket/key?query", "kind": KIND, "skip": N, "times": N}. The first `skip` requests that
 match pass, the next `times` (default: all) have the fault:
     status    answers "status" (default 503) with the error "code" (default SlowDown)
+    body      answers 200 with the text "body"
     refuse    closes the connection, and does not carry the request out
     lost      carries the request out, and closes the connection without an answer
     truncate  answers with the right length, and closes the connection after half of the body
@@ -196,6 +197,9 @@ class Proxy(BaseHTTPRequestHandler):
         kind, rule, released = self.faults.meet(request)
         if kind == "status":
             return self.error(rule.get("status", 503), rule.get("code", "SlowDown"))
+        if kind == "body":
+            self.answer(200, [("Content-Type", "application/xml")], rule["body"].encode())
+            return True
         if kind in ("refuse", "hang"):
             self.note(0)
             if kind == "hang":
