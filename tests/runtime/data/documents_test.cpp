@@ -128,6 +128,13 @@ TEST_SUITE("documents") {
       CHECK(status.message().find("data.document_end names the token") != std::string::npos);
     };
     has(wrong.train.validate(), "document boundary 2 is sequence 9, the one before is 1 of 5");
+    // Nor is one that was replaced after validate(): document 2 is before the slice and document 1.
+    folder.write("a.idx", megatron_index({7, 20, 0, 13, 20}, {0, 4, 0, 5, 5, 5}));
+    Dataset back = open_dataset(folder.path + "/a.bin", "auto", 4096, 0).take();
+    REQUIRE(use_documents(config, back).ok());
+    const Status before = back.train.slice(30, 30).read_sample(0, 29, row.data());
+    CHECK(before.code() == Code::bad_data);
+    CHECK(before.message().find("document 2 begins before document 1") != std::string::npos);
     for (const auto& [documents, what] :
          {std::pair{std::vector<int64_t>{}, "byte 26: it has no document boundaries"},
           {{1, 5}, "byte 94: the first document boundary is sequence 1, not 0"},
