@@ -8,13 +8,17 @@
 #include <cerrno>
 #include <climits>
 #include <filesystem>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace simplescale {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr int kLinksMax = 40;  // as of the kernel
 
 Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + " is not a file");
@@ -34,21 +38,47 @@ fs::path blobs_of(const fs::path& folder) {
   return {};
 }
 
-/// True if the path is a link of this user or of root, which leads to `real`. The link itself is
-/// held open: another one in its place would have another owner.
-bool is_own_link(const fs::path& path, const fs::path& real) {
+/// The target of a link; "": it is none; nullopt: another user's. The link is held open: another one
+/// in its place would have another owner.
+std::optional<std::string> own_target(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return false;
+  if (fd < 0) return std::nullopt;
   struct stat info {};
   std::string target(PATH_MAX, '\0');
-  const bool own = ::fstat(fd, &info) == 0 && S_ISLNK(info.st_mode) &&
-                   (info.st_uid == ::geteuid() || info.st_uid == 0);
-  const ssize_t bytes = own ? ::readlinkat(fd, "", target.data(), target.size()) : -1;
+  const bool known = ::fstat(fd, &info) == 0;
+  const bool own = info.st_uid == ::geteuid() || info.st_uid == 0;
+  const ssize_t bytes =
+      known && S_ISLNK(info.st_mode) ? ::readlinkat(fd, "", target.data(), target.size()) : 0;
   ::close(fd);
-  if (bytes < 0) return false;
+  if (!known || bytes < 0 || (bytes > 0 && !own)) return std::nullopt;
   target.resize(static_cast<size_t>(bytes));
-  std::error_code error;
-  return fs::canonical(path.parent_path() / target, error) == real;
+  return target;
+}
+
+/// True if `name`, in or below a folder without links in its path, is `real`, and all links on the
+/// way are this user's or root's.
+bool by_own_links(fs::path folder, const fs::path& name, const fs::path& real) {
+  std::vector<fs::path> rest(name.begin(), name.end());
+  std::ranges::reverse(rest);
+  for (int links = 0; !rest.empty();) {
+    const fs::path next = folder / rest.back();
+    const bool here = rest.back().empty() || rest.back() == ".", up = rest.back() == "..";
+    rest.pop_back();
+    if (here) continue;
+    const auto target = up ? std::string() : own_target(next);
+    if (!target || (!target->empty() && ++links > kLinksMax)) return false;
+    if (target->empty()) {
+      folder = up ? folder.parent_path() : next;
+      continue;
+    }
+    const fs::path to = *target;
+    if (to.is_absolute()) folder = to.root_path();
+    const fs::path parts = to.relative_path();
+    const auto at = static_cast<ptrdiff_t>(rest.size());
+    rest.insert(rest.end(), parts.begin(), parts.end());
+    std::reverse(rest.begin() + at, rest.end());
+  }
+  return folder == real;
 }
 
 }  // namespace
@@ -66,15 +96,16 @@ Result<InputFile> InputFile::open(const std::string& path) {
 
 Result<InputFile> InputFile::open_inside(const std::string& folder, const std::string& path,
                                          LinksOut out) {
+  SS_ASSIGN(InputFile file, open(path));
   std::error_code error;
   const fs::path inside = fs::canonical(folder, error);
   if (error) return Status(Code::bad_data, folder + ": " + error.message());
-  SS_ASSIGN(InputFile file, open(path));
   // Of the file that is open: the name may mean another one by now.
   const fs::path real = fs::read_symlink("/proc/self/fd/" + std::to_string(file.fd_), error);
   const fs::path blobs = blobs_of(inside);
   if (is_below(real, inside) || (!blobs.empty() && is_below(real, blobs)) ||
-      (out == LinksOut::own && is_own_link(path, real)))
+      (out == LinksOut::own &&
+       by_own_links(inside, fs::path(path).lexically_relative(folder), real)))
     return file;
   const fs::path target = fs::read_symlink(path, error);
   return Status(Code::bad_data, path + " is a link to " + (error ? real : target).string() +
@@ -105,6 +136,31 @@ Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
     bytes -= static_cast<size_t>(n);
   }
   return {};
+}
+
+namespace {
+
+Result<std::string> whole_text(const InputFile& file, size_t bytes_max) {
+  if (file.bytes() > bytes_max)
+    return Status(Code::bad_data, file.path() + ": " + std::to_string(file.bytes()) +
+                                      " bytes, more than the " + std::to_string(bytes_max) +
+                                      " expected at most");
+  std::string text(file.bytes(), '\0');
+  SS_RETURN_IF_ERROR(file.read(0, text.data(), text.size()));
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
+  SS_ASSIGN(const InputFile file, InputFile::open(path));
+  return whole_text(file, bytes_max);
+}
+
+Result<std::string> read_text_inside(const std::string& path, size_t bytes_max, LinksOut out) {
+  const std::string folder = fs::path(path).parent_path();
+  SS_ASSIGN(const InputFile file, InputFile::open_inside(folder.empty() ? "." : folder, path, out));
+  return whole_text(file, bytes_max);
 }
 
 Result<uint64_t> file_bytes(const std::string& path) {

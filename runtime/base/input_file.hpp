@@ -45,6 +45,11 @@ class InputFile {
   uint64_t bytes_;
 };
 
+/// Reads a small file. bad_data: it is larger than bytes_max; otherwise errors as InputFile::open().
+Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
+/// The same, of a file whose folder another user may have made: InputFile::open_inside().
+Result<std::string> read_text_inside(const std::string& path, size_t bytes_max,
+                                     LinksOut out = LinksOut::none);
 /// Size of a file, without opening it. Errors as InputFile::open().
 Result<uint64_t> file_bytes(const std::string& path);
 

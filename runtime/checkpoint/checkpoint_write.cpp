@@ -8,6 +8,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -74,7 +75,7 @@ Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
   }
   manifest.records = std::move(records);
   if (!info.tokenizer.empty()) {
-    SS_ASSIGN(const std::string text, read_text_file(info.tokenizer, 1 << 30));
+    SS_ASSIGN(const std::string text, read_tokenizer(info.tokenizer));
     const std::string file = tokenizer_file_name(info.tokenizer);
     manifest.tokenizer = TokenizerRecord{file, text.size(), hash128(text.data(), text.size())};
     SS_RETURN_IF_ERROR(write_new_file(ops, tmp_folder + "/" + file, text));

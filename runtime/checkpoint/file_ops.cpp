@@ -107,30 +107,6 @@ Status OutputFile::sync() {
 
 // -- Whole files and folders --------------------------------------------------------------------
 
-namespace {
-
-Result<std::string> whole_text(const InputFile& file, size_t bytes_max) {
-  if (file.bytes() > bytes_max)
-    return Status(Code::bad_data, file.path() + ": " + std::to_string(file.bytes()) +
-                                      " bytes, more than the " + std::to_string(bytes_max) +
-                                      " expected at most");
-  std::string text(file.bytes(), '\0');
-  SS_RETURN_IF_ERROR(file.read(0, text.data(), text.size()));
-  return text;
-}
-
-}  // namespace
-
-Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
-  SS_ASSIGN(const InputFile file, InputFile::open(path));
-  return whole_text(file, bytes_max);
-}
-
-Result<std::string> read_text_inside(const std::string& path, size_t bytes_max) {
-  SS_ASSIGN(const InputFile file, InputFile::open_inside(parent_folder(path), path));
-  return whole_text(file, bytes_max);
-}
-
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text) {
   SS_ASSIGN(OutputFile file, OutputFile::create(ops, path));
   SS_RETURN_IF_ERROR(file.write(text));

@@ -78,10 +78,6 @@ class OutputFile {
   int fd_;
 };
 
-/// Reads a small file. bad_data: it is larger than bytes_max; otherwise errors as InputFile.
-Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
-/// The same, and bad_data: the path is a link out of its folder (InputFile::open_inside()).
-Result<std::string> read_text_inside(const std::string& path, size_t bytes_max);
 /// Writes and syncs a small file.
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text);
 Status copy_file(FileOps& ops, const std::string& from, const std::string& to);

@@ -193,7 +193,7 @@ Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::
     SS_ASSIGN(facts[kTokenizerConfigFact]["chat_template"],
               read_text_inside(folder + kTemplateFile, kConfigBytesMax));
   }
-  SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
+  SS_ASSIGN(const std::string bytes, read_tokenizer(path));
   facts[kTokenizerConfigOfFact] = hash128(bytes.data(), bytes.size()).hex();
   return facts;
 }
@@ -201,7 +201,7 @@ Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::
 Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::string& folder,
                                          int64_t block_size, const ordered_json& facts,
                                          FileOps& ops) {
-  SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
+  SS_ASSIGN(const std::string bytes, read_tokenizer(path));
   const bool model = tokenizer_file_name(path) == kSentencePieceFile;
   SS_ASSIGN(const HfTokenizer made,
             model ? from_sentencepiece(path, bytes) : from_json(path, bytes));

@@ -123,7 +123,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
   const std::string name = file_of_tokenizer(options);
   const std::string path = options.folder + "/" + name;
   if (!options.tokenizer_path.empty()) {
-    SS_ASSIGN(const std::string model, read_text(options.tokenizer_path));
+    SS_ASSIGN(const std::string model, read_tokenizer(options.tokenizer_path));
     SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::from_bytes(model, options.tokenizer_path));
     if (options.vocab > 0 && tokenizer.vocab() > options.vocab)
       return Status(Code::bad_data,

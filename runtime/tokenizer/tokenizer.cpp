@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/base/files.hpp"
+#include "runtime/base/input_file.hpp"
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 
 namespace simplescale {
@@ -24,13 +24,17 @@ std::string find_tokenizer(const std::string& folder) {
   return has_json && Tokenizer::load(json).ok() ? json : model;
 }
 
+Result<std::string> read_tokenizer(const std::string& path) {
+  return read_text_inside(path, size_t{256} << 20, LinksOut::own);
+}
+
 Tokenizer::Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  SS_ASSIGN(const std::string bytes, read_text(path));
+  SS_ASSIGN(const std::string bytes, read_tokenizer(path));
   return from_bytes(bytes, path);
 }
 

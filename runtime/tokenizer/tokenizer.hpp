@@ -33,9 +33,14 @@ const char* tokenizer_file_name(const std::string& path);
 /// if there is none.
 std::string find_tokenizer(const std::string& folder);
 
+/// The contents of a tokenizer's file, which are copied to data folders and checkpoints. Its folder
+/// may be a stranger's. bad_data: a link of another user leads out of it; not_found; io.
+Result<std::string> read_tokenizer(const std::string& path);
+
 class Tokenizer {
  public:
-  /// Loads a file. bad_data: it is damaged, or has a part that is not supported; not_found; io.
+  /// Loads a file. bad_data: it is damaged, or has a part that is not supported; otherwise errors of
+  /// read_tokenizer().
   static Result<Tokenizer> load(const std::string& path);
   /// Loads the contents of such a file. name: for messages, and for tokenizer_file_name().
   static Result<Tokenizer> from_bytes(const std::string& bytes, const std::string& name);

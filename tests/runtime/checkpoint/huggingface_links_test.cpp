@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -137,6 +138,36 @@ TEST_CASE("huggingface: a link that is planted after the check is not followed e
     fs::create_symlink(secret, hf + "/model.safetensors.index.json");
     CHECK(SafetensorsFolder::open(hf).status().code() == Code::bad_data);
   }
+}
+
+// `train --from HF` on bare tokens names the folder's tokenizer for as long as the run lasts, and each
+// checkpoint takes a copy.
+TEST_CASE("huggingface: a tokenizer that its owner replaces by a link gets to no checkpoint") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make links of another user");
+    return;
+  }
+  const TempFolder folder;
+  fs::create_directory(folder / "hf");
+  spew(folder / "secret", "a private text");
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 1);
+  info.tokenizer = folder / "hf/tokenizer.json";
+  const auto save_with = [&](const std::string& target, uid_t owner) {
+    fs::remove(info.tokenizer);
+    fs::create_symlink(target, info.tokenizer);
+    REQUIRE(lchown(info.tokenizer.c_str(), owner, owner) == 0);
+    return save(folder / "checkpoints", random_state(shape, 2), info, 1).status();
+  };
+  constexpr uid_t stranger = 65534;
+  const Status refused = save_with(folder / "secret", stranger);
+  CHECK(refused.code() == Code::bad_data);
+  CHECK(refused.message().find("tokenizer.json is a link to ") != std::string::npos);
+  const Status loaded = Tokenizer::load(info.tokenizer).status();
+  CHECK(loaded.message().find("tokenizer.json is a link to ") != std::string::npos);
+  CHECK(save_with(folder / "secret", 0).ok());  // one's own
+  spew(folder / "hf/other.json", "{}");
+  CHECK(save_with("other.json", stranger).ok());
 }
 
 TEST_SUITE_END();

@@ -130,6 +130,15 @@ TEST_SUITE("corpus") {
     // One's own text often lies on several disks.
     link(secret, "texts/b.txt", 0);
     CHECK(read(texts).documents == Documents{"a private text", "a public text"});
+    // A stranger's link or folder that one's own link leads to may lead on to another file.
+    link(secret, "shared.txt", stranger);
+    link("../shared.txt", "texts/b.txt", 0);
+    refused(read(texts).status, "texts/b.txt");
+    link(folder.path, "shared", stranger);
+    link(folder.path + "/shared/secret.txt", "texts/b.txt", 0);
+    refused(read(texts).status, "texts/b.txt");
+    link("../texts/../secret.txt", "texts/b.txt", 0);
+    CHECK(read(texts).documents == Documents{"a private text", "a public text"});
 
     // A file, or a folder, is replaced after the links were looked at.
     const auto read_after = [&](const std::function<void()>& change) {
