@@ -283,7 +283,7 @@ Result<std::string> array_script(const std::string& batch_script, const std::str
         !line.starts_with("#SBATCH --output="))
       text += line + "\n";
   text += "\nruns=(\n";
-  for (const std::string& run : runs) text += run + "\n";
+  for (const std::string& run : runs) text += "'" + run + "'\n";  // the shell expands [1] and *
   return text + R"()
 run=${runs[$SLURM_ARRAY_TASK_ID]}
 exec >>"$run/logs/slurm-$SLURM_JOB_ID.out" 2>&1

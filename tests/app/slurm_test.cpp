@@ -246,14 +246,14 @@ TEST_SUITE("slurm") {
     config.slurm.partition = "long";
     const auto one = batch_script(config, "/bin/simplescale", 2);
     REQUIRE(one.ok());
-    const std::vector<std::string> runs = {"/sweep/000-seed-1", "/sweep/001-seed-2"};
+    const std::vector<std::string> runs = {"/sweep/000-seed-1", "/sweep/001-seed[2]"};
     const auto script = array_script(*one, "sweep", "/sweep", runs);
     REQUIRE(script.ok());
     for (const char* line :
          {"#SBATCH --job-name=sweep\n", "#SBATCH --array=0-1\n", "#SBATCH --partition=long\n",
           "#SBATCH --ntasks=2\n", "#SBATCH --no-kill\n", "#SBATCH --requeue\n",
           "#SBATCH --output=/sweep/logs/slurm-%A_%a.out\n",
-          "runs=(\n/sweep/000-seed-1\n/sweep/001-seed-2\n)\n",
+          "runs=(\n'/sweep/000-seed-1'\n'/sweep/001-seed[2]'\n)\n",
           "run=${runs[$SLURM_ARRAY_TASK_ID]}\n",
           "exec >>\"$run/logs/slurm-$SLURM_JOB_ID.out\" 2>&1\n"})
       CHECK_MESSAGE(script->find(line) != std::string::npos, line);
