@@ -53,8 +53,9 @@ Result<nlohmann::json> parse_line(std::string_view line) {
     const std::string what = error.what();
     const size_t column = what.find("column ");
     const std::string said = what.substr(column == what.npos ? what.find("] ") + 2 : column);
+    constexpr size_t kShown = 200;  // it ends with the value that was read last
     return Status(Code::bad_data, "it is no JSON (each line must hold a whole object): " +
-                                      replace_invalid_utf8(said));
+                                      replace_invalid_utf8(said.substr(0, kShown)));
   }
 }
 

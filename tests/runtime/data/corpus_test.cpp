@@ -269,6 +269,14 @@ TEST_SUITE("corpus") {
           Documents{"x"});
   }
 
+  TEST_CASE("corpus: the error of a bad line is short, however long the line is") {
+    const Folder folder;
+    folder.write("a.jsonl", "{\"text\": \"" + std::string(1 << 20, 'a') + "\n");
+    const Status status = read(folder.path + "/a.jsonl").status;
+    CHECK(has(status.message(), "missing closing quote"));
+    CHECK(status.message().size() < 1000);
+  }
+
   TEST_CASE("corpus: numbers that only Python's json writes are read beside the text") {
     const Folder folder;
     CHECK(
