@@ -76,7 +76,7 @@ const AddedTokenFinder::Entry* AddedTokenFinder::longest_at(std::string_view tex
 void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& out) const {
   // Everything before has been appended. A token may begin before it: `tokenizers` looks for the next
   // one behind the token itself, not behind the white space that the token takes.
-  size_t done = 0;
+  size_t done = 0, spaces_end = 0;  // a match is followed by white space up to spaces_end
   const auto append_text = [&](size_t end) {
     if (end > done) out.push_back({text.substr(done, end - done), -1});
   };
@@ -96,8 +96,12 @@ void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& out) 
     if (token.single_word &&
         (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
-    if (token.lstrip) begin = std::max(white_space_at_end(text.substr(0, begin)), done);
-    if (token.rstrip) end += white_space_at_start(text.substr(end));
+    // No white space is looked at twice: a text may be nothing else.
+    if (token.lstrip) begin = std::max(begin, done);
+    if (token.lstrip) begin = done + white_space_at_end(text.substr(done, begin - done));
+    if (token.rstrip && end >= spaces_end)
+      spaces_end = end + white_space_at_start(text.substr(end));
+    if (token.rstrip) end = spaces_end;
     append_text(begin);
     if (begin < end) out.push_back({text.substr(begin, end - begin), token.id});
     done = end;

@@ -272,6 +272,19 @@ TEST_CASE(
   CHECK(tokenizer->encode("<a>  he") == std::vector<int32_t>{258, 256});
 }
 
+// Looked at anew for each token, 1 MiB would need 5e11 steps.
+TEST_CASE("tokenizer.json: white space that tokens take is looked at once") {
+  constexpr size_t kSpaces = 1 << 20;
+  for (const auto& [left, right, count] : {std::tuple{true, false, kSpaces}, {true, true, 1}}) {
+    json document = small();
+    document["added_tokens"].push_back(
+        {{"id", 258}, {"content", " "}, {"lstrip", left}, {"rstrip", right}});
+    const auto tokenizer = load(document);
+    REQUIRE(tokenizer.ok());
+    CHECK(tokenizer->encode(std::string(kSpaces, ' ')) == std::vector<int32_t>(count, 258));
+  }
+}
+
 TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once") {
   const auto tokenizer = load(small());
   REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
