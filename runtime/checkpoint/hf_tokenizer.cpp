@@ -20,7 +20,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* kSpace = "\u2581";  // SentencePiece's mark of a space
+constexpr const char* kSpace = "\u2581";               // SentencePiece's mark of a space
+constexpr size_t kMergesBytesMax = size_t{256} << 20;  // parse_tokenizer_json() takes no more
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
@@ -30,7 +31,7 @@ bool is_normal(const Processor& p, int id) {
 
 /// SentencePiece merges the two neighbours whose merged piece has the best score. tokenizer.json
 /// wants a list of pairs instead: every split of a piece into two pieces, those of the best piece
-/// first.
+/// first. null: they are too large; pieces of up to 1024 times "a" have 524,000 splits.
 ordered_json merges_of(const Processor& p) {
   std::unordered_map<std::string, int> ids;
   std::vector<int> order;
@@ -42,6 +43,7 @@ ordered_json merges_of(const Processor& p) {
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return p.GetScore(a) > p.GetScore(b); });
   ordered_json merges = ordered_json::array();
+  size_t bytes = 0;
   for (const int id : order) {
     const std::string piece = p.IdToPiece(id);
     std::vector<std::pair<int, int>> cuts;
@@ -50,6 +52,8 @@ ordered_json merges_of(const Processor& p) {
       if (left != ids.end() && right != ids.end()) cuts.push_back({left->second, right->second});
     }
     std::sort(cuts.begin(), cuts.end());
+    bytes += cuts.size() * piece.size();
+    if (bytes > kMergesBytesMax) return nullptr;
     for (const auto& [left, right] : cuts)
       merges.push_back({p.IdToPiece(left), p.IdToPiece(right)});
   }
@@ -79,7 +83,8 @@ ordered_json post_processor(const Processor& p) {
 }
 
 /// Of a model that merges do not go beyond.
-ordered_json tokenizer_json(const Processor& p, const SentencePieceSettings& settings) {
+ordered_json tokenizer_json(const Processor& p, const SentencePieceSettings& settings,
+                            ordered_json merges) {
   ordered_json vocab = ordered_json::object(), added = ordered_json::array();
   for (int id = 0; id < p.GetPieceSize(); ++id) {
     vocab[p.IdToPiece(id)] = id;
@@ -111,7 +116,7 @@ ordered_json tokenizer_json(const Processor& p, const SentencePieceSettings& set
             {"byte_fallback", settings.byte_fallback},
             {"ignore_merges", false},
             {"vocab", vocab},
-            {"merges", merges_of(p)}}}};
+            {"merges", std::move(merges)}}}};
 }
 
 /// The texts of the special tokens, by their names in transformers; and tokenizer.json, which is
@@ -133,9 +138,12 @@ Result<HfTokenizer> from_sentencepiece(const std::string& path, const std::strin
   if (p.bos_id() >= 0) out.special["bos_token"] = p.IdToPiece(p.bos_id());
   if (p.eos_id() >= 0) out.special["eos_token"] = p.IdToPiece(p.eos_id());
   out.ids = {p.bos_id(), p.eos_id()};
-  const SentencePieceSettings settings = sentencepiece_settings(bytes);
+  SentencePieceSettings settings = sentencepiece_settings(bytes);
+  ordered_json merges;
+  if (settings.beyond_merges.empty() && (merges = merges_of(p)).is_null())
+    settings.beyond_merges = "its merges have more than 256 MiB";
   if (settings.beyond_merges.empty())
-    out.json = tokenizer_json(p, settings).dump(1) + "\n";
+    out.json = tokenizer_json(p, settings, std::move(merges)).dump(1) + "\n";
   else
     log::warn(
         "{}: {}, which the tokenizer.json that export writes cannot express; the folder has "

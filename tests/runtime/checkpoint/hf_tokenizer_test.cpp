@@ -9,6 +9,7 @@
 
 #include "runtime/checkpoint/huggingface.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
+#include "tests/runtime/tokenizer/hostile_model.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;
@@ -108,6 +109,18 @@ TEST_CASE("huggingface: a tokenizer.json is exported as it is, and imported agai
   CHECK(slurp(Checkpoint::open(folder / "back")->info().tokenizer) == tokenizer);
   spew(folder / "latest/tokenizer.json", "{}");  // no longer a tokenizer
   CHECK(export_hf(*checkpoint, folder / "bad", DType::f32).code() == Code::bad_data);
+}
+
+// Each piece has as many splits as bytes: 60 letters would fill tens of GB.
+TEST_CASE("huggingface: a SentencePiece model with too many merges gets no tokenizer.json") {
+  const TempFolder folder;
+  std::string model = piece("<unk>", unknown_piece);
+  for (size_t bytes = 1; bytes <= 1024; ++bytes) model += piece(std::string(bytes, 'a'));
+  model += field(2, field(3, bpe_model)) + field(3, field(4, 0));  // keeps extra spaces
+  spew(folder / "many.model", model);
+  export_with(folder, "hf", folder / "many.model");
+  CHECK(slurp(folder / "hf/tokenizer.model") == model);
+  CHECK_FALSE(fs::exists(folder / "hf/tokenizer.json"));
 }
 
 TEST_CASE("huggingface: of every kind of SentencePiece model, transformers gets its ids or none") {
