@@ -68,6 +68,11 @@ bool out_of_memory(const c10::Error& error) {
   return false;
 }
 
+/// None of the functions used here initializes CUDA, and libtorch's allocator needs it.
+void initialize() {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+}
+
 template <class T>
 HeadView<T> view_of(const at::Tensor& t) {
   TORCH_INTERNAL_ASSERT(t.stride(3) == 1);
@@ -201,14 +206,14 @@ struct Aten::Impl {
 };
 
 void Aten::make_handle(int device_index) {
+  initialize();
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_index));
   (void)at::cuda::getCurrentCUDABlasHandle();
 }
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
-  // None of the functions used here initializes CUDA, and libtorch's allocator needs it.
-  at::globalContext().lazyInitDevice(at::kCUDA);
+  initialize();
   // Accumulate in fp32 to the end; do not fill memory that is about to be overwritten.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);

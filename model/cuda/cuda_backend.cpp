@@ -79,7 +79,9 @@ void drop_context(int device_index) {
   int current = 0;
   (void)cudaGetDevice(&current);
   if (cudaSetDevice(device_index) == cudaSuccess) (void)cudaDeviceReset();
-  if (cudaSetDevice(current) != cudaSuccess) (void)cudaGetLastError();
+  // cudaSetDevice() makes a context: it would make again the one that ended.
+  if (current != device_index) (void)cudaSetDevice(current);
+  (void)cudaGetLastError();
 }
 
 template <class T>
@@ -90,7 +92,7 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
             options.deterministic),
       stream_(aten_.stream()) {
   for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
-    SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
 }
 
 template <class T>

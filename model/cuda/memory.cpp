@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "model/cuda/check.hpp"
 
@@ -92,13 +93,14 @@ void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes
     error = cudaHostRegister(host + at, piece, cudaHostRegisterPortable);
     if (error == cudaSuccess) pieces_.push_back(host + at);
   }
-  if (error == cudaSuccess) return;
+  complete_ = error == cudaSuccess;
+  if (complete_) return;
   (void)cudaGetLastError();
   // Not by runtime/base/log.hpp: libtorch contains another version of fmt.
-  std::fprintf(
-      stderr,
-      "cannot pin %zu bytes of shared memory (%s): each step waits for the copy of the state\n",
-      bytes, cudaGetErrorString(error));
+  std::fprintf(stderr,
+               "cannot pin %zu bytes of shared memory (%s): copies of the state are slow, and "
+               "steps may wait for them\n",
+               bytes, cudaGetErrorString(error));
 }
 
 SideStream::SideStream() {
@@ -133,11 +135,26 @@ void HostCopies::unpin(void* host) {
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
   stream_.follow(after);
-  auto* to = static_cast<char*>(host);
-  const auto* from = static_cast<const char*>(device);
-  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
-    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
-  });
+  const auto copy = [this, host, device, bytes] {
+    auto* to = static_cast<char*>(host);
+    const auto* from = static_cast<const char*>(device);
+    for_each_piece(host, bytes, [&](size_t at, size_t piece) {
+      SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
+    });
+  };
+  const auto complete = [](const auto& range) { return range.second.complete(); };
+  if (!pinned_.empty() && std::ranges::all_of(pinned_, complete)) return copy();
+  int index = 0;
+  SS_CUDA(cudaGetDevice(&index));
+  begins_.push_back(std::async(std::launch::async, [copy, index] {
+    SS_CUDA(cudaSetDevice(index));
+    copy();
+  }));
+}
+
+void HostCopies::finish() {
+  for (std::future<void>& begin : std::exchange(begins_, {})) begin.get();
+  stream_.finish();
 }
 
 }  // namespace simplescale::cuda

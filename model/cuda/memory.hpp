@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <thread>
 #include <vector>
@@ -69,9 +71,13 @@ class PinnedRange {
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
+  /// True once all of it is registered.
+  bool complete() const { return complete_; }
+
  private:
   void pin(std::stop_token stop, int device, char* host, size_t bytes);
 
+  std::atomic<bool> complete_{false};
   std::vector<void*> pieces_;  // registered; only the thread uses it while it runs
   std::jthread thread_;
 };
@@ -113,21 +119,23 @@ class SideStream {
   cudaEvent_t ready_ = nullptr;
 };
 
-/// Copies from device to host memory, concurrent with the computation, on a stream of its own. For
-/// host memory that is not pinned (yet), start() blocks during the copy.
+/// Copies from device to host memory, concurrent with the computation, on a stream of its own. Until
+/// all memory is pinned, the driver blocks the thread that asks for a copy: then threads of this
+/// object ask.
 class HostCopies {
  public:
   /// Begins to pin and returns at once. If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes);
   void unpin(void* host);
-  /// Begins after all work enqueued on `after` so far. Throws CudaError.
+  /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
   /// Waits for all copies. Throws CudaError.
-  void finish() { stream_.finish(); }
+  void finish();
 
  private:
   std::map<void*, PinnedRange> pinned_;
-  SideStream stream_;  // ends before the memory is unpinned
+  SideStream stream_;                      // ends before the memory is unpinned
+  std::vector<std::future<void>> begins_;  // copies that threads begin; these end before the stream
 };
 
 }  // namespace simplescale::cuda

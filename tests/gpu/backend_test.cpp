@@ -5,8 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <future>
 #include <thread>
 
 #include "model/cuda/cuda_backend.hpp"
@@ -263,7 +266,8 @@ TEST_SUITE("gpu") {
   }
 
 #ifdef SIMPLESCALE_EMULATED_GPU
-  TEST_CASE("gpu: nobody waits for pinning, and copies are right before, during and after it") {
+  TEST_CASE(
+      "gpu: nobody waits for pinning or copies, which are right before, during and after it") {
     constexpr size_t piece = cuda::PinnedRange::kPieceBytes;
     // Begins and ends in the middle of a piece.
     std::vector<char> device(2 * piece + piece / 2), host(device.size());
@@ -271,10 +275,17 @@ TEST_SUITE("gpu") {
     cuda::HostCopies copies;
     cudaStream_t stream = nullptr;
     REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    std::atomic<bool> waited = false;
     const auto copy = [&] {
       std::ranges::fill(host, 0);
+      std::promise<void> started;
+      fake_gpu::run_on(stream, [&waited, returned = started.get_future().share()] {
+        if (returned.wait_for(std::chrono::seconds(20)) != std::future_status::ready) waited = true;
+      });
       copies.start(stream, host.data() + 3, device.data() + 3, device.size() - 3);
+      started.set_value();
       copies.finish();
+      CHECK_FALSE(waited);  // start() for the stream
       return std::equal(host.begin() + 3, host.end(), device.begin() + 3);
     };
     fake_gpu::allow_pinning(0);
@@ -311,13 +322,22 @@ TEST_SUITE("gpu") {
   }
 
   TEST_CASE("gpu: a context made beforehand is on the device that was asked for, and can end") {
+    fake_gpu::set_gpus({9, 9, 9});
     std::vector<std::string> calls;
     fake_gpu::record(&calls);
-    CHECK(cuda::hold_context(0).ok());
+    for (const int device : {0, 1, 2}) CHECK(cuda::hold_context(device).ok());
     const Status beyond = cuda::hold_context(99);
     cuda::drop_context(0);
+    CHECK(fake_gpu::devices_with_contexts() == std::set{1, 2});
+    cuda::drop_context(2);  // the current one
+    CHECK(fake_gpu::devices_with_contexts() == std::set{1});
     fake_gpu::record(nullptr);
-    CHECK(calls == std::vector<std::string>{"libtorch: a handle on GPU 0", "a context ends"});
+    CHECK(calls == std::vector<std::string>{
+                       "libtorch: a handle on GPU 0", "libtorch: a handle on GPU 1",
+                       "libtorch: a handle on GPU 2", "a context ends", "a context ends"});
+    REQUIRE(cudaSetDevice(0) == cudaSuccess);
+    cuda::drop_context(1);
+    fake_gpu::set_gpus({9});
     CHECK(beyond.code() == Code::unavailable);
     CHECK(beyond.message().starts_with("there is no GPU 99"));
   }

@@ -289,14 +289,14 @@ class Checklist:
         expect(self.figures["repeats_its_bits"], "two runs of the same configuration end with different bits")
 
     def shared_gpu(self):
-        """2 x 2 trainers on one GPU, through host memory; then one of them is killed during a run."""
+        """2 x 2 trainers on one GPU, through host memory; then one of them is killed, and a process with a CUDA context replaces it."""
         batch = dict(train__precision="fp32", train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
         layout = dict(cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard", parallel__group_nodes=1, **batch)
         one, _, _ = self.train("micro", 4096, 20, **batch)
         four, _, _ = self.train("micro", 4096, 20, **layout)
         self.figures["same_bits"] = self.digest(one) == self.digest(four)
         expect(self.figures["same_bits"], "2 x 2 trainers end with other bits than 1 x 1")
-        process, run = self.start(self.config("micro", 4096, 100_000, **layout))
+        process, run = self.start(self.config("micro", 4096, 100_000, supervision__warm_context=True, **layout))
         end = time.monotonic() + self.seconds
         try:
             wait_until(lambda: len(lines(run / "metrics.jsonl")) >= 10, end, process, "the run did not reach step 10")
@@ -306,6 +306,8 @@ class Checklist:
             phase = lambda name: next((e for e in lines(run / "events.jsonl") if e["phase"] == name), None)
             resumed = wait_until(lambda: phase("resume"), end, process, "the run did not resume after the kill")
             self.figures.update(kill_to_next_step_ms=resumed["ms"] - phase("detect")["ms"], what=resumed["reason"])
+            refused = next((line for log in (run / "logs").glob("*.log") for line in log.read_text().splitlines() if "no context beforehand" in line), None)
+            expect(not refused, f"a waiting process has no CUDA context: {refused}")
         finally:
             self.end(process)
 

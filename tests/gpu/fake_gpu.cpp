@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -57,8 +58,10 @@ struct CUstream_st {
   }
 };
 struct CUevent_st {
-  Flag done;           // null: nothing was recorded
-  bool asked = false;  // by cudaEventQuery() since then
+  const bool blocking;                        // a thread that waits for it sleeps
+  Flag done{};                                // null: nothing was recorded
+  std::shared_ptr<std::atomic<int>> works{};  // that had run when the stream passed it
+  bool asked = false;                         // by cudaEventQuery() since then
 };
 
 namespace {
@@ -69,9 +72,11 @@ std::atomic<bool> counting_only = false;
 std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
 std::atomic<unsigned> flags = 0;
+std::atomic<int> works = 0;  // of run_on() that have run; each takes a millisecond
 
 thread_local std::vector<std::string>* calls = nullptr;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
 
 /// Some calls leave what they return in cudaGetLastError(). cudaErrorNotReady may be left there:
 /// libtorch clears it.
@@ -80,10 +85,11 @@ cudaError_t left(cudaError_t error) {
   return error;
 }
 
-std::mutex memory_mutex;  // guards the next three
+std::mutex memory_mutex;  // guards the next five
 std::vector<int> gpu_majors{9};
+std::set<int> contexts;
 std::map<void*, size_t> device_blocks;
-std::map<const char*, size_t> registered;
+std::map<const char*, size_t> registered, pinned_blocks;  // of cudaMallocHost()
 
 bool out_of_memory() {
   int left = allocations_to_fail;
@@ -92,14 +98,26 @@ bool out_of_memory() {
   return false;
 }
 
-/// Each byte of a copy is in the same registered piece, or none is in any.
-bool can_copy(const void* host, size_t bytes) {
+enum class Pinned { no, yes, partly };
+
+/// Whether each byte of a copy is in the same registered piece, or none is in any.
+Pinned pinned(const void* host, size_t bytes) {
   const auto* begin = static_cast<const char*>(host);
   const std::lock_guard lock(memory_mutex);
-  for (const auto& [piece, size] : registered)
-    if (begin < piece + size && piece < begin + bytes)
-      return piece <= begin && begin + bytes <= piece + size;
-  return true;
+  for (const auto* blocks : {&registered, &pinned_blocks})
+    for (const auto& [piece, size] : *blocks)
+      if (begin < piece + size && piece < begin + bytes)
+        return piece <= begin && begin + bytes <= piece + size ? Pinned::yes : Pinned::partly;
+  return Pinned::no;
+}
+
+void wait_for(cudaStream_t stream) {
+  const Flag done = std::make_shared<std::atomic<bool>>(false);
+  stream->push([done] {
+    *done = true;
+    done->notify_all();
+  });
+  done->wait(false);
 }
 
 const char* direction(cudaMemcpyKind kind) {
@@ -126,7 +144,15 @@ void note_copy(void* to, size_t bytes, cudaMemcpyKind kind) {
 
 namespace simplescale::fake_gpu {
 void run_on(cudaStream_t stream, std::function<void()> work) {
-  if (!counting_only) stream->push(std::move(work));
+  if (counting_only) return;
+  stream->push([work = std::move(work)] {
+    work();
+    ++works;
+  });
+}
+std::set<int> devices_with_contexts() {
+  const std::lock_guard lock(memory_mutex);
+  return contexts;
 }
 void record(std::vector<std::string>* log) {
   calls = log;
@@ -223,8 +249,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned wanted) {
+  *event = new CUevent_st{(wanted & cudaEventBlockingSync) != 0};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -234,8 +260,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Flag done = std::make_shared<std::atomic<bool>>(false);
   event->done = done;
+  event->works = std::make_shared<std::atomic<int>>(0);
   event->asked = false;
-  stream->push([done] {
+  stream->push([done, at = event->works] {
+    *at = works.load();
     *done = true;
     done->notify_all();
   });
@@ -259,25 +287,28 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if ((kind == cudaMemcpyDeviceToHost && !can_copy(to, bytes)) ||
-      (kind == cudaMemcpyHostToDevice && !can_copy(from, bytes)))
-    return cudaErrorInvalidValue;
+  const bool to_host = kind == cudaMemcpyDeviceToHost;
+  const Pinned host = to_host                          ? pinned(to, bytes)
+                      : kind == cudaMemcpyHostToDevice ? pinned(from, bytes)
+                                                       : Pinned::yes;
+  if (host == Pinned::partly) return cudaErrorInvalidValue;
   note_copy(to, bytes, kind);
   run_on(stream, [=] { std::memcpy(to, from, bytes); });
+  if (to_host && host == Pinned::no) wait_for(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   note("the host waits for a stream");
-  const Flag done = std::make_shared<std::atomic<bool>>(false);
-  stream->push([done] {
-    *done = true;
-    done->notify_all();
-  });
-  done->wait(false);
+  wait_for(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  *ms = static_cast<float>(*end->works - *begin->works);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->done) note("the host waits for an event");
+  if (event->done)
+    note(event->blocking ? "the host waits for an event" : "the host spins until an event");
   if (const Flag done = event->done) done->wait(false);
   return cudaSuccess;
 }
@@ -288,9 +319,13 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) {
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
   note("allocate " + std::to_string(bytes) + " bytes of pinned memory");
   *data = std::calloc(bytes, 1);
+  const std::lock_guard lock(memory_mutex);
+  pinned_blocks[static_cast<const char*>(*data)] = bytes;
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
+  const std::lock_guard lock(memory_mutex);
+  pinned_blocks.erase(static_cast<const char*>(data));
   std::free(data);
   return cudaSuccess;
 }
@@ -306,7 +341,7 @@ cudaError_t cudaHostUnregister(void* host) {
   return registered.erase(static_cast<const char*>(host)) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -346,8 +381,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) {
-  return left(out_of_memory() ? cudaErrorMemoryAllocation : cudaSuccess);
+cudaError_t cudaSetDevice(int device) {
+  if (out_of_memory()) return left(cudaErrorMemoryAllocation);
+  const std::lock_guard lock(memory_mutex);
+  contexts.insert(current_device = device);
+  return cudaSuccess;
 }
 cudaError_t cudaSetDeviceFlags(unsigned wanted) {
   flags = wanted;
@@ -359,6 +397,8 @@ cudaError_t cudaGetDeviceFlags(unsigned* now) {
 }
 cudaError_t cudaDeviceReset() {
   note("a context ends");
+  const std::lock_guard lock(memory_mutex);
+  contexts.erase(current_device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {

@@ -9,12 +9,13 @@
 
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
 namespace simplescale::fake_gpu {
 
-/// Enqueues work on a stream, like a kernel.
+/// Enqueues work on a stream, like a kernel that takes a millisecond of cudaEventElapsedTime().
 void run_on(cudaStream_t stream, std::function<void()> work);
 /// From now on note() and the fake's calls on this thread, in their order, are added to `log`; null:
 /// no longer.
@@ -32,8 +33,11 @@ void hang_aborts();
 /// While that many pieces of host memory are registered, cudaHostRegister does not return.
 void allow_pinning(size_t pieces);
 /// Number of pieces of host memory that are registered. A copy to or from memory of which only a
-/// part, or parts of two pieces, are registered is refused, as by the driver.
+/// part, or parts of two pieces, are registered is refused, as by the driver. A copy to memory that
+/// is not registered blocks until it is done.
 size_t registered_pieces();
+/// The GPUs that have a context. cudaSetDevice() makes it, as it does since CUDA 12.
+std::set<int> devices_with_contexts();
 /// The GPUs of this machine, by the first number of their compute capability; {9} at first.
 void set_gpus(std::vector<int> majors);
 /// The next calls that allocate device memory find none: cudaMalloc, and cudaSetDevice, which

@@ -4,6 +4,7 @@
 // more. SIMPLESCALE_WRITE_STEP=1 rewrites these files; read the difference before you keep it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -66,6 +67,22 @@ std::unique_ptr<NcclCommunicator> communicator(const std::string& name, Collecti
   return made;
 }
 
+/// Pins the state and waits until this thread itself asks for the copies to it, as in all steps but
+/// the first ones.
+void pin(Backend& backend, TrainState& state) {
+  const TrainState::Side first = state.side(0);
+  backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
+  const auto memory = backend.allocate(1);
+  REQUIRE(memory.ok());
+  for (std::vector<std::string> calls; !std::ranges::count(calls, "copy 1 bytes to the host");) {
+    calls.clear();
+    fake_gpu::record(&calls);
+    backend.start_copy(first.params.data(), *memory, 1);
+    backend.finish_copies();
+    fake_gpu::record(nullptr);
+  }
+}
+
 /// Runs two steps of one trainer and returns what the second one asks for, and the copies that it
 /// leaves to the third.
 std::vector<std::string> calls_of_a_step(const Layout& layout, int trainer, Collective& shard_host,
@@ -81,6 +98,7 @@ std::vector<std::string> calls_of_a_step(const Layout& layout, int trainer, Coll
   auto backend = cuda::make_backend(
       {.shape = o.shape, .micro_batch_size = o.micro_batch_size, .precision = o.precision});
   REQUIRE(backend.ok());
+  pin(**backend, *state);
   auto engine = Engine::create(o, **backend, *shard, *replicate, *state);
   INFO(engine.status().message());
   REQUIRE(engine.ok());
