@@ -27,7 +27,7 @@
 #include <string>
 #include <utility>
 
-#include "model/cuda/check.hpp"
+#include "model/cuda/fastest.hpp"
 #include "model/cuda/memory.hpp"
 
 namespace simplescale::cuda {
@@ -59,9 +59,11 @@ class Deterministic {
 
 /// libtorch has an exception of its own for its allocator only. cublasCreate() may report missing
 /// memory as "not initialized".
-bool out_of_memory(const c10::Error& error) {
+bool out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) return true;
-  const std::string text = error.what_without_backtrace();
+  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
+  if (!of_libtorch) return false;
+  const std::string text = of_libtorch->what_without_backtrace();
   for (const char* sign : {"out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cublasCreate",
                            "CUDNN_STATUS_ALLOC_FAILED", "cudnnCreate"})
     if (text.find(sign) != std::string::npos) return true;
@@ -263,47 +265,25 @@ Aten::SavedPtr Aten::attention(const void* qkv) {
 void Aten::choose_kernel(const void* qkv) {
   Impl& i = *impl_;
   const AttentionShape& s = i.shape;
-  std::string told = "attention of " + std::to_string(s.batch) + " x " + std::to_string(s.heads) +
-                     " (" + std::to_string(s.kv_heads) + ") heads, " + std::to_string(s.T) +
-                     " tokens, " + std::to_string(s.D) + " elements:";
-  double best_ms = std::numeric_limits<double>::infinity();
-  Kernel best = Kernel::flash;
-  for (const auto& [kernel, name] : {std::pair{Kernel::flash, "flash"}, {Kernel::cudnn, "cuDNN"}})
-    try {
+  constexpr Kernel kKernels[] = {Kernel::flash, Kernel::cudnn};
+  const auto both_ways = [&, qkv](Kernel kernel) {
+    return [&, qkv, kernel] {
       i.kernel = kernel;
-      const double ms = measure(qkv);
-      told += std::string(" ") + name + " " + std::to_string(ms) + " ms;";
-      if (ms < best_ms) best_ms = ms, best = kernel;
-    } catch (const c10::Error& error) {
-      // With no kernel that works, with_memory() tries again.
-      if (out_of_memory(error) && std::isinf(best_ms)) throw;
-      const std::string why = error.what_without_backtrace();
-      told += std::string(" ") + name + " fails: " + why.substr(0, why.find('\n')) + ";";
-    }
-  i.kernel = best;
+      const SavedPtr saved = attend(qkv);
+      (void)attend_backward<Bf16>(qkv, *saved, attended(*saved));
+    };
+  };
+  const Candidate candidates[] = {{"flash", both_ways(kKernels[0])},
+                                  {"cuDNN", both_ways(kKernels[1])}};
+  const Fastest best = fastest(stream(), candidates, out_of_memory);
+  i.kernel = kKernels[best.index];
   i.undecided = false;
   // Not by runtime/base/log.hpp, as in memory.cpp.
-  std::fprintf(stderr, "%s %s is used\n", told.c_str(), best == Kernel::flash ? "flash" : "cuDNN");
-}
-
-/// Milliseconds of a forward and a backward pass; the first run, which loads the kernel, is left out.
-double Aten::measure(const void* qkv) {
-  struct Event {
-    Event() { SS_CUDA(cudaEventCreate(&at)); }
-    ~Event() { (void)cudaEventDestroy(at); }
-    cudaEvent_t at = nullptr;
-  } begin, end;
-  constexpr int kRuns = 3;
-  for (int run = 0; run <= kRuns; ++run) {
-    if (run == 1) SS_CUDA(cudaEventRecord(begin.at, stream()));
-    const SavedPtr saved = attend(qkv);
-    (void)attend_backward<Bf16>(qkv, *saved, attended(*saved));
-  }
-  SS_CUDA(cudaEventRecord(end.at, stream()));
-  SS_CUDA(cudaEventSynchronize(end.at));
-  float ms = 0;
-  SS_CUDA(cudaEventElapsedTime(&ms, begin.at, end.at));
-  return double{ms} / kRuns;
+  std::fprintf(
+      stderr, "attention of %lld x %lld (%lld) heads, %lld tokens, %lld elements: %s; %s is used\n",
+      static_cast<long long>(s.batch), static_cast<long long>(s.heads),
+      static_cast<long long>(s.kv_heads), static_cast<long long>(s.T), static_cast<long long>(s.D),
+      best.told.c_str(), candidates[best.index].name.c_str());
 }
 
 Aten::SavedPtr Aten::attend(const void* qkv) {

@@ -75,7 +75,6 @@ class Aten {
 
  private:
   void choose_kernel(const void* qkv);
-  double measure(const void* qkv);
   SavedPtr attend(const void* qkv);
   template <class T>
   Gradients<T> attend_backward(const void* qkv, const Saved& saved, const void* dattended);

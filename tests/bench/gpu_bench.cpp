@@ -20,6 +20,7 @@
 
 #include "model/cuda/aten.hpp"
 #include "model/cuda/check.hpp"
+#include "model/cuda/fastest.hpp"
 #include "runtime/base/dtype.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "transport/nccl/tree_program.hpp"
@@ -310,24 +311,6 @@ class Rows {
   const int32_t *tokens_ = nullptr, *begins_ = nullptr;
 };
 
-/// Milliseconds of one launch, the mean of several.
-double time_of(cudaStream_t stream, int launches, const std::function<void()>& launch) {
-  cudaEvent_t begin, end;
-  SS_CUDA(cudaEventCreateWithFlags(&begin, cudaEventDefault));
-  SS_CUDA(cudaEventCreateWithFlags(&end, cudaEventDefault));
-  launch();  // allocates, and lets libraries choose their kernels
-  SS_CUDA(cudaStreamSynchronize(stream));
-  SS_CUDA(cudaEventRecord(begin, stream));
-  for (int i = 0; i < launches; ++i) launch();
-  SS_CUDA(cudaEventRecord(end, stream));
-  SS_CUDA(cudaEventSynchronize(end));
-  float ms = 0;
-  SS_CUDA(cudaEventElapsedTime(&ms, begin, end));
-  SS_CUDA(cudaEventDestroy(begin));
-  SS_CUDA(cudaEventDestroy(end));
-  return double(ms) / launches;
-}
-
 void print(const Row& row, double ms, double share) {
   static const char* const names[] = {"copy", "product", "product", "55 GB/s"};
   std::printf(
@@ -360,13 +343,13 @@ void measure(const Preset& preset) {
   const int64_t side = preset.product, copied = preset.copy_bytes;
   const double product = 2.0 * double(side) * double(side) * double(side),
                product_ms =
-                   time_of(aten.stream(), preset.launches,
-                           [&] {
-                             aten.gemm(Transpose::no, Transpose::yes, side, side, side,
-                                       memory.at(0, side * side), memory.at(1, side * side),
-                                       memory.at(2, side * side));
-                           }),
-               copy_ms = time_of(aten.stream(), preset.launches, [&] {
+                   milliseconds_of(aten.stream(), preset.launches,
+                                   [&] {
+                                     aten.gemm(Transpose::no, Transpose::yes, side, side, side,
+                                               memory.at(0, side * side), memory.at(1, side * side),
+                                               memory.at(2, side * side));
+                                   }),
+               copy_ms = milliseconds_of(aten.stream(), preset.launches, [&] {
                  memory.copy(memory.at(0, copied / 2), memory.at(1, copied / 2),
                              static_cast<size_t>(copied), cudaMemcpyDeviceToDevice);
                });
@@ -375,7 +358,7 @@ void measure(const Preset& preset) {
   print({"large product", by(side, side), product, 0, Limit::product, {}}, product_ms, 1);
   const Rows all(s, &aten, &memory);
   for (const Row& row : all.rows()) {
-    const double ms = time_of(aten.stream(), preset.launches, row.launch);
+    const double ms = milliseconds_of(aten.stream(), preset.launches, row.launch);
     const double limit = row.limit == Limit::copy   ? 2.0 * double(copied) / copy_ms
                          : row.limit == Limit::host ? kHostBytes / 1e3
                                                     : product / product_ms;
