@@ -109,8 +109,8 @@ class Backend {
   virtual void* stream() const { return nullptr; }
 
   // --- Copies of the state to shared memory, concurrent with the computation ---
-  /// Registers host memory that start_copy() will write, until unpin_host(), so that the device
-  /// writes it directly. If the driver refuses, copies work but block the caller.
+  /// From the next start_copy() on, until unpin_host(): registers host memory that start_copy()
+  /// writes, so that the device writes it directly. If the driver refuses, copies are slow.
   virtual void pin_host(void* /*host*/, size_t /*bytes*/) {}
   /// Only after finish_copies().
   virtual void unpin_host(void* /*host*/) {}

@@ -125,16 +125,15 @@ void SideStream::finish() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
-void HostCopies::pin(void* host, size_t bytes) {
-  pinned_.try_emplace(host, host, bytes);
-}
-
 void HostCopies::unpin(void* host) {
+  wanted_.erase(host);
   pinned_.erase(host);
 }
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
   stream_.follow(after);
+  for (const auto& [begin, size] : std::exchange(wanted_, {}))
+    pinned_.try_emplace(begin, begin, size);
   const auto copy = [this, host, device, bytes] {
     auto* to = static_cast<char*>(host);
     const auto* from = static_cast<const char*>(device);

@@ -124,8 +124,10 @@ class SideStream {
 /// object ask.
 class HostCopies {
  public:
-  /// Begins to pin and returns at once. If the driver refuses, logs it on stderr.
-  void pin(void* host, size_t bytes);
+  /// The next start() begins to pin this memory. If the driver refuses, logs it on stderr. Not
+  /// before: the driver lets other calls wait while it registers, and a trainer first loads its
+  /// state.
+  void pin(void* host, size_t bytes) { wanted_[host] = bytes; }
   void unpin(void* host);
   /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
@@ -133,6 +135,7 @@ class HostCopies {
   void finish();
 
  private:
+  std::map<void*, size_t> wanted_;  // bytes of what is not in pinned_ yet
   std::map<void*, PinnedRange> pinned_;
   SideStream stream_;                      // ends before the memory is unpinned
   std::vector<std::future<void>> begins_;  // copies that threads begin; these end before the stream

@@ -288,8 +288,10 @@ TEST_SUITE("gpu") {
       CHECK_FALSE(waited);  // start() for the stream
       return std::equal(host.begin() + 3, host.end(), device.begin() + 3);
     };
-    fake_gpu::allow_pinning(0);
     copies.pin(host.data(), host.size());
+    copies.unpin(host.data());
+    copies.pin(host.data(), host.size());
+    fake_gpu::allow_pinning(0);
     CHECK(copy());
     CHECK(fake_gpu::registered_pieces() == 0);
     fake_gpu::allow_pinning(SIZE_MAX);
@@ -363,14 +365,19 @@ TEST_SUITE("gpu") {
       fake_gpu::allow_pinning(pieces);
       while (fake_gpu::registered_pieces() < pieces) std::this_thread::yield();
     };
+    const auto pin = [&](std::vector<char>& data) {
+      backend->pin_host(data.data(), data.size());
+      backend->start_copy(data.data(), *memory, 0);
+      backend->finish_copies();
+    };
     fake_gpu::allow_pinning(0);
-    backend->pin_host(host.data(), host.size());
+    pin(host);
     for (const size_t pieces : {0, 1, 2}) {
       CAPTURE(pieces);
       register_pieces(pieces);
       CHECK(there_and_back());
     }
-    backend->pin_host(back.data(), back.size());
+    pin(back);
     register_pieces(3);
     CHECK(there_and_back());
     fake_gpu::allow_pinning(SIZE_MAX);
