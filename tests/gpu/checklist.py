@@ -209,7 +209,7 @@ class Checklist:
     def large_model(self, samples, steps, **settings):
         """TinyLlama, or a smaller model, in steps of `samples` samples: speed, memory, its estimate, and the time of the final save.
 
-        Without copies of the state: until its 27 GB are registered with the driver, 20 s or so, each copy stops the step."""
+        Without copies of the state: until its 27 GB are registered with the driver, 20 s or so, they are slow, and other calls wait."""
         if not self.model:
             self.choose_model()
         preset, _, vocab, in_memory = self.model
@@ -254,7 +254,7 @@ class Checklist:
         expect(self.rehearse or chosen, "the trainer did not say which attention it uses")
 
     def watch_memory(self, peak, over):
-        while not over.wait(0.2) and not self.rehearse:
+        while not over.wait(1) and not self.rehearse:  # seldom: nvidia-smi takes the driver's time, too
             used = machine.ask_smi("memory.used").get("memory.used", "")
             peak[0] = max(peak[0], float(used) if used.isdigit() else 0)
 
