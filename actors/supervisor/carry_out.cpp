@@ -267,7 +267,8 @@ std::string handle(Self* self, const job::Event& event) {
 void announce(Self* self) {
   JobSupervisorState& s = self->state;
   s.announced_step = s.options.journal->marked();
-  to_nodes(self, s.lead.announcement(s.announced_step));
+  const caf::message lead = caf::make_message(s.lead.announcement(s.announced_step));
+  for (const auto& [node, agent] : s.handles) self->send(agent, lead);
 }
 
 namespace {

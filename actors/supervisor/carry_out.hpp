@@ -37,7 +37,8 @@ void to_nodes(Self* self, Message message) {
 std::string handle(Self* self, const job::Event& event);
 /// Does what the leadership asks for.
 void perform(Self* self, const Leadership::Actions& actions);
-/// Sends all nodes who leads, and which step is recorded.
+/// Sends all nodes who leads, and which step is recorded. A node that is behind needs it, too: when
+/// the supervisor is lost, the node leaves time for the standby that it was told of.
 void announce(Self* self);
 
 /// Has a node examine itself and its links.
