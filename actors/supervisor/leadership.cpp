@@ -19,6 +19,13 @@ bool changes_membership(const job::Action& action) {
   return !std::holds_alternative<job::Record>(action);
 }
 
+/// The node that is lost or has come back by this event; null: none.
+const std::string* lost_or_up(const job::Event& event) {
+  if (const auto* lost = std::get_if<job::NodeLost>(&event)) return &lost->node;
+  if (const auto* up = std::get_if<job::NodeUp>(&event)) return &up->node;
+  return nullptr;
+}
+
 }  // namespace
 
 local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view) {
@@ -50,7 +57,9 @@ void Leadership::save(SupervisorState& to) const {
 bool Leadership::admit(const job::Event& event) {
   if (deposed_) return false;
   if (waiting_.empty()) return true;
-  if (!std::holds_alternative<job::Tick>(event)) later_.push_back(event);
+  if (std::holds_alternative<job::Tick>(event)) return false;
+  later_.push_back(event);
+  if (const std::string* node = lost_or_up(event)) behind_.insert(*node);
   return false;
 }
 
@@ -60,13 +69,12 @@ Leadership::Actions Leadership::submit(std::vector<job::Action> actions) {
       end_exit_ = exit_code(end->exit);
       end_reason_ = end->reason;
     }
-  stored_ = !standby_;
   checked_ = std::ranges::none_of(actions, changes_membership);
   unanswered_ = false;
   waiting_ = std::move(actions);
   Actions result = replicate();
   decision_ = sequence_;
-  if (!stored_ || !checked_) result.emplace_back(Await{decision_, !checked_});
+  if (!stored() || !checked_) result.emplace_back(Await{decision_, !checked_});
   release(result);
   return result;
 }
@@ -77,13 +85,13 @@ Leadership::Actions Leadership::replicate() {
 }
 
 void Leadership::release(Actions& to) {
-  if (stored_ && checked_ && !deposed_ && !waiting_.empty())
+  if (stored() && checked_ && !deposed_ && !waiting_.empty())
     to.emplace_back(CarryOut{std::exchange(waiting_, {})});
 }
 
 Leadership::Actions Leadership::replica_stored(uint64_t sequence) {
   Actions result;
-  if (sequence >= decision_) stored_ = true;
+  kept_ = std::max(kept_, sequence);
   release(result);
   return result;
 }
@@ -131,9 +139,8 @@ Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& j
                                           const Agents& agents) {
   Actions result;
   if (decision != decision_ || waiting_.empty()) return result;
-  const bool replicated = standby_ && stored_;
-  if (!stored_) drop_standby("it did not store a decision within 200 ms", job, result);
-  stored_ = true;
+  const bool replicated = standby_ && stored();
+  if (!stored()) drop_standby("it did not store a decision within 200 ms", job, result);
   const bool all_report = std::ranges::all_of(
       job.nodes, [&](const auto& node) { return connected(agents, node.first); });
   if (!checked_ && !all_report && job::waits_for_folder(waiting_, replicated)) {
@@ -152,15 +159,8 @@ std::optional<job::Event> Leadership::next_event() {
   if (!waiting_.empty() || later_.empty()) return std::nullopt;
   job::Event event = std::move(later_.front());
   later_.pop_front();
+  if (const std::string* node = lost_or_up(event)) behind_.erase(behind_.find(*node));
   return event;
-}
-
-bool Leadership::behind(const std::string& node) const {
-  return std::ranges::any_of(later_, [&](const job::Event& event) {
-    const auto* lost = std::get_if<job::NodeLost>(&event);
-    const auto* up = std::get_if<job::NodeUp>(&event);
-    return (lost && lost->node == node) || (up && up->node == node);
-  });
 }
 
 // --- Standby ---
@@ -179,7 +179,7 @@ void Leadership::appoint_standby(const job::State& job, const Agents& agents, in
   if (!asked_.empty() && now_ms - asked_ms_ < kStandbyStartMs) return;
   if (!asked_.empty()) failed_ = std::exchange(asked_, "");
   for (const std::string& name : job.node_order) {
-    if (name == options_.node || !connected(agents, name)) continue;
+    if (name == options_.node || !connected(agents, name) || behind(name)) continue;
     if (asked_.empty() || asked_ == failed_) asked_ = name;
     if (asked_ != failed_) break;
   }
@@ -193,10 +193,17 @@ Leadership::Actions Leadership::accept_standby(const StandbyHello& hello, const 
   standby_ = hello;
   asked_.clear();
   failed_.clear();
+  kept_ = 0;
   ++sequence_;
-  return {Replicate{.store = false},
-          job::Record{"", "standby_appointed", hello.node, "process " + std::to_string(hello.pid)},
-          Announce{}};
+  Actions result = {
+      Replicate{.store = false},
+      job::Record{"", "standby_appointed", hello.node, "process " + std::to_string(hello.pid)},
+      Announce{}};
+  if (!waiting_.empty()) {  // from now on for this standby, too
+    decision_ = sequence_;
+    result.emplace_back(Await{decision_, !checked_});
+  }
+  return result;
 }
 
 Leadership::Actions Leadership::standby_lost(const job::State& job, const Agents& agents,
@@ -213,7 +220,6 @@ void Leadership::drop_standby(const std::string& reason, const job::State& job, 
   asked_.clear();
   failed_ = standby_->node;
   standby_.reset();
-  stored_ = true;
   to.emplace_back(EndStandby{"dismissed: " + reason});
   if (over(job)) return;
   to.emplace_back(job::Record{"", "standby_lost", failed_, reason});

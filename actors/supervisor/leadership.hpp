@@ -86,7 +86,7 @@ class Leadership {
   struct EndStandby {
     std::string reason;
   };
-  /// Send announcement() to all nodes.
+  /// Send announcement() to all nodes, also to those that are behind(): it is no order.
   struct Announce {};
   /// End this process. deposed: write nothing to the run folder any more. resigns: another
   /// supervisor is to lead.
@@ -128,7 +128,7 @@ class Leadership {
   /// True if `node` was lost or has come back since the decision that is carried out now: that is
   /// decided later. What it said when it came back is older than an order that it would get now, so
   /// it gets none before (GEN-1).
-  bool behind(const std::string& node) const;
+  bool behind(const std::string& node) const { return behind_.contains(node); }
   /// The state has changed without a decision.
   Actions replicate();
   /// True once a newer epoch leads, or this supervisor has resigned.
@@ -139,10 +139,11 @@ class Leadership {
   /// The standby that was accepted, if there is one.
   const std::optional<StandbyHello>& standby() const { return standby_; }
   /// Ten times a second: asks a node to start a standby if there is none. It asks the first one in
-  /// node_order that is connected, is not this supervisor's own, and did not fail to start the
-  /// last.
+  /// node_order that is connected, is not this supervisor's own, is not behind, and did not fail to
+  /// start the last.
   Actions tick(const job::State& job, const Agents& agents, int64_t now_ms);
-  /// A standby presents itself. Empty: it is not wanted.
+  /// A standby presents itself. Empty: it is not wanted. A decision that waits for the epoch files
+  /// now waits for this standby, too.
   Actions accept_standby(const StandbyHello& hello, const job::State& job);
   /// The connection to the standby is lost.
   Actions standby_lost(const job::State& job, const Agents& agents, int64_t now_ms);
@@ -163,6 +164,8 @@ class Leadership {
   Shutdown end() const { return {end_exit_, end_reason_}; }
 
  private:
+  /// There is no standby that has not stored the newest decision.
+  bool stored() const { return !standby_ || kept_ >= decision_; }
   void release(Actions& to);
   void appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms, Actions& to);
   void drop_standby(const std::string& reason, const job::State& job, Actions& to);
@@ -172,14 +175,16 @@ class Leadership {
   Options options_;
   bool deposed_ = false;
   // Decisions.
-  uint64_t sequence_ = 0;                // of the newest replica
-  uint64_t decision_ = 0;                // replica of the newest decision
-  std::vector<job::Action> waiting_;     // of that decision, until they may be carried out
-  bool stored_ = true, checked_ = true;  // by the standby; against the epoch files
-  bool unanswered_ = false;              // the epoch files could not be read for that decision
+  uint64_t sequence_ = 0;             // of the newest replica
+  uint64_t decision_ = 0;             // the replica for which the newest decision waits
+  std::vector<job::Action> waiting_;  // of that decision, until they may be carried out
+  bool checked_ = true;               // against the epoch files
+  bool unanswered_ = false;           // the epoch files could not be read for that decision
   std::deque<job::Event> later_;
+  std::multiset<std::string> behind_;  // a node for each of its events in later_
   // Standby.
   std::optional<StandbyHello> standby_;
+  uint64_t kept_ = 0;   // the newest replica that it has stored
   std::string asked_;   // node that was asked to start a standby
   std::string failed_;  // node of the last standby that was lost or did not start
   int64_t asked_ms_ = 0;

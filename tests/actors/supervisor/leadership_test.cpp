@@ -171,6 +171,15 @@ TEST_SUITE("leadership") {
     CHECK_FALSE(f.lead.behind("n0"));
   }
 
+  TEST_CASE("leadership: a node that is behind is not asked to start a standby") {
+    // It would not get the order, and the supervisor would wait for 10 s before it asks again.
+    Fixture f;
+    f.lead.submit({fence});
+    f.lead.admit(job::NodeLost{"n1", ""});
+    f.lead.admit(job::NodeUp{"n1", 7});
+    CHECK(text(f.lead.tick(f.job, f.agents, f.now)) == "start:n2");
+  }
+
   TEST_CASE("LEAD-1, GEN-2: an error of the run folder is no answer, and it is asked again") {
     // A host lost its link to n1 and got EIO from the run folder. n1's standby led meanwhile.
     Fixture f;
@@ -191,6 +200,24 @@ TEST_SUITE("leadership") {
     view.answered = false;
     CHECK(text(all.lead.epoch_seen(epoch_seen(1, 3, view), all.job, all.agents, all.now)) == "");
     CHECK(all.timed_out(1) == "carry_out");
+  }
+
+  TEST_CASE("LEAD-1: a standby that is accepted while a decision waits has not stored it yet") {
+    // The decision was carried out without the run folder, and without a standby that had it.
+    Fixture f;
+    f.lose("n2");
+    f.lead.submit({fence});
+    REQUIRE(text(f.lead.tick(f.job, f.agents, f.now)) == "start:n1");
+    CHECK(text(f.lead.accept_standby({"n1", 41, "s"}, f.job)) ==
+          "send standby_appointed announce check");  // replica 2
+    CHECK(f.timed_out(1) == "");                     // the standby has its own 200 ms
+    Fixture stored = f, folder = f;
+    CHECK(f.timed_out(2) == "end_standby standby_lost announce wait");
+    CHECK(text(stored.lead.replica_stored(2)) == "");
+    CHECK(stored.timed_out(2) == "carry_out");
+    CHECK(folder.epoch_seen({1, false, 3}) == "");
+    CHECK(folder.epoch_seen({2, false, 3}) == "");
+    CHECK(text(folder.lead.replica_stored(2)) == "carry_out");
   }
 
   TEST_CASE("leadership: after a standby is lost, another node starts the next one") {
