@@ -88,10 +88,7 @@ Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t&
   SS_ASSIGN(auto left, with_retries(c.read_retries, [&] {
               return read_left_state(c.run.path, c.instance, before.epoch);
             }));
-  if (!left) return {};
-  if (before.state && std::pair(left->epoch, left->sequence) <=
-                          std::pair(before.state->epoch, before.state->sequence))
-    return {};
+  if (!left || (before.state && !is_newer(*left, *before.state))) return {};
   generation = std::max(generation, left->job.generation);
   before.state = std::move(left);
   return {};
@@ -99,18 +96,6 @@ Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t&
 
 bool Patience::lasts() const {
   return std::chrono::steady_clock::now() <= until_ || agents_may_live(run_);
-}
-
-Status use_last_state(const Claimant& c, uint64_t epoch, Predecessor& before,
-                      uint64_t& generation) {
-  const Patience patience(c);
-  while (true) {
-    const Status read = use_left_state_if_newer(c, before, generation);
-    if (read.code() != Code::io || !before.stood_by) return read;
-    const auto leads = c.files.leads(epoch);
-    if ((leads.ok() && !*leads) || !patience.lasts()) return read;
-    c.pause(kTryAgain);  // polls: a shared file
-  }
 }
 
 Result<Claim> claim_next(const Claimant& c, Predecessor& before) {

@@ -103,11 +103,4 @@ Status use_left_state_if_newer(const Claimant& claimant, Predecessor& before, ui
 /// written.
 Result<Claim> claim_next(const Claimant& claimant, Predecessor& before);
 
-/// For the process that has claimed `epoch`: use_left_state_if_newer(), since the predecessor may
-/// have gone on until the claim. JOB-1: while the predecessor's state cannot be read, it is not known
-/// which state is the newest, and a standby may be the only process that has it. So a standby tries
-/// again after an error, until another process leads or its Patience ends.
-Status use_last_state(const Claimant& claimant, uint64_t epoch, Predecessor& before,
-                      uint64_t& generation);
-
 }  // namespace simplescale::supervisor

@@ -141,16 +141,18 @@ Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
 Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
                                                        const std::string& instance,
                                                        uint64_t epoch) {
-  for (; epoch > 0; --epoch) {
+  std::optional<SupervisorState> newest;
+  // A supervisor that could not prepare has left a state of an older epoch.
+  for (; epoch > 0 && (!newest || newest->epoch <= epoch); --epoch) {
     const std::string path = run + "/" + state_page(instance, epoch);
     const auto text = read_text(path);
     if (text.status().code() == Code::not_found) continue;  // it died before it decided anything
     if (!text.ok()) return text.status();
     auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
     if (!state.ok()) return state.status().in(path);
-    return std::optional(state.take());
+    if (!newest || is_newer(*state, *newest)) newest = state.take();
   }
-  return std::optional<SupervisorState>();
+  return newest;
 }
 
 void rebase(SupervisorState& state, int64_t now_ms) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
@@ -35,6 +36,11 @@ struct SupervisorState {
   std::set<uint64_t> traced;         // steps that are still to be traced
 };
 
+/// True if `a` was decided after `b`.
+inline bool is_newer(const SupervisorState& a, const SupervisorState& b) {
+  return std::pair(a.epoch, a.sequence) > std::pair(b.epoch, b.sequence);
+}
+
 /// The file of the run folder that only the supervisor of this epoch writes: a deposed supervisor
 /// that wakes in the middle of a write replaces no page of its successor.
 inline std::string state_page(const std::string& instance, uint64_t epoch) {
@@ -46,7 +52,8 @@ std::vector<uint8_t> encode(const SupervisorState& state);
 Result<SupervisorState> decode(std::span<const uint8_t> bytes);
 /// The newest state that the supervisors up to `epoch` of this start have written to the run's
 /// folder; nothing if none has written one. JOB-3: an older epoch's state never replaces one that
-/// cannot be read. io; bad_data: the newest page is damaged. Blocks.
+/// cannot be read. JOB-1: the state that a supervisor left which could not prepare
+/// (leave_unprepared()) is compared with those before it. io; bad_data: a page is damaged. Blocks.
 Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
                                                        const std::string& instance, uint64_t epoch);
 /// Converts all times to another clock, by which the snapshot was taken at now_ms.

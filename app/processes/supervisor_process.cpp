@@ -167,7 +167,8 @@ Result<int> supervise(const Process& p, Predecessor before) {
   log::info("supervisor of epoch {}", epoch);
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
-  if (known.ok()) known = use_last_state(me, epoch, before, generation);
+  // The predecessor may have gone on until the claim.
+  if (known.ok()) known = use_left_state_if_newer(me, before, generation);
   const SupervisorState* from = before.state ? &*before.state : nullptr;
   auto prepared =
       known.ok() ? prepare_supervisor(p, epoch, generation, from) : Result<JobOptions>(known);
@@ -179,7 +180,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   }
   const Status& failed = led.ok() ? prepared.status() : led.status();
   if (failed.code() == Code::io && epoch > 1)
-    return leave_unprepared(me, epoch, generation, known.ok() ? from : nullptr, *watch, failed);
+    return leave_unprepared(me, epoch, generation, from, *watch, failed);
   if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();
   // The records may name numbers of the predecessor that its epoch file does not.

@@ -91,8 +91,7 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
              .agent = nodes[host].pid,
              .from = from,
              .lines = {disk.ledger.size(), disk.metrics.size()},
-             .claimed = now,
-             .stood_by = from != nullptr};
+             .claimed = now};
   if (options.bug == Bug::read_before_claim) {
     read_state(made);
     after(random.between(1, 30) * ms, [this, made]() mutable {
@@ -132,41 +131,40 @@ bool Cluster::prepares() const {
 }
 
 /// JOB-1: a process that has claimed an epoch reads a file. False: it cannot; it tries again, or
-/// lets another process lead. As use_last_state() and supervise(). The last state that a standby has
-/// may be the newest, so the standby tries on.
+/// lets another process lead. As supervise().
 bool Cluster::reads(Claim& claim, Time Unreadable::*what) {
   if (!unreadable(claim.host, what)) {
     claim.failing_since.reset();
     return true;
   }
-  const bool page = what == &Unreadable::page;
   if (!claim.failing_since) claim.failing_since = now;
-  const bool tries_on = page && claim.stood_by && options.bug != Bug::standby_reads_once;
-  if (!tries_on && now - *claim.failing_since >= read_time) {
-    step_down(claim, page ? nullptr : claim.from);
+  if (now - *claim.failing_since >= read_time) {
+    step_down(claim);
     return false;
   }
   after(random.between(500, 1500) * ms, [this, claim]() mutable { prepare(std::move(claim)); });
   return false;
 }
 
-/// As leave_unprepared() of actors/supervisor/step_down.cpp. state: the newest that is known; null:
-/// it is not known which one is the newest.
-void Cluster::step_down(const Claim& claim, std::shared_ptr<const SupervisorState> state) {
+/// As leave_unprepared() of actors/supervisor/step_down.cpp, and as read_left_state().
+void Cluster::step_down(const Claim& claim) {
   const Node& node = nodes[claim.host];
   if (!node.up || node.pid != claim.agent || ended || claim.epoch != disk.newest_epoch) return;
   if (claim.epoch == 1) return refuse(Code::io, "the run folder cannot be read");
-  if (options.bug == Bug::state_not_left) state = nullptr;
+  const auto state = options.bug == Bug::state_not_left ? nullptr : claim.from;
   const Time works = std::max(folder_works_at(claim.host), node.hung_until);
   if (works > now || (state && disk.failing_until > now)) {
-    after(std::max(works - now + 1, watch_time), [this, claim, state] { step_down(claim, state); });
+    after(std::max(works - now + 1, watch_time), [this, claim] { step_down(claim); });
     return;
   }
   ++faults["stepped_down"];
   if (logging()) log_line("supervisor " + std::to_string(claim.epoch) + ": cannot read, resigns");
-  if (state) disk.state = std::move(state);
+  const auto page = disk.state;
+  const bool newer = state && (!page || state->sequence > page->sequence);
+  if (newer || (state && options.bug == Bug::pages_not_compared)) disk.state = state;
   disk.resigned_epoch = claim.epoch;
-  if (claim.from) invariants->stepped_down(claim.epoch, *claim.from);
+  for (const auto& known : {claim.from, page})
+    if (known) invariants->stepped_down(claim.epoch, *known);
 }
 
 /// As refuse_agents() of app/processes/supervisor_process.cpp.

@@ -469,7 +469,6 @@ class Cluster {
     Time claimed = 0;
     bool page_read = false;                  // of the predecessor
     std::optional<Time> failing_since = {};  // reads have failed since then
-    bool stood_by = false;
   };
   /// The process that prepares to lead.
   struct Preparing {
@@ -484,7 +483,7 @@ class Cluster {
   bool unreadable(int host, Time Unreadable::*what) const;
   bool prepares() const;
   bool reads(Claim& claim, Time Unreadable::*what);
-  void step_down(const Claim& claim, std::shared_ptr<const SupervisorState> state);
+  void step_down(const Claim& claim);
   void refuse(Code code, const std::string& reason);
   void start_supervisor(const Claim& claim);
   void take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records);

@@ -44,7 +44,7 @@ class Invariants {
   // Supervisors.
   /// from: the state of its predecessor; null: it has none. claimed: when it claimed its epoch.
   void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed);
-  /// A process that has claimed an epoch lets another one lead. state: the newest that it knows.
+  /// A process that has claimed an epoch lets another one lead. state: that it or the disk had.
   void stepped_down(uint64_t epoch, const SupervisorState& state);
   /// Before the supervisor decides on `event`.
   void event_received(const Supervisor& supervisor, const job::Event& event);

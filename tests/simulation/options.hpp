@@ -64,7 +64,7 @@ enum class Bug : unsigned char {
   agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
   round_ends_when_sent,      // a round of copies is over before its keepers have told
   stop_forgotten,            // a stop that the disk did not take is forgotten with its supervisor
-  standby_reads_once,        // a standby that cannot read the last state for 15 s gives up its own
+  pages_not_compared,        // a state that was left by a standby that could not compare it counts
   state_not_left,            // a supervisor that steps down keeps the newest state to itself
   refuses_nobody,            // a supervisor that cannot go on ends without a word
   leaves_with_memory,        // an agent without a supervisor leaves, whatever its memory holds
@@ -132,7 +132,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::agents_send_nothing, "agents_send_nothing"},
     {Bug::round_ends_when_sent, "round_ends_when_sent"},
     {Bug::stop_forgotten, "stop_forgotten", true},
-    {Bug::standby_reads_once, "standby_reads_once"},
+    {Bug::pages_not_compared, "pages_not_compared"},
     {Bug::state_not_left, "state_not_left"},
     {Bug::refuses_nobody, "refuses_nobody"},
     {Bug::leaves_with_memory, "leaves_with_memory"},

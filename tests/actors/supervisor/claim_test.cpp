@@ -258,49 +258,6 @@ TEST_SUITE("claim") {
     CHECK(!before.state);
   }
 
-  TEST_CASE(
-      "claim: JOB-1, a standby that leads keeps its state until the predecessor's can be read") {
-    // After 15 s of errors it ended, and the next process used an older state than the standby's.
-    ClaimantFolder f;
-    f.lead(3);
-    f.claimant.join_timeout_ms = -1;  // has passed
-    const std::string page = f.run.path + "/" + state_page("a", 3);
-    f.leave_state(3, state_of(3, 15, 35));
-    Predecessor before = standby_of_3();
-    REQUIRE(claim_next(f.claimant, before)->ours);
-    ClaimantFolder::make_unreadable(page);
-    uint64_t generation = 41;
-    const auto read = [&] { return use_last_state(f.claimant, 4, before, generation); };
-    f.meanwhile = [](size_t) { FAIL("no agent lives"); };
-    CHECK(read().code() == Code::io);
-
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
-    f.meanwhile = [&](size_t pause) {
-      if (pause < 5) return;
-      std::filesystem::remove(page);
-      f.leave_state(3, state_of(3, 21, 45));
-    };
-    f.pauses.clear();
-    CHECK(read().ok());
-    CHECK(f.pauses.size() == 5);
-    CHECK(before.state->sequence == 21);
-    CHECK(generation == 45);
-
-    ClaimantFolder::make_unreadable(page);
-    before.stood_by = false;  // what it knows is in the folder
-    f.meanwhile = [](size_t) { FAIL("it was no standby"); };
-    CHECK(read().code() == Code::io);
-    before.stood_by = true;
-    f.meanwhile = [&](size_t pause) {
-      if (pause == 5) f.lead(5);  // LEAD-1
-      REQUIRE(pause < 20);
-    };
-    f.pauses.clear();
-    CHECK(read().code() == Code::io);
-    CHECK(f.pauses.size() == 5);
-  }
-
   // --- A standby's claim fails ---
 
   TEST_CASE("claim: JOB-1, a standby whose claim fails on a full disk claims again") {

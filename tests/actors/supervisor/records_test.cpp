@@ -12,9 +12,11 @@
 #include "actors/supervisor/supervisor.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "tests/actors/supervisor/claimant_folder.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
 
 using namespace simplescale;
+using test::ClaimantFolder, test::state_of;
 
 namespace {
 
@@ -114,29 +116,39 @@ TEST_SUITE("job records") {
 
   TEST_CASE("state codec: JOB-3, no older state replaces one that cannot be read") {
     // A read that failed once made a supervisor go on from the state of the epoch before.
-    const Folder folder;
-    const std::string run = folder.path, newest = run + "/" + state_page("x", 3);
-    std::filesystem::create_directories(run + "/control");
-    CHECK(!*read_left_state(run, "x", 3));
-    const auto write = [&](uint64_t epoch) {
-      SupervisorState state;
-      state.job = job::make_state({1, 1, 1, 1, 1}, {"n0"});
-      state.epoch = epoch;
-      const std::vector<uint8_t> bytes = encode(state);
-      REQUIRE(write_file_atomic(run + "/" + state_page("x", epoch),
-                                std::string(bytes.begin(), bytes.end()))
-                  .ok());
-    };
-    write(1);
-    CHECK(read_left_state(run, "x", 3)->value().epoch == 1);  // 2 and 3 decided nothing
-    std::filesystem::create_symlink(newest, newest);
-    CHECK(read_left_state(run, "x", 3).status().code() == Code::io);
+    const ClaimantFolder f;
+    const std::string run = f.run.path, newest = run + "/" + state_page("a", 3);
+    CHECK(!*read_left_state(run, "a", 3));
+    f.leave_state(1, state_of(1, 7, 7));
+    CHECK(read_left_state(run, "a", 3)->value().epoch == 1);  // 2 and 3 decided nothing
+    ClaimantFolder::make_unreadable(newest);
+    CHECK(read_left_state(run, "a", 3).status().code() == Code::io);
     std::filesystem::remove(newest);
     REQUIRE(write_file_atomic(newest, "damaged").ok());
-    CHECK(read_left_state(run, "x", 3).status().code() == Code::bad_data);
-    write(3);
-    CHECK(read_left_state(run, "x", 3)->value().epoch == 3);
-    CHECK(read_left_state(run, "x", 1)->value().epoch == 1);
+    CHECK(read_left_state(run, "a", 3).status().code() == Code::bad_data);
+    f.leave_state(3, state_of(3, 1, 8));
+    CHECK(read_left_state(run, "a", 3)->value().epoch == 3);
+    CHECK(read_left_state(run, "a", 1)->value().epoch == 1);
+  }
+
+  TEST_CASE("state codec: JOB-1, a state that was left uncompared does not replace a newer one") {
+    // A standby led, and could not read the page of epoch 2. It waited, without acting, until it
+    // could, although other hosts could read the page.
+    const ClaimantFolder f;
+    const auto newest = [&] { return read_left_state(f.run.path, "a", 4)->value(); };
+    f.leave_state(1, state_of(1, 90, 7));
+    f.leave_state(3, state_of(2, 15, 8));  // the standby leads epoch 3
+    CHECK(newest().sequence == 15);
+    f.leave_state(2, state_of(2, 14, 8));
+    CHECK(newest().sequence == 15);
+    f.leave_state(2, state_of(2, 20, 8));
+    CHECK(newest().sequence == 20);
+    f.leave_state(4, state_of(2, 15, 8));  // the next one could not read it either
+    CHECK(newest().sequence == 20);
+    ClaimantFolder::make_unreadable(f.run.path + "/" + state_page("a", 2));
+    CHECK(read_left_state(f.run.path, "a", 4).status().code() == Code::io);
+    f.leave_state(4, state_of(4, 1, 9));  // it has compared them, and decided
+    CHECK(newest().epoch == 4);
   }
 
   TEST_CASE("state codec: rebase() converts times to another clock") {

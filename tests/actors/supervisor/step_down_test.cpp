@@ -60,7 +60,7 @@ TEST_SUITE("step down") {
     CHECK(lines[0]["reason"] == kWhy.message());
   }
 
-  TEST_CASE("step down: JOB-3, a supervisor that may not have the newest state leaves none") {
+  TEST_CASE("step down: a supervisor that has no state leaves none") {
     Fixture f;
     f.leave_state(3, state_of(3, 15, 39));
     CHECK(!f.leave(nullptr).ok());
