@@ -8,6 +8,7 @@
 //          kSuccessorsMax epochs in a row none of which has answered they are no signs any more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -36,6 +37,8 @@ class LeaderSearch {
     if (now_ms - alive_ms_ <= limit_ms) return Verdict::wait;
     return holds_state && !stop_asked ? Verdict::stay : Verdict::leave;
   }
+  /// JOB-4: the node was stopped for so long, as by `scontrol suspend`, and could not search.
+  void stopped(int64_t ms, int64_t now_ms) { alive_ms_ = std::min(now_ms, alive_ms_ + ms); }
   uint64_t newest() const { return newest_; }
   /// Since when this node has known the newest epoch, or has searched.
   int64_t since_ms() const { return since_ms_; }

@@ -11,7 +11,6 @@ namespace simplescale {
 namespace {
 
 using Self = caf::stateful_actor<LinkState>;
-using namespace std::chrono_literals;
 
 constexpr size_t kReportsMax = 100'000;    // beyond that the oldest are dropped
 constexpr size_t kOtherReportsMax = 64;    // of those that are no StepDone, after a Lead
@@ -23,7 +22,7 @@ constexpr int64_t kPerNodeMs = 500;        // plus this times the node's index,
 constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
 constexpr int64_t kVoteAfterMs = 1'500;    // for which a supervisor lives, but cannot be reached
 constexpr int64_t kLeaderPollMs = 1'000;   // how often the epochs are polled with a supervisor
-constexpr auto kCheckTimeout = 200ms;      // how often join_timeout_ms is checked
+constexpr int64_t kCheckMs = 200;          // how often join_timeout_ms is checked
 
 /// Staggers the nodes, so that normally only one of them starts a supervisor.
 int64_t stagger_ms(const LinkState& s) {
@@ -33,11 +32,12 @@ int64_t stagger_ms(const LinkState& s) {
 /// Starts to look for a supervisor; after delay_ms this node starts one.
 void look_for_supervisor(Self* self, int64_t delay_ms) {
   LinkState& s = self->state;
-  s.search.begin(now_ms(self));
-  s.start_at_ms = now_ms(self) + delay_ms;
+  s.checked_ms = now_ms(self);
+  s.search.begin(s.checked_ms);
+  s.start_at_ms = s.checked_ms + delay_ms;
   s.lookup_pending = s.preparing = s.voted = s.stayed = false;
   s.options.watch->poll_every(kPollMs);
-  self->delayed_send(self, kCheckTimeout, local::Tick{});
+  self->delayed_send(self, std::chrono::milliseconds(kCheckMs), local::Tick{});
 }
 
 template <class Message>
@@ -191,8 +191,10 @@ void leader_lost(Self* self) {
 void check_join_timeout(Self* self) {
   LinkState& s = self->state;
   if (s.leader || s.leaving) return;
-  const int64_t limit = s.options.join_timeout_ms;
-  const auto verdict = s.search.verdict(limit, holds_state(s), s.stop.has_value(), now_ms(self));
+  const int64_t limit = s.options.join_timeout_ms, now = now_ms(self);
+  const int64_t late_ms = now - std::exchange(s.checked_ms, now) - kCheckMs;
+  s.search.stopped(std::max<int64_t>(0, late_ms), now);
+  const auto verdict = s.search.verdict(limit, holds_state(s), s.stop.has_value(), now);
   if (verdict != LeaderSearch::Verdict::wait) {
     const std::string silence =
         "no supervisor has answered within " + std::to_string(limit) + " ms";
@@ -204,7 +206,7 @@ void check_join_timeout(Self* self) {
           "logs/supervisor-*.log and free space on the disk, or end the run (Ctrl-C)",
           silence);
   }
-  self->delayed_send(self, kCheckTimeout, local::Tick{});
+  self->delayed_send(self, std::chrono::milliseconds(kCheckMs), local::Tick{});
 }
 
 /// A stop that cannot wait for a supervisor.

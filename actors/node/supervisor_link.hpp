@@ -88,6 +88,7 @@ struct LinkState {
 
   // While there is no leader. Times are of the actor clock.
   LeaderSearch search;
+  int64_t checked_ms = 0;     // when join_timeout_ms was checked last
   int64_t start_at_ms = 0;    // when this node starts a supervisor
   uint64_t lookup_epoch = 0;  // of the last lookup
   bool lookup_pending = false;

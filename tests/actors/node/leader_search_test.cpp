@@ -35,6 +35,17 @@ TEST_SUITE("leader_search") {
     CHECK(search.verdict(kLimitMs, false, false, 19'001) == Verdict::leave);
   }
 
+  TEST_CASE("leader search: JOB-4: time in which the node was stopped does not count") {
+    LeaderSearch search;
+    search.begin(0);
+    search.stopped(5'000, 9'000);
+    CHECK(search.verdict(kLimitMs, false, false, 15'000) == Verdict::wait);
+    CHECK(search.verdict(kLimitMs, false, false, 15'001) == Verdict::leave);
+    search.seen(3, true, 20'000);  // it has polled since it goes on
+    search.stopped(5'000, 20'001);
+    CHECK(search.verdict(kLimitMs, false, false, 30'002) == Verdict::leave);
+  }
+
   TEST_CASE("leader search: JOB-4: twenty supervisors in a row that end are no sign any more") {
     LeaderSearch search;
     search.begin(0);

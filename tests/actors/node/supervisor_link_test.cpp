@@ -135,6 +135,20 @@ TEST_SUITE("supervisor link") {
     CHECK(World::got<Shutdown>(empty.node));
   }
 
+  TEST_CASE("JOB-4: time in which a node was stopped is no time without a supervisor") {
+    // `scontrol suspend` stopped a run that had just lost its supervisor. After `scontrol resume`
+    // the nodes left at once.
+    World world;
+    world.pass(kJoinTimeoutMs - 1'000, kNone);
+    world.scheduler.advance_time(1h);
+    world.run();
+    CHECK(!World::got<Shutdown>(world.node));
+    world.pass(800, kNone);
+    CHECK(!World::got<Shutdown>(world.node));
+    world.pass(400, kNone);
+    CHECK(World::got<Shutdown>(world.node));
+  }
+
   TEST_CASE("supervisor link: old answers of the run folder are no new epochs") {
     // An NFS client alternated between an old and a new listing. Each answer counted as another
     // epoch, and twenty of them as a run whose supervisors all end.
