@@ -132,22 +132,18 @@ bool whole(const RecordedSteps& steps, const Position& at, const BatchSchedule& 
   return samples == batch.size(at.second);
 }
 
-/// The newest step that both files have. A file without a line was removed by a user, if the other
-/// one has more than the first step; so was the beginning of a ledger that begins later.
-std::optional<Position> newest_whole(const RecordedSteps& steps, const BatchSchedule& batch) {
+/// The newest step that both files have. If there is none, a full disk may have taken the lines of
+/// one file alone; only `said` tells that a user has removed the other one.
+std::optional<Position> newest_whole(const RecordedSteps& steps, const BatchSchedule& batch,
+                                     uint64_t said) {
   for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
     if (whole(steps, *at, batch)) return *at;
   if (!steps.all) return std::nullopt;
-  if (steps.metrics.empty()) {
-    for (auto at = steps.ledger.rbegin(); at != steps.ledger.rend(); ++at)
-      if (at->first.second > 1 && whole(steps, at->first, batch)) return at->first;
-    return std::nullopt;
-  }
-  if (steps.ledger.empty())
-    return steps.metrics.rbegin()->second > 1 ? std::optional(*steps.metrics.rbegin())
-                                              : std::nullopt;
-  const auto before = steps.metrics.lower_bound(steps.ledger.begin()->first);
-  return before == steps.metrics.begin() ? std::nullopt : std::optional(*std::prev(before));
+  for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
+    if (at->second <= said) return *at;
+  for (auto at = steps.ledger.rbegin(); at != steps.ledger.rend(); ++at)
+    if (at->first.second <= said && whole(steps, at->first, batch)) return at->first;
+  return std::nullopt;
 }
 
 Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_t window) {
@@ -196,8 +192,9 @@ json validation_of(const json& line) {
   return members;
 }
 
-RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch) {
-  std::optional<Position> last = newest_whole(steps, batch);
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch,
+                        uint64_t said) {
+  std::optional<Position> last = newest_whole(steps, batch, said);
   if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
   const Position at = last.value_or(Position());
   RecordsEnd end;
@@ -243,7 +240,8 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
 }
 
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
-                                  const BatchSchedule& batch, const MayWrite& may_write) {
+                                  const BatchSchedule& batch, const MayWrite& may_write,
+                                  uint64_t said) {
   for (const char* file : kRecords)
     SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
   RecordsEnd found;
@@ -251,7 +249,7 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(RecordedSteps steps, read_steps(folder, ledger, window));
     const bool all = steps.all;
-    RecordsEnd end = end_of_steps(std::move(steps), ledger, batch);
+    RecordsEnd end = end_of_steps(std::move(steps), ledger, batch, said);
     if (!end.any && !all && window < kWindowMax) continue;
     end.incidents = found.incidents;
     end.newest_generation = std::max(found.newest_generation, end.newest_generation);

@@ -55,9 +55,12 @@ struct RecordedSteps {
   std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
   bool all = true;  // both files were read from their beginning
 };
-/// Finds the last step that both files have; without a ledger, that metrics.jsonl has. `any` is
-/// false if there is none. Knows nothing of events.jsonl. Any thread.
-RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch);
+/// Finds the last step that both files have; without a ledger, that metrics.jsonl has. said: as
+/// SupervisorState::recorded_step of the predecessor: both had all lines up to that step, so a file
+/// that has none was removed by a user, and the other one counts up to there. `any` is false if
+/// there is no step. Knows nothing of events.jsonl. Any thread.
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch,
+                        uint64_t said);
 
 /// LEAD-1: true while this process leads. An error: that cannot be read now. Null: always true.
 /// Blocks.
@@ -86,9 +89,10 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
 /// ledger.jsonl. may_write is asked after a file has been read and before half a line is
-/// overwritten (LEAD-1). A file that a user has removed does not count. io: a file cannot be read or
-/// written; aborted: may_write returned false. Blocks.
+/// overwritten (LEAD-1). said: as in end_of_steps(). io: a file cannot be read or written; aborted:
+/// may_write returned false. Blocks.
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
-                                  const BatchSchedule& batch, const MayWrite& may_write = nullptr);
+                                  const BatchSchedule& batch, const MayWrite& may_write = nullptr,
+                                  uint64_t said = 0);
 
 }  // namespace simplescale

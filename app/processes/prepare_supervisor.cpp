@@ -148,9 +148,10 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
 Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, uint64_t generation,
                                       const SupervisorState* from) {
   SS_ASSIGN(JobOptions job, job_options(p, epoch, from));
+  const uint64_t said = from && from->recorded ? from->recorded_step : 0;
   SS_ASSIGN(RecordsEnd records, with_retries(kReadRetries, [&]() -> Result<RecordsEnd> {
               SS_ASSIGN(RecordsEnd end, end_of_records(p.options.run, p.config.data.ledger,
-                                                       p.plan.batch, leads(p.files, epoch)));
+                                                       p.plan.batch, leads(p.files, epoch), said));
               // LOCK-1: the first leader of a start has no predecessor that may still write.
               if (epoch > 1 && !hosts_can_append(p.options.run))
                 SS_RETURN_IF_ERROR(leave_gap(p.options.run, leads(p.files, epoch)));

@@ -215,7 +215,8 @@ void Cluster::start_supervisor(const Claim& claim) {
   const bool replica = claim.from != nullptr;
   for (auto* lines : {&disk.ledger, &disk.metrics})  // what this host reads, the server has
     for (Disk::Line& line : *lines) line.synced = true;
-  const RecordsEnd records = end_of_steps(recorded_steps(), true, BatchSchedule(rows));
+  const uint64_t said = replica && claim.from->recorded ? claim.from->recorded_step : 0;
+  const RecordsEnd records = end_of_steps(recorded_steps(), true, BatchSchedule(rows), said);
   auto made = std::make_unique<Supervisor>();
   Supervisor& supervisor = *made;
   preparing_ = {};

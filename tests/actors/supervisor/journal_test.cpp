@@ -101,8 +101,8 @@ TEST_SUITE("job records") {
 
   TEST_CASE("records: they end with the last step of which both files have all lines") {
     Folder folder;
-    auto end = [&](bool keeps_ledger = true) {
-      auto found = end_of_records(folder.path, keeps_ledger, BatchSchedule(8));
+    auto end = [&](bool keeps_ledger = true, uint64_t said = 0) {
+      auto found = end_of_records(folder.path, keeps_ledger, BatchSchedule(8), nullptr, said);
       REQUIRE(found.ok());
       return *found;
     };
@@ -150,15 +150,22 @@ TEST_SUITE("job records") {
     folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
     CHECK(!end().any);
 
-    // Without a ledger: after the first step it was not written yet, later a user removed it.
+    // A full disk has taken lines of one file and none of the other one.
     folder.write("ledger.jsonl", "");
-    CHECK(!end().any);
-    folder.write("metrics.jsonl", metric(1) + metric(2));
-    CHECK(end().step == 2);
     folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3));
+    CHECK(!end().any);
+    CHECK(end().beyond.size() == 3);
+    // The predecessor has said that both had the lines of step 2: a user has removed one of them.
+    CHECK(end(true, 2).step == 2);
+    CHECK(end(true, 2).beyond == Lines{{1, 3, ""}});
     folder.write("ledger.jsonl", ledger(3, 1, 16, 4));  // begun again by the next start
-    CHECK(end().step == 2);
+    CHECK(end(true, 2).step == 2);
     CHECK(end(false).step == 3);
+    folder.write("metrics.jsonl", "");
+    folder.write("ledger.jsonl", whole(1) + whole(2) + whole(3));
+    CHECK(!end().any);
+    CHECK(end(true, 2).step == 2);
+    CHECK(end(true, 2).beyond == Lines{{1, 3, "n0.0"}, {1, 3, "n1.0"}});
     // Many steps: the end of a file is read in windows.
     std::string metrics, samples;
     for (int step = 1; step <= 20'000; ++step) metrics += metric(step), samples += whole(step);
@@ -181,7 +188,7 @@ TEST_SUITE("job records") {
     CHECK(folder.text("ledger.jsonl") == samples);
     // None is whole, and the ledger begins late.
     folder.write("ledger.jsonl", ledger(3, 1, 16, 4) + ledger(4, 1, 24, 4));
-    CHECK(end_of_records(folder.path, true, BatchSchedule(8))->step == 2);
+    CHECK(end_of_records(folder.path, true, BatchSchedule(8), nullptr, 2)->step == 2);
     CHECK(folder.text("metrics.jsonl") == metrics);
   }
 
