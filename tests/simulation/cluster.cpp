@@ -211,7 +211,8 @@ void Cluster::leave_deposed_leader(int index) {
       options.bug == Bug::agents_never_look || options.bug == Bug::two_supervisors)
     return;
   if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now)
-    after(works - now + random.between(1, 1000) * ms,
+    // A later fault may end sooner than this one.
+    after(std::min(works - now, second) + random.between(1, 1000) * ms,
           [this, index] { leave_deposed_leader(index); });
   else
     break_link(index, false);
