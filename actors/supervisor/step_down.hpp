@@ -27,9 +27,9 @@ void resign(const EpochFiles& files, uint64_t epoch, EpochWatch& watch, Journal&
 /// JOB-1: resigns from `epoch`, which the claimant has claimed, since it cannot read what a leader
 /// needs. The trainers keep what their memory holds. The next leader finds `state` in the run's
 /// folder: a disk that refuses it is tried again, until another process leads or the claimant's
-/// Patience ends. state: the newest that this process has, perhaps alone; it may not have been
-/// compared with those in the folder (read_left_state()). Null: it has none. generation: the highest
-/// that is known. Returns `why`.
+/// Patience ends. state: the newest that a standby has, perhaps alone; it may not have been compared
+/// with those in the folder (read_left_state()). Null: this process was no standby. generation: the
+/// highest that is known. Returns `why`.
 Status leave_unprepared(const Claimant& claimant, uint64_t epoch, uint64_t generation,
                         const SupervisorState* state, EpochWatch& watch, const Status& why);
 

@@ -179,8 +179,11 @@ Result<int> supervise(const Process& p, Predecessor before) {
     return 0;
   }
   const Status& failed = led.ok() ? prepared.status() : led.status();
+  // Only a standby may have a newer state than the folder. Others would hide a page that they have
+  // not found.
   if (failed.code() == Code::io && epoch > 1)
-    return leave_unprepared(me, epoch, generation, from, *watch, failed);
+    return leave_unprepared(me, epoch, generation, before.stood_by ? from : nullptr, *watch,
+                            failed);
   if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();
   // The records may name numbers of the predecessor that its epoch file does not.

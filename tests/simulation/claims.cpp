@@ -91,7 +91,8 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
              .agent = nodes[host].pid,
              .from = from,
              .lines = {disk.ledger.size(), disk.metrics.size()},
-             .claimed = now};
+             .claimed = now,
+             .stood_by = from != nullptr};
   if (options.bug == Bug::read_before_claim) {
     read_state(made);
     after(random.between(1, 30) * ms, [this, made]() mutable {
@@ -151,7 +152,8 @@ void Cluster::step_down(const Claim& claim) {
   const Node& node = nodes[claim.host];
   if (!node.up || node.pid != claim.agent || ended || claim.epoch != disk.newest_epoch) return;
   if (claim.epoch == 1) return refuse(Code::io, "the run folder cannot be read");
-  const auto state = options.bug == Bug::state_not_left ? nullptr : claim.from;
+  const bool leaves = claim.stood_by && options.bug != Bug::state_not_left;
+  const auto state = leaves ? claim.from : nullptr;
   const Time works = std::max(folder_works_at(claim.host), node.hung_until);
   if (works > now || (state && disk.failing_until > now)) {
     after(std::max(works - now + 1, watch_time), [this, claim] { step_down(claim); });

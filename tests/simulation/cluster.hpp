@@ -469,6 +469,7 @@ class Cluster {
     Time claimed = 0;
     bool page_read = false;                  // of the predecessor
     std::optional<Time> failing_since = {};  // reads have failed since then
+    bool stood_by = false;
   };
   /// The process that prepares to lead.
   struct Preparing {
