@@ -37,6 +37,11 @@ std::shared_ptr<const SupervisorState> as_read(const SupervisorState& left) {
   return std::make_shared<SupervisorState>(decode(encode(left)).take());
 }
 
+/// As use_left_state_if_newer() of claim.cpp.
+bool newer(const SupervisorState& a, const SupervisorState& b) {
+  return std::pair(a.epoch, a.sequence) > std::pair(b.epoch, b.sequence);
+}
+
 Code code_of(int exit) {
   unsigned code = 0;
   while (is_code(code) && exit_code(static_cast<Code>(code)) != exit) ++code;
@@ -176,10 +181,17 @@ void Cluster::refuse(Code code, const std::string& reason) {
   ended = job::Shutdown{code, reason};
 }
 
+void Cluster::keep_old_page(int node, Time how_long) {
+  if (!disk.state || disk.state->job.generation == 0) return;
+  nodes[node].old_page = disk.state;
+  nodes[node].finds_old_until = now + how_long;
+}
+
 /// The disk has a newer state if the last supervisor decided without a standby.
 void Cluster::read_state(Claim& claim) const {
-  if (disk.state && (!claim.from || disk.state->sequence > claim.from->sequence))
-    claim.from = disk.state;
+  const Node& host = nodes[claim.host];
+  const auto& page = host.finds_old_until > now ? host.old_page : disk.state;
+  if (page && (!claim.from || newer(*page, *claim.from))) claim.from = page;
 }
 
 /// Between its claim and its first decision a supervisor may be frozen, too.
@@ -252,6 +264,11 @@ void Cluster::start_supervisor(const Claim& claim) {
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
+  // A page that it has not found is as good as one that the disk has not taken.
+  if (replica && disk.state && newer(*disk.state, *claim.from)) {
+    auto& missed = supervisors.back()->journal.page;
+    if (!missed || newer(*disk.state, *missed)) missed = disk.state;
+  }
   supervisors.push_back(std::move(made));
   invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed);
   Supervisor* raw = supervisors.back().get();

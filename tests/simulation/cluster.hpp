@@ -136,6 +136,9 @@ struct Node {
   Time folder_hung_until = 0;               // the run folder hangs on this host alone
   Unreadable unreadable;                    // the same for reads that fail
   std::optional<job::NodeChecked> checked;  // the result of its last diagnosis
+  // The state page that a process of this host finds instead of the newest one, and until when.
+  std::shared_ptr<const SupervisorState> old_page;
+  Time finds_old_until = 0;
 };
 
 /// A generation, from the order to join it to its end.
@@ -320,6 +323,9 @@ class Cluster {
   void damage_peer_copy(int node);
   /// Makes the newest checkpoint unreadable.
   void damage_checkpoint();
+  /// For some time, processes of this host find the state page as it is now. Does nothing before the
+  /// first generation.
+  void keep_old_page(int node, Time how_long);
   /// Cuts the node off while a step is applied. The other nodes become slow, and trainers fail
   /// again about when it is back.
   void cut_off_during_step(int node);

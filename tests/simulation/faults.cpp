@@ -418,6 +418,26 @@ void keep_trainers_down(Cluster& c) {
   c.quiet_at = std::max(c.quiet_at, ends + 5 * second);
 }
 
+/// In some histories one host, or all, find an old state page, and a supervisor dies meanwhile with
+/// its standby. Drawn by themselves, too.
+void keep_old_pages(Cluster& c) {
+  Random random(c.options.seed ^ 0x01d);
+  if (!random.chance(10)) return;
+  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
+  const Time lasts = random.between(1, 30) * second;
+  const int host = random.chance(50) ? -1 : random.pick(c.options.nodes);
+  c.after(when, [&c, host, lasts] {
+    ++c.faults["old_page"];
+    for (int n = 0; n < c.options.nodes; ++n)
+      if (host < 0 || n == host) c.keep_old_page(n, lasts);
+  });
+  c.after(when + random.between(0, std::min<Time>(lasts, 10 * second)), [&c] {
+    c.kill_standby();
+    c.kill_supervisor();
+  });
+  c.quiet_at = std::max(c.quiet_at, when + lasts + 5 * second);
+}
+
 }  // namespace
 
 void schedule_faults(Cluster& c) {
@@ -434,6 +454,7 @@ void schedule_faults(Cluster& c) {
   }
   c.quiet_at = when + 5 * second;
   keep_trainers_down(c);
+  keep_old_pages(c);
 }
 
 }  // namespace simplescale::simulation
