@@ -171,11 +171,13 @@ void measure(const Preset& preset, DType precision, int threads, int documents) 
   const double cpu = (cpu_ms() - cpu_begin) / double(times.size());
   const double median = times[times.size() / 2];
   std::vector<double> muon_times;
+  const double muon_begin = cpu_ms();
   for (int i = 0; i < 5; ++i) {
     const double at = now_ms();
     step.orthogonalize();
     muon_times.push_back(now_ms() - at);
   }
+  const double muon_cpu = (cpu_ms() - muon_begin) / 5;
   std::sort(muon_times.begin(), muon_times.end());
   const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
   std::printf(
@@ -183,9 +185,10 @@ void measure(const Preset& preset, DType precision, int threads, int documents) 
       "%d, "
       "\"tokens_per_second\": %.1f, "
       "\"step_ms_median\": %.2f, "
-      "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"muon_ms_median\": %.2f, \"loss\": %.4f}\n",
+      "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"muon_ms_median\": %.2f, \"muon_cpu_ms\": %.2f, "
+      "\"loss\": %.4f}\n",
       preset.name, static_cast<int>(preset.shape.block_size), to_string(precision), threads,
-      documents, tokens / median * 1e3, median, times[0], cpu, muon_times[2], loss);
+      documents, tokens / median * 1e3, median, times[0], cpu, muon_times[2], muon_cpu, loss);
   std::fflush(stdout);
 }
 

@@ -68,6 +68,36 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
   }
 }
 
+/// (m, n) = (m, k) (k, n), row-major.
+std::vector<double> product64(const std::vector<double>& a, const std::vector<double>& b,
+                              int64_t k) {
+  const auto m = int64_t(a.size()) / k, n = int64_t(b.size()) / k;
+  std::vector<double> c(size_t(m * n));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t l = 0; l < k; ++l)
+      for (int64_t j = 0; j < n; ++j)
+        c[size_t(i * n + j)] += a[size_t(i * k + l)] * b[size_t(l * n + j)];
+  return c;
+}
+
+/// Five steps X = a X + (b A + c A^2) X with A = X X^T of a plain Muon.
+std::vector<double> newton_schulz64(int64_t rows, int64_t columns, std::vector<double> x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  for (double& value : x) value /= std::sqrt(sum) + 1e-7;
+  for (int step = 0; step < 5; ++step) {
+    std::vector<double> transposed(x.size());
+    for (int64_t i = 0; i < rows * columns; ++i)
+      transposed[size_t(i % columns * rows + i / columns)] = x[size_t(i)];
+    std::vector<double> a = product64(x, transposed, columns);
+    const std::vector<double> square = product64(a, a, rows);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = -4.7750 * a[i] + 2.0315 * square[i];
+    const std::vector<double> moved = product64(a, x, rows);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + moved[i];
+  }
+  return x;
+}
+
 }  // namespace
 
 TEST_SUITE("backend") {
@@ -367,6 +397,65 @@ TEST_SUITE("backend") {
         CHECK(trace / double(side) < 1.3);
         CHECK(squares / double(side) < 1.6);
       }
+  }
+
+  TEST_CASE("backend: orthogonalize follows five Newton-Schulz steps in float64") {
+    const ModelShape shape{.dim = 150,
+                           .hidden = 330,
+                           .layers = 1,
+                           .heads = 3,
+                           .kv_heads = 1,
+                           .vocab = 50,
+                           .block_size = 8};
+    const TestModel m(shape, 1);
+    std::mt19937 random(5);
+    std::normal_distribution<double> normal(0, 1);
+    const auto random_matrix = [&](int64_t rows, int64_t columns) {
+      std::vector<double> values(size_t(rows * columns));
+      for (double& value : values) value = normal(random);
+      return values;
+    };
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{150, 150}, {330, 150}, {150, 330}, {50, 150}}) {
+      std::vector<double> decaying = random_matrix(rows, columns);  // rows from 1 to 1e-6
+      for (int64_t i = 0; i < rows * columns; ++i)
+        decaying[size_t(i)] *= std::pow(1e-6, double(i / columns) / double(rows));
+      struct Case {
+        const char* name;
+        std::vector<double> values;
+        double f32, bf16;  // bounds of the relative error
+      };
+      // In bf16 the rounded input itself has directions that a matrix of low rank lacks.
+      const Case cases[] = {
+          {"random", random_matrix(rows, columns), 2e-5, 0.04},
+          {"ill-conditioned", decaying, 1e-4, 0.2},
+          {"rank 4", product64(random_matrix(rows, 4), random_matrix(4, columns), 4), 1e-3, 1},
+          {"ones", std::vector<double>(size_t(rows * columns), 1), 1e-3, 0.3},
+          {"zero", std::vector<double>(size_t(rows * columns), 0), 0, 0},
+      };
+      for (const Case& c : cases)
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          CAPTURE(rows);
+          CAPTURE(columns);
+          CAPTURE(c.name);
+          CAPTURE(to_string(dtype));
+          std::vector<unsigned char> bytes =
+              encode(std::vector<float>(c.values.begin(), c.values.end()), dtype);
+          BackendOptions options = m.options(dtype, 1);
+          options.muon = true;
+          auto backend = make_cpu_backend(options);
+          REQUIRE(backend.ok());
+          (*backend)->orthogonalize(rows, columns, bytes.data());
+          const std::vector<float> ours = decode(bytes, dtype);
+          const std::vector<double> expected = newton_schulz64(rows, columns, c.values);
+          double error = 0, norm = 0;
+          for (size_t i = 0; i < ours.size(); ++i) {
+            error += std::pow(double{ours[i]} - expected[i], 2);
+            norm += expected[i] * expected[i];
+          }
+          CHECK(std::sqrt(error) <= (dtype == DType::f32 ? c.f32 : c.bf16) * std::sqrt(norm));
+        }
+    }
   }
 
   TEST_CASE("backend: impossible options are errors") {
