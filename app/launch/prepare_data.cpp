@@ -111,7 +111,7 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
     std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);
     line.print_line(label + rate);
   }
-  if (!stage.empty())
+  if (stage == "tokens")
     line.print_line(
         "prepared " + std::to_string(made->train_tokens) + " training and " +
         std::to_string(made->validation_tokens) + " validation tokens in " + options.folder +
@@ -219,6 +219,7 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
   set_token_folders(c);
   SS_ASSIGN(const ModelShape shape, check_texts(c));
   if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape, false).status());
+  bool trains = !c.data.blend.empty();
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
     if (source_is_tokens(source.config)) continue;
@@ -228,6 +229,9 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
     options.of_run = of_run;
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
+    // It may have trained the tokenizer of the others, on which their folders depend.
+    if (trains) c = config, set_token_folders(c);
+    trains = false;
   }
   return {};
 }

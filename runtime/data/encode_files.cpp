@@ -148,6 +148,41 @@ void remove_unfinished(const std::string& folder, const std::vector<std::string>
   }
 }
 
+/// Calls `work` on `count` threads, and progress() ten times a second until all have returned.
+void run_workers(size_t count, const std::function<void()>& work,
+                 const std::function<void()>& progress) {
+  std::mutex mutex;
+  std::condition_variable ended;
+  size_t active = count;
+  std::vector<std::jthread> workers;
+  for (size_t i = 0; i < count; ++i)
+    workers.emplace_back([&] {
+      work();
+      const std::lock_guard lock(mutex);
+      --active;
+      ended.notify_one();
+    });
+  std::unique_lock lock(mutex);
+  while (!ended.wait_for(lock, std::chrono::milliseconds(100), [&] { return active == 0; })) {
+    lock.unlock();
+    progress();
+    lock.lock();
+  }
+}
+
+/// bad_lines: of each file, of which each may have as many as the whole text, which is now counted.
+/// The file that has one too many is read again for the error, which names the line.
+Status check_bad_lines(const Corpus& corpus, const std::vector<uint64_t>& bad_lines) {
+  uint64_t bad = 0;
+  for (size_t file = 0; file < bad_lines.size(); ++file) {
+    if (bad + bad_lines[file] > corpus.options().skip_bad)
+      SS_RETURN_IF_ERROR(
+          corpus.read_file(file, bad, [](TextChunk, uint64_t) { return Status(); }).status());
+    bad += bad_lines[file];
+  }
+  return {};
+}
+
 class Encoding {
  public:
   Encoding(const Corpus& corpus, const Tokenizer& tokenizer, const EncodeOptions& options)
@@ -168,18 +203,9 @@ class Encoding {
 
   Status run(const std::function<void(const EncodeProgress&)>& progress) {
     if (!helps()) remove_unfinished(options_.folder, pieces_);
-    {
-      std::vector<std::jthread> workers;
-      const size_t count = std::min(jobs_, corpus_.files());
-      active_ = count;
-      for (size_t i = 0; i < count; ++i) workers.emplace_back([this] { work(); });
-      std::unique_lock lock(mutex_);
-      while (!ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return active_ == 0; })) {
-        lock.unlock();
-        progress(now());
-        lock.lock();
-      }
-    }
+    active_ = std::min(jobs_, corpus_.files());
+    run_workers(
+        active_, [this] { work(); }, [&] { progress(now()); });
     for (const Status& error : errors_) SS_RETURN_IF_ERROR(error);
     progress(now());
     return helps() ? Status() : check_bad_lines();
@@ -210,9 +236,7 @@ class Encoding {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // polls: a shared file system
       }
     }
-    const std::lock_guard lock(mutex_);
     --active_;
-    ended_.notify_one();
   }
 
   /// again: another process was making it.
@@ -306,18 +330,13 @@ class Encoding {
     return out.finish(facts);
   }
 
-  /// Each file may have as many bad lines as the whole text, which is now counted. The file that has
-  /// one too many is read again for the error, which names the line.
   Status check_bad_lines() const {
-    uint64_t bad = 0;
-    for (size_t file = 0; file < pieces_.size(); ++file) {
-      SS_ASSIGN(const PieceReader piece, PieceReader::open(pieces_[file], options_.token_bytes));
-      if (bad + piece.facts().bad_lines > corpus_.options().skip_bad)
-        SS_RETURN_IF_ERROR(
-            corpus_.read_file(file, bad, [](TextChunk, uint64_t) { return Status(); }).status());
-      bad += piece.facts().bad_lines;
+    std::vector<uint64_t> bad_lines;
+    for (const std::string& path : pieces_) {
+      SS_ASSIGN(const PieceReader piece, PieceReader::open(path, options_.token_bytes));
+      bad_lines.push_back(piece.facts().bad_lines);
     }
-    return {};
+    return simplescale::check_bad_lines(corpus_, bad_lines);
   }
 
   EncodeProgress now() const {
@@ -335,8 +354,7 @@ class Encoding {
 
   std::atomic<size_t> active_ = 0, first_error_ = SIZE_MAX;
   std::atomic<uint64_t> read_ = 0, text_ = 0, files_ = 0, kept_ = 0, kept_bytes_ = 0;
-  std::mutex mutex_;  // guards what follows, and the end of the workers
-  std::condition_variable ended_;
+  std::mutex mutex_;                         // guards what follows
   size_t next_ = 0;                          // no worker has looked at it and those behind it
   std::deque<size_t> others_;                // files that other processes are making
   Clock::time_point newest_ = Clock::now();  // a file was made, here or elsewhere
@@ -358,20 +376,38 @@ Result<std::vector<std::string>> encode_files(
   return std::move(encoding).pieces();
 }
 
-Result<std::string> text_hash(const Corpus& corpus) {
-  Hasher all;
-  uint64_t bad = 0;
-  for (size_t file = 0; file < corpus.files(); ++file) {
-    Hasher hasher;
-    SS_ASSIGN(const uint64_t more, corpus.read_file(file, bad, [&](TextChunk chunk, uint64_t) {
-      add_to(hasher, chunk);
-      return Status();
-    }));
-    bad += more;
-    const Hash128 own = hasher.digest();
-    all.update(&own, sizeof own);
-  }
-  return all.digest().hex();
+Result<std::string> text_hash(const Corpus& corpus, int jobs,
+                              const std::function<void(double)>& progress) {
+  const size_t files = corpus.files();
+  std::vector<Hash128> hashes(files);
+  std::vector<uint64_t> bad_lines(files);
+  std::vector<Status> errors(files);
+  std::atomic<size_t> next = 0, first_error = SIZE_MAX;
+  std::atomic<uint64_t> read = 0;
+  const auto work = [&] {
+    for (size_t file = next++; file < std::min(files, first_error.load()); file = next++) {
+      Hasher hasher;
+      uint64_t seen = 0;
+      const auto bad = corpus.read_file(file, 0, [&](TextChunk chunk, uint64_t bytes) {
+        read += bytes - std::exchange(seen, bytes);
+        add_to(hasher, chunk);
+        return Status();
+      });
+      hashes[file] = hasher.digest();
+      errors[file] = bad.status();
+      if (bad.ok()) bad_lines[file] = *bad;
+      size_t was = bad.ok() ? 0 : first_error.load();
+      while (file < was && !first_error.compare_exchange_weak(was, file)) {
+      }
+    }
+  };
+  const auto all = static_cast<double>(std::max<uint64_t>(1, corpus.bytes()));
+  progress(0);
+  run_workers(std::min(static_cast<size_t>(std::max(1, jobs)), files), work,
+              [&] { progress(std::min(1.0, static_cast<double>(read) / all)); });
+  for (const Status& error : errors) SS_RETURN_IF_ERROR(error);
+  SS_RETURN_IF_ERROR(check_bad_lines(corpus, bad_lines));
+  return hash128(hashes.data(), hashes.size() * sizeof(Hash128)).hex();
 }
 
 }  // namespace simplescale

@@ -60,7 +60,9 @@ Result<std::vector<std::string>> encode_files(
     const std::function<void(const EncodeProgress&)>& progress);
 
 /// Of the text as encode_files() would encode it: the hash of the pieces' hashes (PieceFacts::text).
-/// Reads all files. Errors as of Corpus::read().
-Result<std::string> text_hash(const Corpus& corpus);
+/// Reads `jobs` files at once. progress: called about ten times a second, with the share of the bytes
+/// that are read. Errors as of encode_files().
+Result<std::string> text_hash(const Corpus& corpus, int jobs,
+                              const std::function<void(double)>& progress);
 
 }  // namespace simplescale

@@ -264,10 +264,13 @@ bool same_path(const std::string& a, const std::string& b) {
 
 /// bad_config: `old` is complete, and its tokens are those of another text, or split in another way. A
 /// run may be using them. A text of the same contents is the same, whatever its files' times are.
-Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Manifest& old) {
+Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
+                         const Progress& progress) {
   if (!old.complete()) return {};
   if (old.source_signature != corpus.signature()) {
-    SS_ASSIGN(const std::string hash, text_hash(corpus));
+    SS_ASSIGN(const std::string hash, text_hash(corpus, jobs_of(options), [&](double fraction) {
+                progress({"compare", fraction});
+              }));
     if (hash != old.source_hash)
       return other_tokens(options, "from another text, " + old.source +
                                        (old.source == options.source
@@ -340,10 +343,17 @@ bool is_being_made(const std::string& folder) {
   return free.ok() && !*free;
 }
 
+/// A sign of life where the holder of the lock writes nothing else for long.
+void touch_lock(const std::string& folder) {
+  std::error_code ignored;  // the file may be another user's
+  fs::last_write_time(lock_file(folder), fs::file_time_type::clock::now(), ignored);
+}
+
 /// What changes while a process makes the folder.
 uint64_t signs_of_life(const std::string& folder) {
   std::error_code none;
-  uint64_t signs = 0;
+  const auto touched = fs::last_write_time(lock_file(folder), none).time_since_epoch().count();
+  uint64_t signs = none ? 0 : static_cast<uint64_t>(touched);
   for (const char* part : {"/train.bin.part", "/validation.bin.part"})
     if (const auto bytes = fs::file_size(folder + part, none); !none) signs += bytes;
   for (auto entry = fs::directory_iterator(pieces_folder(folder), none);
@@ -446,7 +456,14 @@ Status check_tokenizer_kept(const PrepareOptions& options) {
 }
 
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
-  const Progress report = progress ? progress : [](const PrepareProgress&) {};
+  using Clock = std::chrono::steady_clock;
+  const Progress report = [&, touched = Clock::time_point()](const PrepareProgress& now) mutable {
+    if (Clock::now() > touched + std::chrono::seconds(1)) {
+      touch_lock(options.folder);
+      touched = Clock::now();
+    }
+    if (progress) progress(now);
+  };
   // Check the text first: if it is missing, errors in the tokenizer's options do not matter.
   const auto opened = Corpus::open(options.source, options.corpus);
   if (opened.ok() && opened->bytes() == 0)
@@ -478,7 +495,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   const auto read = read_manifest(options.folder);
   Manifest old =
       read.ok() ? *read : Manifest{};  // damaged or of another format: make everything again
-  SS_RETURN_IF_ERROR(check_tokens_kept(options, corpus, old));
+  SS_RETURN_IF_ERROR(check_tokens_kept(options, corpus, old, report));
   Manifest made;
   made.source = options.source;
   made.source_signature = corpus.signature();

@@ -51,7 +51,7 @@ struct PrepareOptions {
 Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer);
 
 struct PrepareProgress {
-  std::string stage;    // "read", "tokenizer", "tokens"
+  std::string stage;  // "compare" (the text with that of the folder), "read", "tokenizer", "tokens"
   double fraction = 0;  // of the stage, 0 to 1
   // Of the stage "tokens":
   double mb_per_second = 0;  // of text, in this call

@@ -165,6 +165,19 @@ class Blend(Case):
         self.command("config", "validate", self.config, *flags)
         self.assertEqual(self.digest(self.train("again", *flags)), self.digest(run))
 
+    def test_a_text_is_prepared_once_where_another_text_of_the_blend_trains_a_new_tokenizer(self):
+        words = "the river carries small boats past quiet villages while old men repair nets and sing about storms".split()
+        for name, step in (("a", 1), ("b", 5), ("c", 3)):
+            (self.folder / f"{name}.txt").write_text("\n".join(" ".join(words[(i * k * step) % 17] for k in range(3, 40)) for i in range(400)))
+        for first, count in (("a", 2), ("c", 4)):  # "c": the default folders hold the tokens of "a" and its tokenizer
+            self.blend("".join(f'[[data.blend]]\nname = "{name}"\nsource = "{source}.txt"\nweight = 1\n' for name, source in (("x", first), ("y", "b"))))
+            self.command("prepare", self.config, "--model.vocab=320", '--run.name="one"')
+            manifests = sorted(self.folder.glob("data/one/*/manifest.json"))
+            self.assertEqual(len(manifests), count, manifests)
+            self.command("prepare", self.config, "--model.vocab=320", '--run.name="one"')
+            self.assertEqual(self.stderr, "")
+            self.assertEqual(sorted(self.folder.glob("data/one/*/manifest.json")), manifests)
+
     def test_sources_have_their_own_keys_and_formats(self):
         """As one that had renamed its members and moved its files: the same bits."""
         chat = [(f"question {i * i % 97} about boats ", f"the answer is {i * 7 % 89}") for i in range(600)]

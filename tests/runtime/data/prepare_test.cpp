@@ -305,10 +305,13 @@ TEST_SUITE("prepare") {
     CHECK(stages == "");
     const FileRecord train = run().train;
 
-    // The text, too; its tokenizer is trained again.
-    fs::last_write_time(options.source, fs::file_time_type::clock::now() - std::chrono::hours(1));
+    // The text, too; its tokenizer is trained again. Meanwhile processes that wait see signs of life.
+    const auto hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    fs::last_write_time(options.source, hour_ago);
+    fs::last_write_time(options.folder + "/.lock", hour_ago);
     CHECK(run().train == train);
-    CHECK(stages == "read tokenizer ");
+    CHECK(stages == "compare read tokenizer ");
+    CHECK(fs::last_write_time(options.folder + "/.lock") > hour_ago);
     run();
     CHECK(stages == "");
 
