@@ -66,7 +66,7 @@ class Cutter {
       SS_RETURN_IF_ERROR(emit(begin, cut));
       begin = cut;
     }
-    if (!masked_.empty()) masked_ = cut_ranges(masked_, begin, text_.size());
+    if (begin > 0 && !masked_.empty()) masked_ = cut_ranges(masked_, begin, text_.size());
     text_.erase(0, begin);
     return {};
   }
@@ -253,7 +253,8 @@ Result<std::map<std::string, FileFacts>> list_bucket(const std::string& path,
   std::map<std::string, FileFacts> found;
   const bool folder = files.is_folder(path);
   for (const DataFiles::Object& object : files.listed(path))
-    if (folder ? is_text_file(object.path) : object.path == path)
+    if (folder ? is_text_file(object.path) && object.path.find("/.", path.size() - 1) == path.npos
+               : object.path == path)
       found[object.path] = {object.bytes, std::to_string(object.bytes) + object.etag};
   if (found.empty() && folder) return no_text_in(path);
   if (found.empty()) return bad(path, "there is no such text file or folder");
@@ -270,6 +271,10 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
   auto entry = fs::recursive_directory_iterator(source, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().string();
+    if (entry->path().filename().string().starts_with('.')) {  // of tools, such as .git
+      entry.disable_recursion_pending();
+      continue;
+    }
     if (!is_text_file(path) || !entry->is_regular_file(error)) continue;
     if (entry->is_symlink(error))
       SS_RETURN_IF_ERROR(InputFile::open_inside(source, path, LinksOut::own).status());

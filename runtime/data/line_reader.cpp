@@ -34,6 +34,18 @@ std::string reason(archive* a, const std::string& path) {
          path + " | zstd -o NEW";
 }
 
+/// The ending of files that begin with these bytes; "": it may be text.
+std::string ending_of_bytes(std::string_view bytes) {
+  using namespace std::string_view_literals;
+  constexpr std::pair<std::string_view, const char*> known[] = {{"\x1F\x8B\x08"sv, ".gz"},
+                                                                {"\x28\xB5\x2F\xFD"sv, ".zst"},
+                                                                {"\xFD\x37zXZ\0"sv, ".xz"},
+                                                                {"PAR1\x15"sv, ".parquet"}};
+  for (const auto& [begin, ending] : known)
+    if (bytes.starts_with(begin)) return ending;
+  return bytes.starts_with("BZh") && bytes.substr(4).starts_with("1AY&SY") ? ".bz2" : "";
+}
+
 }  // namespace
 
 bool has_ending(std::string_view name, std::string_view ending) {
@@ -171,6 +183,9 @@ Result<bool> LineReader::next(std::string_view& line) {
       line = std::string_view(buffer_).substr(begin_, end_ - begin_);
       if (number_ == 1 && (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF")))
         return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
+      if (const std::string ending = number_ == 1 ? ending_of_bytes(line) : ""; !ending.empty())
+        return bad(path_, "it is no text, but a " + ending + " file by its first bytes: give its " +
+                              "name that ending");
       return true;
     }
     if (buffer_.size() - begin_ >= line_bytes_max_) {

@@ -120,6 +120,7 @@ for name, rows, make in (("c", (2600, 2700), lambda t: pa.array(t).dictionary_en
                          ("e", (2800, 3000), lambda t: pa.array([x.encode() for x in t], pa.binary()))):
     pq.write_table(pa.table({"body": make(texts[slice(*rows)])}), sys.argv[2] + f"/{name}.parquet", data_page_version="2.0")
 pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
+pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"]), sys.argv[3] + ".two.parquet")
 bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * (100 << 20)]))
 pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictionary_pagesize_limit=1 << 30, write_statistics=False,
                store_schema=False)
@@ -142,8 +143,9 @@ pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictio
             for word in words:
                 self.assertIn(word, self.stderr)
         refused(bad, "bad.parquet: row 2: it has no text")
+        refused(f"{bad}.two.parquet", 'two columns "body" (data.text_key)')
         refused(rows / "a.parquet", 'it has no column of texts "text"', "it has: body", key="text")
-        refused(rows / "a.parquet", 'it has no column of texts "id"', key="id")
+        refused(rows / "a.parquet", 'it has no column of texts "id" (data.text_key), but one of the type int64; it has: body', key="id")
         whole = (rows / "a.parquet").read_bytes()
         cut = self.folder / "cut.parquet"
         cut.write_bytes(whole[:len(whole) // 2])

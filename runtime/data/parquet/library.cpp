@@ -107,8 +107,8 @@ class ArrowRows : public ParquetRows {
     rows_ = static_cast<uint64_t>(metadata->num_rows());
     std::vector<int> columns = leaves_of(schema, text_key);
     if (columns.empty() || !is_text(*schema.Column(columns[0])))
-      return failed("it has no column of texts \"" + text_key +
-                    "\" (data.text_key); it has: " + text_columns(schema));
+      return failed("it has no column of texts \"" + text_key + "\" (data.text_key)" +
+                    other_type(text_key) + "; it has: " + text_columns(schema));
     if (!mask_key.empty())
       for (const int leaf : leaves_of(schema, mask_key)) columns.push_back(leaf);
     std::vector<int> groups;
@@ -127,6 +127,10 @@ class ArrowRows : public ParquetRows {
     auto batches = file_->GetRecordBatchReader(groups, columns);
     if (!batches.ok()) return failed("cannot read it: " + batches.status().message());
     batches_ = std::move(*batches);
+    const auto& root = *schema.group_node();
+    for (int i = 0, count = 0; i < root.field_count(); ++i)
+      if ((count += root.field(i)->name() == text_key) > 1)
+        return failed("it has two columns \"" + text_key + "\" (data.text_key): rename one");
     text_at_ = batches_->schema()->GetFieldIndex(text_key);
     mask_at_ = mask_key.empty() ? -1 : batches_->schema()->GetFieldIndex(mask_key);
     if (mask_at_ >= 0 && !are_ranges(*batches_->schema()->field(mask_at_)->type()))
@@ -169,6 +173,12 @@ class ArrowRows : public ParquetRows {
     return append_json(*mask, row.mask);
   }
 
+  /// Of a column that is there: the type that it has.
+  std::string other_type(const std::string& name) const {
+    std::shared_ptr<arrow::Schema> schema;
+    if (!file_->GetSchema(&schema).ok() || schema->GetFieldIndex(name) < 0) return "";
+    return ", but one of the type " + schema->GetFieldByName(name)->type()->ToString();
+  }
   Status failed(const std::string& what) const {
     return bytes_->error().ok() ? bad(path_, what) : bytes_->error();
   }

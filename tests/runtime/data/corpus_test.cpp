@@ -210,7 +210,9 @@ TEST_SUITE("corpus") {
     const std::pair<const char*, const char*> bad[] = {
         {"{\"text\":\"half", "line 2: it is no JSON"},
         {"{\"text\":\"caf\xE9\"}", "line 2: it is no JSON"},
-        {"{\"text\":\"\\ud83d\"}", "line 2: it is no JSON"},
+        {"{\"text\":\"\\ud83d\"}", "line 2: its text \"text\" has half a surrogate pair"},
+        {"{\"text\":\"\\ude00\\ud83d\"}", "line 2: its text \"text\" has half a surrogate pair"},
+        {"{\"text\":\"a\",\"b\":\"\\ud83d", "line 2: it is no JSON"},
         {"[\"text\"]", "line 2: it is no JSON object, such as {\"text\": \"...\"}"},
         {"{", "line 2: it is no JSON (each line must hold a whole object): column 2"},
         {"{\"text\":\"x\",\"y\":NaNs}", "line 2: it is no JSON"},
@@ -285,6 +287,44 @@ TEST_SUITE("corpus") {
                           "\n"
                           R"({"x":-1e-999,"y":Infinity,"text":"b"})"))
             .documents == Documents{"NaN \" 1e999", "b"});
+  }
+
+  TEST_CASE("corpus: half a surrogate pair counts only in the text") {
+    const Folder folder;
+    CHECK(read(folder.write("a.jsonl", R"({"author":"\ud83d","text":"\ud83d\ude00 a"})"
+                                       "\n"
+                                       R"({"text":"b \\ud83d","x":["\ude00\ud83d"],"\uDFFF":NaN})"
+                                       "\n"
+                                       R"({"text":"\udbff\udfff"})"))
+              .documents == Documents{"\xF0\x9F\x98\x80 a", "b \\ud83d", "\xF4\x8F\xBF\xBF"});
+  }
+
+  TEST_CASE("corpus: a compressed or parquet file with the name of a text is named as such") {
+    const Folder folder;
+    const std::pair<std::string, const char*> files[] = {
+        {"\x1F\x8B\x08", ".gz"},
+        {"\x28\xB5\x2F\xFD", ".zst"},
+        {std::string("\xFD\x37zXZ\0", 6), ".xz"},
+        {"BZh91AY&SY", ".bz2"},
+        {"PAR1\x15\x04", ".parquet"},
+    };
+    for (const auto& [bytes, ending] : files)
+      for (const char* name : {"a.txt", "a.jsonl"})
+        CHECK(has(read(folder.write(name, bytes + "\nmore")).status.message(),
+                  std::string("it is no text, but a ") + ending + " file by its first bytes"));
+    CHECK(read(folder.write("a.txt", "BZh9 and PAR1\n")).documents == Documents{"BZh9 and PAR1"});
+  }
+
+  TEST_CASE("corpus: hidden files and folders below a folder are of tools, and are left out") {
+    const Folder folder;
+    for (const char* path : {"t/a.txt", "t/.b.txt", "t/.git/c.txt", "t/d/._e.txt", ".t/f.txt"}) {
+      std::filesystem::create_directories(
+          std::filesystem::path(folder.path + "/" + path).parent_path());
+      folder.write(path, path);
+    }
+    CHECK(read(folder.path + "/t").documents == Documents{"t/a.txt"});
+    CHECK(read(folder.path + "/.t").documents == Documents{".t/f.txt"});
+    CHECK(read(folder.path + "/t/.b.txt").documents == Documents{"t/.b.txt"});
   }
 
   TEST_CASE("corpus: UTF-16, and a window of zstd that is too large, are named with their remedy") {
