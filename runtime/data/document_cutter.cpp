@@ -31,7 +31,8 @@ Status DocumentCutter::add(TextChunk chunk) {
     SS_RETURN_IF_ERROR(emit(begin, searched_));
     begin = searched_;
   }
-  if (!pending_.masked.empty()) pending_.masked = cut_ranges(pending_.masked, begin, text.size());
+  if (begin > 0 && !pending_.masked.empty())
+    pending_.masked = cut_ranges(pending_.masked, begin, text.size());
   pending_.text.erase(0, begin);
   searched_ -= begin;
   return {};

@@ -1,6 +1,7 @@
 #include "runtime/tokenizer/json_tokenizer.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "runtime/base/utf8.hpp"
@@ -140,18 +141,37 @@ void JsonTokenizer::place_word(size_t bytes, size_t first_id, const std::vector<
   }
 }
 
+/// A function from a byte of the text to its place in the words, which have `length` bytes. A
+/// normalizer may replace text: so much of the words comes from the front of the text as the front
+/// alone becomes. The front is measured in parts, each once, unless the parts do not add up.
+std::function<uint64_t(uint64_t)> JsonTokenizer::fronts_of(std::string_view text, bool continues,
+                                                           uint64_t length) const {
+  constexpr size_t kPart = 256;  // bytes that a call encodes again
+  struct Front {
+    uint64_t bytes, length;
+  };
+  const auto longer = [this, text, continues](const Front& front, uint64_t byte) {
+    TokenPlaces part;
+    (void)encode(text.substr(front.bytes, byte - front.bytes), continues || front.bytes > 0, &part);
+    return Front{byte, front.length + part.length};
+  };
+  const auto blank = [](char c) { return c == ' ' || c == '\n'; };
+  std::vector<Front> fronts = {{0, 0}};
+  for (size_t at = kPart; at + 1 < text.size(); ++at)
+    if (at - fronts.back().bytes >= kPart && blank(text[at]) && !blank(text[at - 1]) &&
+        !blank(text[at + 1]))
+      fronts.push_back(longer(fronts.back(), at));
+  if (longer(fronts.back(), text.size()).length != length) fronts.resize(1);
+  return [=, fronts = std::move(fronts)](uint64_t byte) {
+    return longer(*(std::ranges::upper_bound(fronts, byte, {}, &Front::bytes) - 1), byte).length;
+  };
+}
+
 std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool continues,
                                                   const IndexRanges& ranges,
                                                   std::vector<bool>& masked) const {
   TokenPlaces places;
   std::vector<int32_t> ids = encode(text, continues, &places);
-  // A normalizer may replace text. So much of the normalized text comes from the front of the text
-  // as the front alone becomes.
-  const auto place_of = [&](uint64_t byte) {
-    TokenPlaces front;
-    (void)encode(text.substr(0, byte), continues, &front);
-    return front.length;
-  };
   IndexRanges wanted = ranges;
   if (!keeps_bytes(text)) {
     // The front must not end within an added token, which would be other text there.
@@ -163,6 +183,7 @@ std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool co
         wanted.push_back({begin, begin + part.text.size()});
     }
     wanted = union_of(std::move(wanted));
+    const auto place_of = fronts_of(text, continues, places.length);
     for (IndexRange& range : wanted) range = {place_of(range.begin), place_of(range.end)};
   }
   masked.clear();

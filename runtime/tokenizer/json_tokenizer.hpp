@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -97,6 +98,8 @@ class JsonTokenizer {
                   TokenPlaces& places) const;
   size_t bytes_of(int32_t id) const;
   bool keeps_bytes(std::string_view text) const;
+  std::function<uint64_t(uint64_t)> fronts_of(std::string_view text, bool continues,
+                                              uint64_t length) const;
 
   std::unique_ptr<const TokenizerJson> data_;
   std::unique_ptr<Idle> idle_;
