@@ -225,13 +225,14 @@ bool Journal::Writer::may_write() {
   return !stopped_;
 }
 
-/// Writes all lines and pages that are not written yet. events.jsonl comes first, by its name, and
-/// the others wait while it fails: a line that names a generation stands in no file before the event
-/// that began it. Lines come before pages: the page of the run's end is not read before the event
-/// that says so.
+/// Writes all lines and pages that are not written yet. The other files wait for events.jsonl: a
+/// line that names a generation stands in no file before the event that began it. Lines come before
+/// pages, so that the page of the run's end is not read before the event that says so.
 bool Journal::Writer::write_all() {
-  const bool good =
-      std::ranges::all_of(files_, [&](auto& file) { return write_lines(file.first, file.second); });
+  const auto events = files_.find("events.jsonl");
+  bool good = events == files_.end() || write_lines(events->first, events->second);
+  if (good)
+    for (auto& [name, file] : files_) good = write_lines(name, file) && good;
   std::erase_if(unwritten_pages_,
                 [&](const auto& entry) { return write_page(entry.first, entry.second); });
   return good && unwritten_pages_.empty() && !stopped_;

@@ -102,8 +102,8 @@ void take_over(Self* self, SupervisorState from) {
                              taken_over(recorded, s.options.recorded_step.value_or(0),
                                         "epoch " + std::to_string(o.epoch) + ", generation " +
                                             std::to_string(s.job.generation))}});
-  // The predecessor died before it wrote all of them. Their lines name the generation of the event
-  // above, which therefore stands before them.
+  // The predecessor died before it wrote all of them. The event above stands before their lines, since
+  // no other one may name their generation.
   record_up_to(self, s.job.joined_step);
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
