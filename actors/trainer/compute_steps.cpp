@@ -71,7 +71,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     g.step = step_ = step;
     log::debug(
         "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; "
-        "{:.2f} of it waiting for other trainers",
+        "{:.2f} of it waiting for other trainers and copies",
         step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
         result.optimizer_ms, result.wait_ms);
     agreed = result.agreed;

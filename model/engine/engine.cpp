@@ -27,7 +27,7 @@ Engine::~Engine() {
   if (!parts_->optimizer) return;
   if (!parts_->damaged && !parts_->mismatch)
     (void)parts_->optimizer->start_store(kStoreAtEndMs, parts_->wait);
-  parts_->optimizer->finish_store();
+  parts_->finish_store();
 }
 
 Status Engine::start_commit() {
@@ -36,7 +36,8 @@ Status Engine::start_commit() {
 
 Status Engine::wait_for_commit() {
   SS_RETURN_IF_ERROR(start_commit());
-  parts_->optimizer->finish_store();
+  parts_->finish_store();
+  parts_->at(Parts::kIdle);
   return {};
 }
 

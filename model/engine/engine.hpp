@@ -78,7 +78,7 @@ struct StepResult {
   double forward_ms = 0;
   double backward_ms = 0;  // with the end of the reductions, the gradient norm and the vote
   double optimizer_ms = 0;
-  double wait_ms = 0;  // waiting for collectives; also part of the times above
+  double wait_ms = 0;  // for collectives and copies; also part of the times above
 };
 
 /// Replicas of a shard that do not hold the same bits.
@@ -201,8 +201,8 @@ class Engine {
   void abort(const std::string& reason);
   /// Number of units computed so far; the watchdog checks that it grows. Any thread.
   uint64_t progress() const;
-  /// True while the compute thread waits in a collective: if progress() then stands still, another
-  /// rank is late. Any thread.
+  /// True while the compute thread waits in a collective, or in the phase "copy" for a copy of the
+  /// state: if progress() then stands still, another rank or that copy is late. Any thread.
   bool waiting() const;
   /// Any thread.
   Activity activity() const;

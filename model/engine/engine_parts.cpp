@@ -242,12 +242,17 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
   return {};
 }
 
+void Engine::Parts::finish_store() {
+  at(kCopy);
+  optimizer->finish_store(wait);
+}
+
 /// Before the vote, while the last reductions continue; as late as possible, so that the hash
 /// covers any damage during the step (ENGINE-4, ENGINE-5); in device memory backward() has begun it.
 /// ENGINE-2: what a rank that votes for this step has stored is complete in host memory.
 Status Engine::Parts::check_committed_state(Ballot& ballot) {
+  finish_store();
   at(kVote);
-  optimizer->finish_store();
   trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->current_hash();
   hash_span.end();

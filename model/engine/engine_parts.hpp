@@ -85,6 +85,7 @@ struct Engine::Parts {
   void flip_gradient_bit();
   void note_hash(const Hash128& hash);
   Status check_unchanged(const Hash128& current_hash);
+  void finish_store();
 
   Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
   Result<double> backward(int k, const void* head_params, const void* tied_params);

@@ -161,10 +161,13 @@ Status ShardOptimizer::start_store(int timeout_ms, WaitClock& wait) {
   return {};
 }
 
-void ShardOptimizer::finish_store() {
+void ShardOptimizer::finish_store(WaitClock& wait) {
   if (!copying_) return;
   settle_hash();
-  backend_->finish_copies();
+  {
+    const Waiting waiting(wait);
+    backend_->finish_copies();
+  }
   copying_ = false;
   state_->commit(step_, hash_);
 }

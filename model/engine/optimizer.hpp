@@ -78,10 +78,11 @@ class ShardOptimizer {
   /// Device memory: starts to copy what was committed to host memory, unless that is done or the
   /// device holds a part of a step. deadline: a reader pins the side to be written for timeout_ms.
   Status start_store(int timeout_ms, WaitClock& wait);
-  /// Waits for the hash and the copy in progress, if any, and commits in host memory. STATE-1:
+  /// Waits for the hash and the copy in progress, if any, and commits in host memory. Only the copy
+  /// counts as a wait: it may be slow, but a hash that does not end is a GPU that hangs. STATE-1:
   /// until then the written side holds no step, so a rank that dies leaves the step that was stored
   /// before.
-  void finish_store();
+  void finish_store(WaitClock& wait);
 
  private:
   ShardOptimizer(std::vector<ParameterRun> runs, size_t total, Backend& backend, TrainState& state)

@@ -22,7 +22,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// The time that the compute thread waits for collectives.
+/// The time that the compute thread waits for collectives and for copies of the state.
 struct WaitClock {
   double ms = 0;
   std::atomic<bool> waiting = false;  // true during a wait; any thread may read it

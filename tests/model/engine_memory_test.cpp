@@ -146,6 +146,28 @@ TEST_SUITE("engine memory") {
     CHECK(next.digest() == undisturbed(options, 1, 2, 4));
   }
 
+  TEST_CASE("engine: a slow copy of the state is a wait that other ranks cannot end") {
+    World world(options_for(2), 1, 1, fake_backends(false));
+    world.initialize();
+    Seat& seat = world.seats[0];
+    int copies = 0;
+    seat.fake().during_copies = [&, &engine = *seat.engine] {
+      ++copies;
+      CHECK(engine.waiting());
+      CHECK(std::string(engine.activity().phase) == "copy");
+    };
+    REQUIRE(world.step(seat, 1).ok());
+    REQUIRE(world.step(seat, 2).ok());  // its vote
+    CHECK(copies == 1);
+    REQUIRE(seat.engine->wait_for_commit().ok());
+    CHECK(copies == 2);
+    CHECK_FALSE(seat.engine->waiting());
+    CHECK(std::string(seat.engine->activity().phase) == "");
+    REQUIRE(world.step(seat, 3).ok());
+    seat.engine.reset();
+    CHECK(copies == 3);
+  }
+
   TEST_CASE("engine: compare_states() with device memory checks the complete copy in host memory") {
     World world(options_for(2), 2, 1, fake_backends(false));
     world.initialize();

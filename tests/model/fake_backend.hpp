@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,8 +21,9 @@ class FakeBackend : public Backend {
       : options_(options), host_(host), units_(units_of(options.shape)), seen_(units_.size()) {}
 
   int mistakes = 0;
-  int orthogonalized = 0;  // matrices
-  float poison = 0;        // added to the loss's gradient; NaN makes the step fail
+  int orthogonalized = 0;               // matrices
+  std::function<void()> during_copies;  // called by finish_copies() before it copies
+  float poison = 0;                     // added to the loss's gradient; NaN makes the step fail
 
   Result<void*> allocate(size_t bytes) override {
     memory_.push_back(std::vector<double>(bytes / 8 + 1));
@@ -43,6 +45,7 @@ class FakeBackend : public Backend {
     copies_.push_back({host, device, bytes});
   }
   void finish_copies() override {
+    if (!copies_.empty() && during_copies) during_copies();
     for (const Copy& copy : copies_) std::memcpy(copy.host, copy.device, copy.bytes);
     copies_.clear();
   }
