@@ -109,10 +109,11 @@ class Backend {
   virtual void* stream() const { return nullptr; }
 
   // --- Copies of the state to shared memory, concurrent with the computation ---
-  /// From the next start_copy() on, until unpin_host(): registers host memory that start_copy()
-  /// writes, so that the device writes it directly. If the driver refuses, copies are slow.
+  /// Begins to register host memory that start_copy() writes, unless it is registered, so that the
+  /// device writes it directly. Until that is done, and if the driver refuses, copies are slow. The
+  /// driver lets other calls wait while it registers, 1 to 2 GB a second.
   virtual void pin_host(void* /*host*/, size_t /*bytes*/) {}
-  /// Only after finish_copies().
+  /// Ends that, if it was begun. Only after finish_copies().
   virtual void unpin_host(void* /*host*/) {}
   /// Copies `device` to `host` after all calls so far and concurrently with later calls. Until
   /// finish_copies(), nothing may write `device` or use `host`.

@@ -238,8 +238,7 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
   if (!state_ || state_->name() != order.state_segment) {
-    if (pinned_) backend_->unpin_host(pinned_);
-    pinned_ = nullptr;
+    if (state_ && backend_) backend_->unpin_host(state_->side(0).params.data());
     SS_ASSIGN(state_, TrainState::open(order.state_segment,
                                        shard_layout(units_of(options_.plan.shape), shards).total));
   }
@@ -259,11 +258,6 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
 Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   const trace::Span span("make engine");
   SS_ASSIGN(Backend * backend, this->backend());
-  if (!pinned_ && !backend->host_memory()) {
-    const TrainState::Side first = g.state->side(0);  // the two sides are adjacent
-    pinned_ = first.params.data();
-    backend->pin_host(pinned_, 2 * first.values() * sizeof(float));
-  }
   SS_ASSIGN(
       g.batches,
       BatchReader::open(order.ring_segment, order.ring, order.generation,

@@ -110,11 +110,10 @@ class ComputeThread {
   std::string trainer_;  // this trainer's name; empty before the first generation
   std::optional<int> device_index_;
   std::vector<int> contexts_;  // the devices of make_contexts(), until one of them is chosen
-  // state_, backend_ and pinned_ survive generations: mapping and pinning a large state takes
-  // seconds. The segment belongs to the node, and no trainer outlives its node's agent.
+  // state_ and backend_ survive generations: mapping and pinning a large state takes seconds. The
+  // engine pins it. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;
   std::unique_ptr<Backend> backend_;
-  void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
   std::vector<ValidationSource> validation_;  // opened by open_validation()
   bool validates_ = false;                    // a source of validation_ has micro-batches
   std::optional<TaskBatches> tasks_;          // opened when they are first due

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "model/cuda/check.hpp"
@@ -20,6 +22,20 @@ cudaError_t with_patience(Patience& patience, Call call) {
     if (!patience.again()) break;
   }
   return error;
+}
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { (void)cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+
+/// Reached once all work enqueued on `stream` so far is done.
+Event event_after(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  SS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  Event owner(event);
+  SS_CUDA(cudaEventRecord(event, stream));
+  return owner;
 }
 
 }  // namespace
@@ -70,12 +86,11 @@ void* PinnedBuffer::reserve(size_t bytes) {
   return data_;
 }
 
-PinnedRange::PinnedRange(void* host, size_t bytes) {
+PinnedRange::PinnedRange(void* host, size_t bytes)
+    : begin_(static_cast<char*>(host)), bytes_(bytes) {
   int device = 0;
   SS_CUDA(cudaGetDevice(&device));
-  thread_ = std::jthread([=, this](std::stop_token stop) {
-    pin(std::move(stop), device, static_cast<char*>(host), bytes);
-  });
+  thread_ = std::jthread([=, this](std::stop_token stop) { pin(std::move(stop), device); });
 }
 
 PinnedRange::~PinnedRange() {
@@ -84,14 +99,14 @@ PinnedRange::~PinnedRange() {
   for (void* piece : pieces_) (void)cudaHostUnregister(piece);
 }
 
-void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes) {
+void PinnedRange::pin(std::stop_token stop, int device) {
   cudaError_t error = cudaSetDevice(device);
-  for (size_t at = 0, piece; at < bytes && error == cudaSuccess; at += piece) {
+  for (size_t at = 0, piece; at < bytes_ && error == cudaSuccess; at += piece) {
     if (stop.stop_requested()) return;
     piece =
-        std::min(bytes - at, kPieceBytes - reinterpret_cast<uintptr_t>(host + at) % kPieceBytes);
-    error = cudaHostRegister(host + at, piece, cudaHostRegisterPortable);
-    if (error == cudaSuccess) pieces_.push_back(host + at);
+        std::min(bytes_ - at, kPieceBytes - reinterpret_cast<uintptr_t>(begin_ + at) % kPieceBytes);
+    error = cudaHostRegister(begin_ + at, piece, cudaHostRegisterPortable);
+    if (error == cudaSuccess) pieces_.push_back(begin_ + at);
   }
   complete_ = error == cudaSuccess;
   if (complete_) return;
@@ -100,40 +115,29 @@ void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes
   std::fprintf(stderr,
                "cannot pin %zu bytes of shared memory (%s): copies of the state are slow, and "
                "steps may wait for them\n",
-               bytes, cudaGetErrorString(error));
+               bytes_, cudaGetErrorString(error));
 }
 
 SideStream::SideStream() {
   int least = 0, greatest = 0;
   SS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   SS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, least));
-  SS_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
 }
 
 SideStream::~SideStream() {
-  if (stream_) (void)cudaStreamSynchronize(stream_);
-  if (ready_) (void)cudaEventDestroy(ready_);
-  if (stream_) (void)cudaStreamDestroy(stream_);
+  (void)cudaStreamSynchronize(stream_);
+  (void)cudaStreamDestroy(stream_);
 }
 
 void SideStream::follow(cudaStream_t other) {
-  SS_CUDA(cudaEventRecord(ready_, other));
-  SS_CUDA(cudaStreamWaitEvent(stream_, ready_, 0));
+  SS_CUDA(cudaStreamWaitEvent(stream_, event_after(other).get(), 0));
 }
 
 void SideStream::finish() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
-void HostCopies::unpin(void* host) {
-  wanted_.erase(host);
-  pinned_.erase(host);
-}
-
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
-  stream_.follow(after);
-  for (const auto& [begin, size] : std::exchange(wanted_, {}))
-    pinned_.try_emplace(begin, begin, size);
   const auto copy = [this, host, device, bytes] {
     auto* to = static_cast<char*>(host);
     const auto* from = static_cast<const char*>(device);
@@ -141,12 +145,16 @@ void HostCopies::start(cudaStream_t after, void* host, const void* device, size_
       SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
     });
   };
-  const auto complete = [](const auto& range) { return range.second.complete(); };
-  if (!pinned_.empty() && std::ranges::all_of(pinned_, complete)) return copy();
+  const auto covers = [&](const auto& range) { return range.second.covers(host, bytes); };
+  if (begins_.empty() && std::ranges::any_of(pinned_, covers)) {
+    stream_.follow(after);
+    return copy();
+  }
   int index = 0;
   SS_CUDA(cudaGetDevice(&index));
-  begins_.push_back(std::async(std::launch::async, [copy, index] {
+  begins_.push_back(std::async(std::launch::async, [this, copy, index, made = event_after(after)] {
     SS_CUDA(cudaSetDevice(index));
+    SS_CUDA(cudaStreamWaitEvent(stream_.get(), made.get(), 0));
     copy();
   }));
 }

@@ -71,12 +71,17 @@ class PinnedRange {
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
-  /// True once all of it is registered.
-  bool complete() const { return complete_; }
+  /// True once all of it is registered, if it contains this memory.
+  bool covers(const void* host, size_t bytes) const {
+    const auto* begin = static_cast<const char*>(host);
+    return complete_ && begin_ <= begin && begin + bytes <= begin_ + bytes_;
+  }
 
  private:
-  void pin(std::stop_token stop, int device, char* host, size_t bytes);
+  void pin(std::stop_token stop, int device);
 
+  char* begin_;
+  size_t bytes_;
   std::atomic<bool> complete_{false};
   std::vector<void*> pieces_;  // registered; only the thread uses it while it runs
   std::jthread thread_;
@@ -116,26 +121,22 @@ class SideStream {
 
  private:
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t ready_ = nullptr;
 };
 
-/// Copies from device to host memory, concurrent with the computation, on a stream of its own. Until
-/// all memory is pinned, the driver blocks the thread that asks for a copy: then threads of this
-/// object ask.
+/// Copies from device to host memory, concurrent with the computation, on a stream of its own. If the
+/// host memory is not pinned yet, the driver blocks the thread that asks for a copy, and may block
+/// every other call on that stream meanwhile: then only threads of this object make these calls.
 class HostCopies {
  public:
-  /// The next start() begins to pin this memory. If the driver refuses, logs it on stderr. Not
-  /// before: the driver lets other calls wait while it registers, and a trainer first loads its
-  /// state.
-  void pin(void* host, size_t bytes) { wanted_[host] = bytes; }
-  void unpin(void* host);
+  /// Begins to pin this memory, unless it is pinned. If the driver refuses, logs it on stderr.
+  void pin(void* host, size_t bytes) { pinned_.try_emplace(host, host, bytes); }
+  void unpin(void* host) { pinned_.erase(host); }
   /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
   /// Waits for all copies. Throws CudaError.
   void finish();
 
  private:
-  std::map<void*, size_t> wanted_;  // bytes of what is not in pinned_ yet
   std::map<void*, PinnedRange> pinned_;
   SideStream stream_;                      // ends before the memory is unpinned
   std::vector<std::future<void>> begins_;  // copies that threads begin; these end before the stream

@@ -276,13 +276,17 @@ TEST_SUITE("gpu") {
     cudaStream_t stream = nullptr;
     REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
     std::atomic<bool> waited = false;
+    bool copies_block = true;  // nothing is pinned
     const auto copy = [&] {
       std::ranges::fill(host, 0);
       std::promise<void> started;
       fake_gpu::run_on(stream, [&waited, returned = started.get_future().share()] {
         if (returned.wait_for(std::chrono::seconds(20)) != std::future_status::ready) waited = true;
       });
-      copies.start(stream, host.data() + 3, device.data() + 3, device.size() - 3);
+      copies.start(stream, host.data() + 3, device.data() + 3, piece);
+      while (copies_block && fake_gpu::blocked_copies() == 0) std::this_thread::yield();
+      copies.start(stream, host.data() + 3 + piece, device.data() + 3 + piece,
+                   device.size() - 3 - piece);
       started.set_value();
       copies.finish();
       CHECK_FALSE(waited);  // start() for the stream
@@ -290,10 +294,11 @@ TEST_SUITE("gpu") {
     };
     copies.pin(host.data(), host.size());
     copies.unpin(host.data());
-    copies.pin(host.data(), host.size());
     fake_gpu::allow_pinning(0);
+    copies.pin(host.data(), host.size());
     CHECK(copy());
     CHECK(fake_gpu::registered_pieces() == 0);
+    copies_block = false;
     fake_gpu::allow_pinning(SIZE_MAX);
     while (fake_gpu::registered_pieces() < 3) CHECK(copy());
     CHECK(copy());
@@ -365,19 +370,14 @@ TEST_SUITE("gpu") {
       fake_gpu::allow_pinning(pieces);
       while (fake_gpu::registered_pieces() < pieces) std::this_thread::yield();
     };
-    const auto pin = [&](std::vector<char>& data) {
-      backend->pin_host(data.data(), data.size());
-      backend->start_copy(data.data(), *memory, 0);
-      backend->finish_copies();
-    };
     fake_gpu::allow_pinning(0);
-    pin(host);
+    backend->pin_host(host.data(), host.size());
     for (const size_t pieces : {0, 1, 2}) {
       CAPTURE(pieces);
       register_pieces(pieces);
       CHECK(there_and_back());
     }
-    pin(back);
+    backend->pin_host(back.data(), back.size());
     register_pieces(3);
     CHECK(there_and_back());
     fake_gpu::allow_pinning(SIZE_MAX);

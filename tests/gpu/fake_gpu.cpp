@@ -28,6 +28,7 @@ using Flag = std::shared_ptr<std::atomic<bool>>;
 
 struct CUstream_st {
   int priority = 0;
+  std::recursive_mutex calling;  // held by a thread during its call on this stream
   std::mutex mutex;
   std::condition_variable wake;
   std::deque<std::function<void()>> queue;
@@ -44,6 +45,7 @@ struct CUstream_st {
     }
   }};
   void push(std::function<void()> work) {
+    const std::lock_guard call(calling);
     const std::lock_guard lock(mutex);
     queue.push_back(std::move(work));
     wake.notify_one();
@@ -72,7 +74,8 @@ std::atomic<bool> counting_only = false;
 std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
 std::atomic<unsigned> flags = 0;
-std::atomic<int> works = 0;  // of run_on() that have run; each takes a millisecond
+std::atomic<int> blocked = 0;  // threads in a copy to memory that is not pinned
+std::atomic<int> works = 0;    // of run_on() that have run; each takes a millisecond
 
 thread_local std::vector<std::string>* calls = nullptr;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -177,6 +180,9 @@ void allow_pinning(size_t pieces) {
 size_t registered_pieces() {
   const std::lock_guard lock(memory_mutex);
   return registered.size();
+}
+int blocked_copies() {
+  return blocked;
 }
 void set_gpus(std::vector<int> majors) {
   const std::lock_guard lock(memory_mutex);
@@ -293,8 +299,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                                                        : Pinned::yes;
   if (host == Pinned::partly) return cudaErrorInvalidValue;
   note_copy(to, bytes, kind);
+  const std::lock_guard call(stream->calling);
   run_on(stream, [=] { std::memcpy(to, from, bytes); });
-  if (to_host && host == Pinned::no) wait_for(stream);
+  if (to_host && host == Pinned::no) {
+    ++blocked;
+    wait_for(stream);
+    --blocked;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

@@ -84,7 +84,6 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
       shard_layout(units_of(options.shape), 1).total);
   REQUIRE(state.ok());
   const std::span<float> first = state->side(0).params;
-  backend->pin_host(first.data(), 6 * first.size_bytes());
   auto engine = Engine::create(options, *backend, *shard, *replicate, *state);
   INFO(engine.status().message());
   REQUIRE(engine.ok());

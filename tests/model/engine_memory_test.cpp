@@ -47,6 +47,8 @@ TEST_SUITE("engine memory") {
       for (uint64_t step = 1; step <= 5; ++step) {
         REQUIRE(world.step(seat, step).ok());
         CHECK(seat.state->step() == (step < 4 ? 0 : 3));  // a copy is complete before the next vote
+        const TrainState::Side side = seat.state->side(0);
+        CHECK(seat.fake().pinned_bytes == (step < 3 ? 0 : 2 * side.values() * sizeof(float)));
       }
       CHECK(seat.state->holds(0));
       REQUIRE(seat.engine->wait_for_commit().ok());  // as for a checkpoint
@@ -82,6 +84,7 @@ TEST_SUITE("engine memory") {
         for (const Status& status : ended)
           CHECK(finite ? !status.ok() : status.code() == Code::bad_data);
         for (Seat& seat : world.seats) seat.engine.reset();
+        for (Seat& seat : world.seats) CHECK(seat.fake().pinned_bytes == 0);
         left = std::move(world.states);
       }
       for (TrainState& state : left) {

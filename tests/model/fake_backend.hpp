@@ -22,6 +22,7 @@ class FakeBackend : public Backend {
 
   int mistakes = 0;
   int orthogonalized = 0;               // matrices
+  size_t pinned_bytes = 0;              // by pin_host()
   std::function<void()> during_copies;  // called by finish_copies() before it copies
   float poison = 0;                     // added to the loss's gradient; NaN makes the step fail
 
@@ -39,6 +40,11 @@ class FakeBackend : public Backend {
   void synchronize() override {}
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
+  void pin_host(void* host, size_t bytes) override {
+    expect(pinned_bytes == 0 || (host == pinned_ && bytes == pinned_bytes));
+    pinned_ = host;
+    pinned_bytes = bytes;
+  }
   // Copies only happen in finish_copies(), so that a missing wait gives wrong values.
   void start_copy(void* host, const void* device, size_t bytes) override {
     expect(!host_);
@@ -229,7 +235,8 @@ class FakeBackend : public Backend {
   std::vector<Hash128> seen_;  // per unit: hash of the parameters that forward got
   std::vector<std::vector<double>> memory_;
   std::vector<Copy> copies_;  // in progress
-  size_t next_ = 0;           // the unit that the next call must be for
+  void* pinned_ = nullptr;
+  size_t next_ = 0;  // the unit that the next call must be for
   float token_hash_ = 0;
   Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
   double loss_ = 0;  // of the last head()
