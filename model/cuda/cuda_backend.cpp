@@ -72,15 +72,13 @@ Status hold_context(int device_index) try {
   Aten::make_handle(device_index);
   return {};
 } catch (const std::exception& error) {
+  drop_context(device_index);
   return Status(Code::unavailable, "GPU " + std::to_string(device_index) + ": " + error.what());
 }
 
 void drop_context(int device_index) {
-  int current = 0;
-  (void)cudaGetDevice(&current);
   if (cudaSetDevice(device_index) == cudaSuccess) (void)cudaDeviceReset();
-  // cudaSetDevice() makes a context: it would make again the one that ended.
-  if (current != device_index) (void)cudaSetDevice(current);
+  // The former device stays unset: cudaSetDevice() would make its context again if that has ended.
   (void)cudaGetLastError();
 }
 

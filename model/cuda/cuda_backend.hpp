@@ -29,7 +29,7 @@ namespace simplescale::cuda {
 /// make_cuda_backend() calls this function in the CUDA library. unavailable: no driver, no such
 /// device, or a device that is too old.
 Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options);
-/// hold_cuda_context() and drop_cuda_context() call these.
+/// hold_cuda_context() and drop_cuda_context() call these. Each changes the current device.
 Status hold_context(int device_index);
 void drop_context(int device_index);
 

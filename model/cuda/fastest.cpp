@@ -33,6 +33,7 @@ Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
                 bool (*may_work_later)(const std::exception&)) {
   constexpr int kLaunches = 3;
   Fastest best;
+  std::exception_ptr failure;  // the newest one
   double best_ms = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < candidates.size(); ++i) {
     best.told += (i > 0 ? "; " : "") + candidates[i].name;
@@ -42,11 +43,13 @@ Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
       if (ms < best_ms) best_ms = ms, best.index = i;
     } catch (const std::exception& error) {
       if (best_ms == std::numeric_limits<double>::infinity() && may_work_later(error)) throw;
+      failure = std::current_exception();
       (void)cudaGetLastError();  // libtorch throws what it finds there after its next kernel
       const std::string why = error.what();
       best.told += " fails: " + why.substr(0, why.find('\n'));
     }
   }
+  if (best_ms == std::numeric_limits<double>::infinity()) std::rethrow_exception(failure);
   return best;
 }
 

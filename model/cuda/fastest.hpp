@@ -20,11 +20,12 @@ struct Candidate {
   std::function<void()> launch;
 };
 struct Fastest {
-  size_t index = 0;  ///< the fastest candidate that works; 0 if none does
+  size_t index = 0;  ///< the fastest candidate that works
   std::string told;  ///< of each candidate: how long it takes, or why it fails
 };
 /// A candidate fails if it throws. If the first that would work throws what `may_work_later` is true
-/// for, this throws it, too: measure again.
+/// for, this throws it, too: measure again. If none works, throws the last failure: after many CUDA
+/// errors nothing works any more. There is at least one candidate.
 Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
                 bool (*may_work_later)(const std::exception&));
 

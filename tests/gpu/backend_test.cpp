@@ -342,9 +342,15 @@ TEST_SUITE("gpu") {
     CHECK(calls == std::vector<std::string>{
                        "libtorch: a handle on GPU 0", "libtorch: a handle on GPU 1",
                        "libtorch: a handle on GPU 2", "a context ends", "a context ends"});
-    REQUIRE(cudaSetDevice(0) == cudaSuccess);
-    cuda::drop_context(1);
+    cuda::drop_context(1);  // after that of another one
+    CHECK(fake_gpu::devices_with_contexts().empty());
+    fake_gpu::fail_handles(true);
+    const Status no_handle = cuda::hold_context(1);
+    fake_gpu::fail_handles(false);
+    CHECK(no_handle.message() == "GPU 1: no handle");
+    CHECK(fake_gpu::devices_with_contexts().empty());
     fake_gpu::set_gpus({9});
+    REQUIRE(cudaSetDevice(0) == cudaSuccess);
     CHECK(beyond.code() == Code::unavailable);
     CHECK(beyond.message().starts_with("there is no GPU 99"));
   }

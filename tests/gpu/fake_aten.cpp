@@ -1,7 +1,9 @@
 // Products and attention as plain loops, linked instead of model/cuda/aten.cpp: for the CUDA
 // backend over a fake GPU. Enqueues its computation on the stream, as libtorch does.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 #include "model/cuda/aten.hpp"
@@ -10,6 +12,8 @@
 
 namespace simplescale::cuda {
 namespace {
+
+std::atomic<bool> handles_fail = false;
 
 /// Device memory of libtorch's allocator.
 class Block {
@@ -95,7 +99,14 @@ struct Aten::Impl {
   }
 };
 
+}  // namespace simplescale::cuda
+void simplescale::fake_gpu::fail_handles(bool wanted) {
+  cuda::handles_fail = wanted;
+}
+namespace simplescale::cuda {
+
 void Aten::make_handle(int device_index) {
+  if (handles_fail) throw std::runtime_error("no handle");
   fake_gpu::note("libtorch: a handle on GPU " + std::to_string(device_index));
 }
 

@@ -50,6 +50,8 @@ void fail_allocations(int number);
 int failures_left();
 /// Device memory that is allocated now.
 size_t device_bytes();
+/// While true, libtorch cannot make a handle of cuBLAS.
+void fail_handles(bool wanted);
 /// While true, streams only order events, and device memory is address space without memory: to
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.

@@ -68,6 +68,15 @@ TEST_SUITE("gpu") {
     }
   }
 
+  TEST_CASE("gpu: if every kernel fails, so does the choice, with the last failure") {
+    const Stream stream;
+    const auto fails = [](const char* why) { return [why] { throw std::runtime_error(why); }; };
+    const Candidate candidates[] = {{"flash", fails("illegal address")},
+                                    {"cuDNN", fails("sticky")}};
+    CHECK_THROWS_WITH_AS((void)fastest(stream.at, candidates, is_memory), "sticky",
+                         std::runtime_error);
+  }
+
   TEST_CASE(
       "gpu: without memory for any kernel the choice is made later, with one it is made now") {
     const Stream stream;
