@@ -169,10 +169,12 @@ void ComputeThread::make_contexts() {
       if (exiting_ || !jobs_.empty()) return;
     }
     const trace::Span span("make context", device);
-    if (const Status made = hold_cuda_context(device); !made.ok())
+    if (const Status made = hold_cuda_context(device); !made.ok()) {
       log::warn("no context beforehand: {}", made.message());
-    else
-      contexts_.push_back(device);
+      continue;
+    }
+    log::info("made a context beforehand on GPU {}", device);
+    contexts_.push_back(device);
   }
 }
 

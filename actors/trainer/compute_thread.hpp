@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -38,7 +39,7 @@ struct ComputeOptions {
   std::function<Result<int>(const std::string& trainer, std::unique_ptr<DataPlane>& plane)>
       choose_device;
   /// GPUs on which the thread makes contexts until its first generation (supervision.warm_context).
-  std::vector<int> warm_devices;
+  std::set<int> warm_devices;
 };
 
 /// What the compute thread reports.

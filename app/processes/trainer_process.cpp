@@ -115,7 +115,7 @@ ComputeOptions make_compute_options(const Config& config, const Plan& plan, int 
   const int warm_slots = config.supervision.warm_context ? plan.topology.trainers_per_node : 0;
   for (int slot = 0; slot < warm_slots; ++slot)
     if (const auto device = choose_gpu(config, plan, node, slot); device.ok() && *device)
-      options.warm_devices.push_back((*device)->device_index);
+      options.warm_devices.insert((*device)->device_index);
   // Called once the process knows which trainer it becomes: the slot decides which GPU it prefers.
   options.choose_device = [config, plan, lock = std::make_shared<HostLock>()](
                               const std::string& trainer,

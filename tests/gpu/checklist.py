@@ -308,6 +308,10 @@ class Checklist:
             self.figures.update(kill_to_next_step_ms=resumed["ms"] - phase("detect")["ms"], what=resumed["reason"])
             refused = next((line for log in (run / "logs").glob("*.log") for line in log.read_text().splitlines() if "no context beforehand" in line), None)
             expect(not refused, f"a waiting process has no CUDA context: {refused}")
+            # What a process logged before it became a trainer lies in a file of its own, which the process wrote last when it left it.
+            became = [log for log in (run / "logs").glob("*.log") if re.search(r"this log continues in .*/n1\.0\.log", log.read_text())]
+            replaced_by = max(became, key=lambda log: log.stat().st_mtime, default=None)
+            expect(self.rehearse or replaced_by and "made a context beforehand" in replaced_by.read_text(), f"the process that replaced n1.0 had made no CUDA context: {replaced_by}")
         finally:
             self.end(process)
 
