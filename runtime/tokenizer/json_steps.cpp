@@ -20,7 +20,6 @@ constexpr const char* default_mark = "\xE2\x96\x81";
 constexpr size_t steps_max = 64;
 constexpr double invalid_growth = 3;  // a byte that is no UTF-8 becomes U+FFFD
 constexpr double growth_max = 64;     // of a text, by all steps; NFKC and a Replace need 33
-constexpr size_t prepend_bytes_max = 1 << 10;
 
 std::string type_of(const json& step) {
   if (!step.is_object()) return "";
@@ -118,8 +117,8 @@ Status add_normalizer(const json& step, std::vector<NormalizerStep>& out, Growth
   }
   if (type == "Prepend") {
     PrependText prepend{fields.required_text("prepend")};
-    if (prepend.text.size() > prepend_bytes_max)
-      fields.fail("has a \"prepend\" of more than 1 KiB");
+    // Before each text between added tokens, which may have one byte.
+    SS_RETURN_IF_ERROR(growth.by(1 + static_cast<double>(prepend.text.size())));
     out.emplace_back(std::move(prepend));
     return fields.finish();
   }
@@ -166,12 +165,14 @@ Status add_split(const json& step, PreTokenizer& out) {
   return {};
 }
 
-Status add_byte_level(const json& step, PreTokenizer& out) {
+Status add_byte_level(const json& step, PreTokenizer& out, Growth& growth) {
   JsonFields fields(step, "pre_tokenizer ByteLevel");
   fields.ignore("type");
   fields.ignore("trim_offsets");
-  // At most twice the bytes, and once: this is the last step.
-  if (fields.flag("add_prefix_space", true)) out.steps.emplace_back(PrefixSpaceStep{});
+  if (fields.flag("add_prefix_space", true)) {
+    SS_RETURN_IF_ERROR(growth.by(2));  // before each word, which may have one byte
+    out.steps.emplace_back(PrefixSpaceStep{});
+  }
   const bool splits = fields.flag("use_regex", true);
   SS_RETURN_IF_ERROR(fields.finish());
   if (splits) {
@@ -259,10 +260,13 @@ Status add_pre_tokenizer(const json& step, PreTokenizer& out, Growth& growth) {
   if (out.byte_level) return {Code::bad_data, "pre_tokenizer ByteLevel is not the last step"};
   const std::string type = type_of(step);
   if (type == "Metaspace") return add_metaspace(step, out, growth);
+  if (type == "ByteLevel") return add_byte_level(step, out, growth);
   static const std::map<std::string, Status (*)(const json&, PreTokenizer&)> adders = {
-      {"Split", add_split},           {"ByteLevel", add_byte_level},
-      {"Digits", add_digits},         {"Punctuation", add_punctuation},
-      {"Whitespace", add_whitespace}, {"WhitespaceSplit", add_whitespace_split}};
+      {"Split", add_split},
+      {"Digits", add_digits},
+      {"Punctuation", add_punctuation},
+      {"Whitespace", add_whitespace},
+      {"WhitespaceSplit", add_whitespace_split}};
   if (const auto found = adders.find(type); found != adders.end()) return found->second(step, out);
   return unsupported("pre_tokenizer", step);
 }

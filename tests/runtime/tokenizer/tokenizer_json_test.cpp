@@ -507,8 +507,15 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
   CHECK(says("normalizer", used).empty());
   used.push_back({{"type", "NFKC"}});
   CHECK_FALSE(says("normalizer", used).empty());
-  CHECK(says("normalizer", {{{"type", "Prepend"}, {"prepend", std::string(2'000, 'a')}}})
-            .find("1 KiB") != std::string::npos);
+  // Each of the texts between added tokens gets them.
+  const json prepends(64, {{"type", "Prepend"}, {"prepend", std::string(1'024, 'a')}});
+  const json three(3, {{"type", "Prepend"}, {"prepend", "\xE2\x96\x81"}});
+  CHECK(says("normalizer", prepends).find("64 times as long") != std::string::npos);
+  CHECK(says("normalizer", three).empty());
+  json spaced = metaspaces(1, std::string(33, ' '), "never");
+  CHECK(says("pre_tokenizer", spaced).empty());
+  spaced.push_back({{"type", "ByteLevel"}});
+  CHECK(says("pre_tokenizer", spaced).find("64 times as long") != std::string::npos);
   json document = small();
   document["added_tokens"].push_back({{"id", 258}, {"content", std::string(100'000, 'a')}});
   CHECK(load(document).status().message().find("64 KiB") != std::string::npos);
