@@ -11,7 +11,8 @@ namespace simplescale::s3_answers {
 
 namespace {
 
-constexpr size_t kMessageBytesMax = 300, kKeyBytesMax = 1024, kEtagBytesMax = 256;
+constexpr size_t kMessageBytesMax = 300, kKeyBytesMax = 1024, kUploadIdBytesMax = 1024,
+                 kEtagBytesMax = 256;
 
 Status bad(const std::string& what) {
   return {Code::io, "the server's answer " + what};
@@ -33,6 +34,10 @@ std::string text_of(const pugi::xml_node& node, const char* child) {
 bool is_etag(const std::string& text) {
   return text.size() <= kEtagBytesMax &&
          std::ranges::all_of(text, [](unsigned char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+bool is_upload_id(const std::string& text) {
+  return !text.empty() && text.size() <= kUploadIdBytesMax;
 }
 
 /// Whether there is another page.
@@ -78,8 +83,12 @@ Result<UploadPage> parse_uploads(const std::string& body) {
   pugi::xml_document document;
   SS_ASSIGN(const pugi::xml_node root, root_of(document, body, "ListMultipartUploadsResult"));
   UploadPage page;
-  for (const pugi::xml_node& node : root.children("Upload"))
-    page.uploads.push_back({text_of(node, "Key"), text_of(node, "UploadId")});
+  for (const pugi::xml_node& node : root.children("Upload")) {
+    MultipartUpload upload{text_of(node, "Key"), text_of(node, "UploadId")};
+    if (upload.key.empty() || upload.key.size() > kKeyBytesMax || !is_upload_id(upload.id))
+      return bad("lists an upload without a key or an UploadId of at most 1024 bytes");
+    page.uploads.push_back(std::move(upload));
+  }
   if (!is_truncated(root)) return page;
   page.next_key = text_of(root, "NextKeyMarker"),
   page.next_id = text_of(root, "NextUploadIdMarker");
@@ -91,7 +100,7 @@ Result<std::string> parse_upload_id(const std::string& body) {
   pugi::xml_document document;
   SS_ASSIGN(const pugi::xml_node root, root_of(document, body, "InitiateMultipartUploadResult"));
   std::string id = text_of(root, "UploadId");
-  if (id.empty()) return bad("has no UploadId");
+  if (!is_upload_id(id)) return bad("has no UploadId of at most 1024 bytes");
   return id;
 }
 

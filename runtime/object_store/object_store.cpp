@@ -1,9 +1,11 @@
 #include "runtime/object_store/object_store.hpp"
 
 #include <charconv>
+#include <chrono>
 #include <optional>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/object_store/answers.hpp"
 #include "runtime/object_store/request.hpp"
 
@@ -16,14 +18,22 @@ constexpr size_t kObjectsMax = 1'000'000, kPagesMax = 10'000;
 /// The pages of a list. Whether another one follows is what the server says, so they are counted.
 class Pages {
  public:
-  /// next: where the next page begins. io: it has been read already, or there were too many.
+  explicit Pages(const StoreLimits& limits)
+      : deadline_(Clock::now() + std::chrono::milliseconds(limits.list_deadline_ms)) {}
+  /// next: where the next page begins. io: it has been read already, there were too many, or they
+  /// took too long.
   Status follow(const std::string& next, const std::string& url) {
     const bool ends = next != next_ && ++count_ < kPagesMax;
     next_ = next;
-    return ends ? Status() : Status(Code::io, url + ": the server's list does not end");
+    if (!ends) return {Code::io, url + ": the server's list does not end"};
+    if (Clock::now() < deadline_) return {};
+    return {Code::io, url + ": the server's list took too long, after " + counted(count_, "page") +
+                          "; try again, or look at the server"};
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline_;
   std::string next_;
   size_t count_ = 0;
 };
@@ -81,7 +91,7 @@ Status ObjectStore::remove(const std::string& key) {
 Result<std::vector<ObjectFacts>> ObjectStore::list(const std::string& prefix) {
   std::vector<ObjectFacts> found;
   Call call{.method = "GET", .query = {{"list-type", "2"}, {"prefix", prefix}}};
-  Pages pages;
+  Pages pages(limits_);
   for (bool more = true; more;) {
     Outcome out = ask(call);
     if (!out.status.ok()) return out.status;
@@ -142,7 +152,7 @@ Status ObjectStore::abort_upload(const MultipartUpload& upload) {
 Result<std::vector<MultipartUpload>> ObjectStore::uploads(const std::string& prefix) {
   std::vector<MultipartUpload> found;
   Call call{.method = "GET", .query = {{"prefix", prefix}, {"uploads", ""}}};
-  Pages pages;
+  Pages pages(limits_);
   for (bool more = true; more;) {
     Outcome out = ask(call);
     if (!out.status.ok()) return out.status;

@@ -35,11 +35,12 @@
 namespace simplescale {
 
 struct StoreLimits {
-  HttpLimits http;                // of one request
-  int tries = 6;                  // of one call
-  int64_t first_pause_ms = 200;   // doubles with each try; half of it is random
-  int64_t pause_ms_max = 10'000;  // also of a server's Retry-After
-  int64_t deadline_ms = 180'000;  // of one call: no try begins after it
+  HttpLimits http;                     // of one request
+  int tries = 6;                       // of one call
+  int64_t first_pause_ms = 200;        // doubles with each try; half of it is random
+  int64_t pause_ms_max = 10'000;       // also of a server's Retry-After
+  int64_t deadline_ms = 180'000;       // of one call: no try begins after it
+  int64_t list_deadline_ms = 600'000;  // of a whole list: no page is asked for after it
 };
 
 struct ObjectFacts {
@@ -90,8 +91,8 @@ class ObjectStore {
                           const PutCondition& condition = {});
   /// ok if there is no such object.
   Status remove(const std::string& key);
-  /// All objects whose keys begin with `prefix`, by key. io: there are more than 1,000,000,
-  /// or the server's list does not end.
+  /// All objects whose keys begin with `prefix`, by key. io: there are more than 1,000,000, or the
+  /// server's list does not end, or not before StoreLimits::list_deadline_ms.
   Result<std::vector<ObjectFacts>> list(const std::string& prefix);
 
   Result<MultipartUpload> begin_upload(const std::string& key);

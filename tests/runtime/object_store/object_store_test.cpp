@@ -125,6 +125,17 @@ TEST_SUITE("object store") {
     answers("uploads", "<ListMultipartUploadsResult>" + more +
                            "<NextKeyMarker>k</NextKeyMarker></ListMultipartUploadsResult>");
     CHECK(says(store.uploads("hostile/").status(), "does not end"));
+    StoreLimits no_time;
+    no_time.list_deadline_ms = 0;
+    CHECK(says(store.with_limits(no_time)->uploads("hostile/").status(), "took too long"));
+    for (const auto& [key, id] : {std::pair{std::string(1025, 'k'), std::string("i")},
+                                  {"", "i"},
+                                  {"hostile/a", std::string(1025, 'i')},
+                                  {"hostile/a", ""}}) {
+      answers("uploads", "<ListMultipartUploadsResult><Upload><Key>" + key + "</Key><UploadId>" +
+                             id + "</UploadId></Upload></ListMultipartUploadsResult>");
+      CHECK(says(store.uploads("hostile/").status(), "at most 1024 bytes"));
+    }
     s3->clear_faults();
   }
 
