@@ -1,5 +1,6 @@
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -81,7 +82,11 @@ Status check_charsmap(std::string_view map) {
     const size_t value = units[child] & 0x7FFFFFFF;
     if (!has_leaf) continue;
     if (value >= texts.size() || (value > 0 && texts[value - 1] != '\0')) return damaged;
-    if (texts.substr(value, growth_max + 1).find('\0') == texts.npos)
+    const std::string_view part = texts.substr(value, growth_max + 1);
+    const std::string_view text = part.substr(0, part.find('\0'));
+    // A blank is escaped: it becomes the three bytes of U+2581.
+    const auto blanks = static_cast<size_t>(std::ranges::count(text, ' '));
+    if (text.size() + 2 * blanks > growth_max)
       return bad("its normalizer may make a text more than " + std::to_string(growth_max) +
                  " times as long");
   }

@@ -93,9 +93,9 @@ TEST_CASE("sentencepiece: hostile models are refused before the library reads th
   CHECK(Tokenizer::from_bytes(small_model(bpe_model, leaf(0)), "x").ok());
   refused(small_model(bpe_model, leaf(1)), "precompiled_charsmap");
   refused(small_model(bpe_model, leaf(99)), "precompiled_charsmap");
-  // An "a" becomes so many "b".
-  const auto longer = [](size_t bytes) {
-    std::string map = charsmap(256, 1u << 10, std::string(bytes, 'b'));
+  // An "a" becomes so many of this character.
+  const auto longer = [](size_t bytes, char by = 'b') {
+    std::string map = charsmap(256, 1u << 10, std::string(bytes, by));
     const uint32_t a = 2u << 10 | 1u << 8 | 'a', value = 1u << 31;
     std::memcpy(map.data() + 4 + 4 * (1 ^ 'a'), &a, 4);
     std::memcpy(map.data() + 4 + 4 * (1 ^ 'a' ^ 2), &value, 4);
@@ -103,6 +103,8 @@ TEST_CASE("sentencepiece: hostile models are refused before the library reads th
   };
   CHECK(Tokenizer::from_bytes(longer(64), "x")->encode("aa").size() == 1 + 2 * 64);
   refused(longer(65), "may make a text more than 64 times as long");
+  CHECK(Tokenizer::from_bytes(longer(21, ' '), "x").ok());
+  refused(longer(22, ' '), "may make a text more than 64 times as long");  // of three bytes each
 
   refused(head + piece("") + bpe, "piece 2 is empty");
   refused(head + piece("a") + bpe, "piece 2 occurs twice");
