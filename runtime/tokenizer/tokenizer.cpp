@@ -21,7 +21,9 @@ std::string find_tokenizer(const std::string& folder) {
   const bool has_json = std::filesystem::is_regular_file(json, error);
   if (!std::filesystem::is_regular_file(model, error)) return has_json ? json : "";
   // tokenizer.model lacks the added tokens; beside Llama 3's tokenizer.json it is tiktoken's.
-  return has_json && Tokenizer::load(json).ok() ? json : model;
+  if (!has_json) return model;
+  const auto bytes = read_tokenizer(json);  // if that fails, the caller shall say why
+  return !bytes.ok() || Tokenizer::from_bytes(*bytes, json).ok() ? json : model;
 }
 
 Result<std::string> read_tokenizer(const std::string& path) {

@@ -29,8 +29,8 @@ constexpr const char* trained_tokenizer_file(bool byte_level) {
 }
 /// Which of the two the file `path` is: tokenizer.json if its name ends with .json.
 const char* tokenizer_file_name(const std::string& path);
-/// The tokenizer's file in a folder: tokenizer.json if it can be read, or else tokenizer.model; ""
-/// if there is none.
+/// The tokenizer's file in a folder: tokenizer.json, or tokenizer.model if the other is missing or
+/// its contents are not supported; "" if there is none.
 std::string find_tokenizer(const std::string& folder);
 
 /// The contents of a tokenizer's file, which are copied to data folders and checkpoints. Its folder
