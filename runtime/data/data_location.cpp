@@ -360,7 +360,10 @@ Result<RunData> check_token_sources(const Config& config, const ModelShape& shap
     SS_RETURN_IF_ERROR(check(dataset.train));
     if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(check(dataset.validation));
   }
-  if (!data.sources.empty()) SS_RETURN_IF_ERROR(check_one_tokenizer(data));
+  if (data.sources.empty()) return data;
+  SS_RETURN_IF_ERROR(check_one_tokenizer(data));
+  // Each checkpoint takes a copy: without it, none could be published.
+  if (!data.tokenizer.empty()) SS_RETURN_IF_ERROR(read_tokenizer(data.tokenizer).status());
   return data;
 }
 

@@ -327,8 +327,8 @@ std::string signature_of(const std::string& source, const CorpusOptions& options
   return corpus.ok() ? corpus->signature() : "";
 }
 
-std::string hash_of_file(const std::string& path) {
-  const auto text = read_text(path);
+std::string hash_of_tokenizer(const std::string& path) {
+  const auto text = read_tokenizer(path);
   return text.ok() ? hash128(text->data(), text->size()).hex() : "";
 }
 
@@ -424,7 +424,7 @@ std::string free_folder(const PrepareOptions& options) {
                                     ? options.train_tokenizer_on.empty()
                                           ? text
                                           : signature_of(options.train_tokenizer_on, options.corpus)
-                                    : hash_of_file(options.tokenizer_path);
+                                    : hash_of_tokenizer(options.tokenizer_path);
   const bool same_tokenizer =
       !there.ok() ? false
       : trains    ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
@@ -449,7 +449,7 @@ Status check_tokenizer_kept(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
   const std::string& path = options.tokenizer_path;
   if (!there.ok() || !there->complete() || same_path(there->tokenizer_path, path)) return {};
-  if (const std::string hash = hash_of_file(path);
+  if (const std::string hash = hash_of_tokenizer(path);
       !path.empty() && (hash.empty() || hash == there->tokenizer_hash))
     return {};
   return other_tokenizer(options, *there);

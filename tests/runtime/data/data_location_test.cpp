@@ -218,6 +218,34 @@ TEST_SUITE("data location") {
     CHECK(check_token_sources(config, small)->sources.empty());
   }
 
+  TEST_CASE(
+      "data location: a tokenizer that no checkpoint could take is refused before the start") {
+    if (geteuid() != 0) {
+      MESSAGE("skipped: only root can make links of another user");
+      return;
+    }
+    const test::TempFolder folder;
+    const std::string made = folder.path + "/made", shared = folder.path + "/shared.json",
+                      tokenizer = made + "/tokenizer.json";
+    const auto manifest = prepare({.source = folder.write("text.txt", "some words\n"),
+                                   .folder = made,
+                                   .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
+                                   .validation_fraction = 0});
+    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    const Config config = config_of(made);
+    ModelShape shape = *model_shape(config);
+    shape.block_size = 1;
+    std::filesystem::rename(tokenizer, shared);
+    std::filesystem::create_symlink(shared, tokenizer);
+    CHECK(check_token_sources(config, shape).ok());  // one's own link
+    REQUIRE(lchown(tokenizer.c_str(), 65534, 65534) == 0);
+    const Status refused = check_token_sources(config, shape).status();
+    CHECK(refused.code() == Code::bad_data);
+    CHECK(refused.message() == tokenizer + " is a link to " + shared +
+                                   ", outside of the folder; replace it by the file itself if you "
+                                   "trust it");
+  }
+
   TEST_CASE("data location: a tokenizer that is not that of the tokens is refused") {
     const test::TempFolder folder;
     const std::string a = folder.write("a.json", tokenizer_json(280)),
