@@ -84,8 +84,13 @@ bool by_own_links(fs::path folder, const fs::path& name, const fs::path& real) {
 }  // namespace
 
 Result<InputFile> InputFile::open(const std::string& path) {
+  return open_at(AT_FDCWD, path, path);
+}
+
+Result<InputFile> InputFile::open_at(int folder_fd, const std::string& name,
+                                     const std::string& path) {
   // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const int fd = ::openat(folder_fd, name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
   InputFile file(path, fd, 0);
   struct stat info {};
@@ -96,16 +101,21 @@ Result<InputFile> InputFile::open(const std::string& path) {
 
 Result<InputFile> InputFile::open_inside(const std::string& folder, const std::string& path,
                                          LinksOut out) {
-  SS_ASSIGN(InputFile file, open(path));
-  std::error_code error;
-  const fs::path inside = fs::canonical(folder, error);
-  if (error) return Status(Code::bad_data, folder + ": " + error.message());
-  // Of the file that is open: the name may mean another one by now.
-  const fs::path real = fs::read_symlink("/proc/self/fd/" + std::to_string(file.fd_), error);
+  // The folder is held open too: a name may mean another folder or file by now.
+  const int folder_fd = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd < 0) return system_error("cannot open", path, errno, Code::not_found);
+  const InputFile held(folder, folder_fd, 0);
+  const fs::path name = fs::path(path).lexically_relative(folder);
+  SS_ASSIGN(InputFile file, open_at(folder_fd, name, path));
+  std::error_code error, unknown;
+  const fs::path inside = fs::read_symlink("/proc/self/fd/" + std::to_string(folder_fd), error);
+  const fs::path real = fs::read_symlink("/proc/self/fd/" + std::to_string(file.fd_), unknown);
+  if (error || unknown)
+    return Status(Code::io, "cannot tell where " + path +
+                                " lies: /proc: " + (error ? error : unknown).message());
   const fs::path blobs = blobs_of(inside);
   if (is_below(real, inside) || (!blobs.empty() && is_below(real, blobs)) ||
-      (out == LinksOut::own &&
-       by_own_links(inside, fs::path(path).lexically_relative(folder), real)))
+      (out == LinksOut::own && by_own_links(inside, name, real)))
     return file;
   const fs::path target = fs::read_symlink(path, error);
   return Status(Code::bad_data, path + " is a link to " + (error ? real : target).string() +

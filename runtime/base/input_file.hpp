@@ -38,6 +38,8 @@ class InputFile {
   Status read(uint64_t offset, void* data, size_t bytes) const;
 
  private:
+  /// name: of the file `path`, as seen from the folder that is open as folder_fd.
+  static Result<InputFile> open_at(int folder_fd, const std::string& name, const std::string& path);
   InputFile(std::string path, int fd, uint64_t bytes)
       : path_(std::move(path)), fd_(fd), bytes_(bytes) {}
   std::string path_;

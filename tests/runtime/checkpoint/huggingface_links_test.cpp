@@ -1,9 +1,13 @@
 // A Hugging Face folder of another user: no link in it leads the import to a file outside.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "runtime/base/input_file.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
@@ -168,6 +172,22 @@ TEST_CASE("huggingface: a tokenizer that its owner replaces by a link gets to no
   CHECK(save_with(folder / "secret", 0).ok());  // one's own
   spew(folder / "hf/other.json", "{}");
   CHECK(save_with("other.json", stranger).ok());
+}
+
+// The owner of the folder's parent exchanges it. Seen as the folder, private/ would hold the file.
+TEST_CASE("huggingface: a folder that becomes a link while it is read leads to no file outside") {
+  const TempFolder folder;
+  const std::string hf = folder / "hf", link = folder / "link";
+  fs::create_directory(hf);
+  fs::create_directory(folder / "private");
+  spew(folder / "private/secret", "a private text");
+  fs::create_symlink("../private/secret", hf + "/config.json");
+  fs::create_symlink("private", link);
+  const std::jthread exchanges([&](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      renameat2(AT_FDCWD, hf.c_str(), AT_FDCWD, link.c_str(), RENAME_EXCHANGE);
+  });
+  for (int i = 0; i < 20'000; ++i) REQUIRE_FALSE(read_text_inside(hf + "/config.json", 1'024).ok());
 }
 
 TEST_SUITE_END();
