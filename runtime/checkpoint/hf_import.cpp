@@ -147,7 +147,8 @@ Result<std::string> copy_tokenizer(const std::string& folder, const std::string&
                                    FileOps& ops) {
   const std::string path = find_tokenizer(folder);
   if (path.empty()) return path;
-  SS_ASSIGN(const std::string bytes, read_text_inside(path, 1 << 30));
+  // Not read_tokenizer(), which follows one's own links: here no link leads out of the folder.
+  SS_ASSIGN(const std::string bytes, read_text_inside(path, 256 << 20));
   SS_RETURN_IF_ERROR(make_folders(ops, checkpoint));
   const std::string copy = checkpoint + "/" + tokenizer_file_name(path);
   SS_RETURN_IF_ERROR(write_text_file(ops, copy, bytes));
