@@ -341,6 +341,11 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape,
   return data;
 }
 
+/// Each checkpoint takes a copy of the tokenizer: without it, none could be published.
+static Status check_tokenizer_of(const RunData& data) {
+  return data.tokenizer.empty() ? Status() : read_tokenizer(data.tokenizer).status();
+}
+
 Result<RunData> check_token_sources(const Config& config, const ModelShape& shape,
                                     bool prepared_texts) {
   constexpr uint64_t kTokensMax = uint64_t{64} << 20;  // more take long to read
@@ -362,8 +367,7 @@ Result<RunData> check_token_sources(const Config& config, const ModelShape& shap
   }
   if (data.sources.empty()) return data;
   SS_RETURN_IF_ERROR(check_one_tokenizer(data));
-  // Each checkpoint takes a copy: without it, none could be published.
-  if (!data.tokenizer.empty()) SS_RETURN_IF_ERROR(read_tokenizer(data.tokenizer).status());
+  SS_RETURN_IF_ERROR(check_tokenizer_of(data));
   return data;
 }
 
@@ -402,7 +406,7 @@ Status check_tokens(const Config& config, const RunData& data) {
     SS_RETURN_IF_ERROR(dataset.train.validate());
     if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(dataset.validation.validate());
   }
-  return {};
+  return check_tokenizer_of(data);
 }
 
 }  // namespace simplescale

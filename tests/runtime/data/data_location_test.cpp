@@ -239,6 +239,8 @@ TEST_SUITE("data location") {
     std::filesystem::create_symlink(shared, tokenizer);
     CHECK(check_token_sources(config, shape).ok());  // one's own link
     REQUIRE(lchown(tokenizer.c_str(), 65534, 65534) == 0);
+    const RunData opened = open_tokens(config, shape, DataFiles::Listing::anew).take();
+    CHECK(check_tokens(config, opened).code() == Code::bad_data);
     const Status refused = check_token_sources(config, shape).status();
     CHECK(refused.code() == Code::bad_data);
     CHECK(refused.message() == tokenizer + " is a link to " + shared +
