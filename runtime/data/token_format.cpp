@@ -284,9 +284,9 @@ Result<std::vector<uint64_t>> MegatronDocuments::begins(uint64_t begin, uint64_t
     SS_ASSIGN(const uint64_t token, begin_of(low));
     if (token >= end) break;
     if (token < (found.empty() ? begin : found.back()))  // replaced after it was checked
-      return bad(
-          file_->path(), pointers_ + 8 * (sequences_ + low),
-          "document " + std::to_string(low) + " begins before document " + std::to_string(low - 1));
+      return bad(file_->path(), pointers_ + 8 * (sequences_ + low),
+                 "document " + std::to_string(low) + " begins before token " +
+                     std::to_string(found.empty() ? begin : found.back()));
     found.push_back(token);
   }
   return found;
