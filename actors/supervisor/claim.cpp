@@ -39,11 +39,10 @@ Result<uint64_t> highest_generation(const Claimant& c, const Predecessor& before
 Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
   Claim claim;
   Epoch mine{before.epoch + 1, c.node, getpid(), c.address, 0};
-  if (auto highest = highest_generation(c, before); highest.ok())
-    claim.generation = *highest;
+  if (before.state)  // JOB-1: a standby's; other processes have perhaps only an older one
+    claim.generation = before.state->job.generation;
   else
-    claim.known = highest.status();
-  if (claim.known.ok()) claim.known = use_left_state_if_newer(c, before, claim.generation);
+    claim.known = read_known(c, before, claim.generation);
   if (claim.known.code() == Code::io) return claim.known;
   SS_ASSIGN(const Epoch newest, c.files.newest());
   mine.generation = newest.generation;
@@ -84,7 +83,9 @@ Result<bool> was_voted_out(const Claimant& c, const Epoch& epoch) {
   return now != before;
 }
 
-Status use_left_state_if_newer(const Claimant& c, Predecessor& before, uint64_t& generation) {
+Status read_known(const Claimant& c, Predecessor& before, uint64_t& generation) {
+  SS_ASSIGN(const uint64_t highest, highest_generation(c, before));
+  generation = std::max(generation, highest);
   SS_ASSIGN(auto left, with_retries(c.read_retries, [&] {
               return read_left_state(c.run.path, c.instance, before.epoch);
             }));

@@ -1,6 +1,6 @@
 // How a process claims an epoch, by which it becomes the supervisor. A process claims only after the
-// newest supervisor is known to be lost (succession.hpp, or is_alive() here). A claim also reads the
-// numbers and the state that a leader needs.
+// newest supervisor is known to be lost (succession.hpp, or is_alive() here). Also reads the number
+// and the state that a leader needs.
 //
 // Functions of the files in the run's folder. They block as long as the file system does, and pause
 // between two looks at the files, so no actor may call them. One thread.
@@ -74,7 +74,7 @@ class Patience {
 /// What was known when an epoch was claimed.
 struct Claim {
   bool ours = false;        // false: another process leads
-  uint64_t generation = 0;  // the highest that was given out
+  uint64_t generation = 0;  // the highest that was given out, as far as was read
   uint64_t above = 0;       // as Epoch::generation (GEN-2)
   Status known;             // if not ok: why the run cannot go on
 };
@@ -92,15 +92,17 @@ Result<bool> is_alive(const Claimant& claimant, const Epoch& epoch);
 /// votes. io.
 Result<bool> was_voted_out(const Claimant& claimant, const Epoch& epoch);
 
-/// LEAD-1: a supervisor that lost its standby, or was lost by it, may have gone on deciding. If the
-/// state that it left in the run's folder is newer, that state replaces the standby's, and
-/// `generation` is raised to that state's. Errors as read_left_state().
-Status use_left_state_if_newer(const Claimant& claimant, Predecessor& before, uint64_t& generation);
+/// Reads what a leader has to know. LEAD-1: a supervisor that lost its standby, or was lost by it,
+/// may have gone on deciding. If the state that it left in the run's folder is newer, that state
+/// replaces the standby's. `generation` is raised to the highest that was given out. bad_data: the
+/// number of the newest generation is damaged; else errors as read_left_state().
+Status read_known(const Claimant& claimant, Predecessor& before, uint64_t& generation);
 
-/// Claims the epoch after that of `before`, and completes before.state. JOB-1: a standby may be the
-/// only process that has the newest state. So it tries again after an error, as on a full disk,
-/// until it has claimed, another process leads, or its Patience ends. io: a file cannot be read or
-/// written.
+/// Claims the epoch after that of `before`. A process that was no standby reads what a leader has to
+/// know first: if it cannot, another one may lead. JOB-1: a standby may be the only process that has
+/// the newest state. So it claims before it reads, and tries again after an error, as on a full
+/// disk, until it has claimed, another process leads, or its Patience ends. io: a file cannot be
+/// read or written.
 Result<Claim> claim_next(const Claimant& claimant, Predecessor& before);
 
 }  // namespace simplescale::supervisor

@@ -168,7 +168,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
   // The predecessor may have gone on until the claim.
-  if (known.ok()) known = use_left_state_if_newer(me, before, generation);
+  if (known.ok()) known = read_known(me, before, generation);
   const SupervisorState* from = before.state ? &*before.state : nullptr;
   auto prepared =
       known.ok() ? prepare_supervisor(p, epoch, generation, from) : Result<JobOptions>(known);

@@ -212,29 +212,29 @@ TEST_SUITE("claim") {
     Predecessor before = standby_of_3();
     uint64_t generation = 41;
     f.leave_state(3, state_of(3, 20, 44));  // as new as the standby's
-    REQUIRE(use_left_state_if_newer(f.claimant, before, generation).ok());
+    REQUIRE(read_known(f.claimant, before, generation).ok());
     CHECK(before.state->job.generation == 40);
     CHECK(generation == 41);
     f.leave_state(3, state_of(3, 21, 45));
-    const auto claim = claim_next(f.claimant, before);
-    REQUIRE(claim.ok());
+    REQUIRE(read_known(f.claimant, before, generation).ok());
     CHECK(before.state->sequence == 21);
-    CHECK(claim->generation == 45);
-    CHECK(claim->above == 45 + 3 * job::unknown_generations);
+    CHECK(generation == 45);
 
     Predecessor none;  // a process that was no standby
     none.epoch = 3;
-    REQUIRE(use_left_state_if_newer(f.claimant, none, generation).ok());
+    const auto claim = claim_next(f.claimant, none);
+    REQUIRE(claim.ok());
     CHECK(none.state->sequence == 21);
-    CHECK(generation == 45);
+    CHECK(claim->generation == 45);
+    CHECK(claim->above == 45 + 3 * job::unknown_generations);
     generation = 47;  // the folder has a higher one
     none.state.reset();
-    REQUIRE(use_left_state_if_newer(f.claimant, none, generation).ok());
+    REQUIRE(read_known(f.claimant, none, generation).ok());
     CHECK(generation == 47);
     f.leave_state(3, state_of(2, 90, 20));  // epoch 2 decided more often, but earlier
     before = standby_of_3();
     generation = 50;
-    REQUIRE(use_left_state_if_newer(f.claimant, before, generation).ok());
+    REQUIRE(read_known(f.claimant, before, generation).ok());
     CHECK(before.state->sequence == 20);
     CHECK(generation == 50);
   }
@@ -256,6 +256,33 @@ TEST_SUITE("claim") {
     CHECK(claim->ours);
     CHECK(claim->known.code() == Code::bad_data);
     CHECK(!before.state);
+  }
+
+  TEST_CASE("claim: JOB-1, a standby claims before it reads what its predecessor has left") {
+    // It tried to read for 15 s. Another process went on from an older state meanwhile.
+    for (const bool number : {false, true}) {
+      CAPTURE(number);
+      ClaimantFolder f;
+      f.lead(3);
+      Predecessor before = standby_of_3();
+      const std::string unreadable =
+          number ? f.run.generation() : f.run.path + "/" + state_page("a", 3);
+      ClaimantFolder::make_unreadable(unreadable);
+      f.claimant.read_retries = {1, std::chrono::hours(1)};
+      const auto claim = claim_next(f.claimant, before);
+      REQUIRE(claim.ok());
+      CHECK(claim->ours);
+      CHECK(claim->known.ok());
+      CHECK(claim->generation == 40);
+      CHECK(before.state->sequence == 20);
+      f.claimant.read_retries = {0, std::chrono::hours(0)};
+      uint64_t generation = claim->generation;
+      CHECK(read_known(f.claimant, before, generation).code() == Code::io);
+      std::filesystem::remove(unreadable);
+      f.folder.write("control/generation", "41\n");
+      REQUIRE(read_known(f.claimant, before, generation).ok());
+      CHECK(generation == 41);
+    }
   }
 
   // --- A standby's claim fails ---
