@@ -37,11 +37,6 @@ std::shared_ptr<const SupervisorState> as_read(const SupervisorState& left) {
   return std::make_shared<SupervisorState>(decode(encode(left)).take());
 }
 
-/// As use_left_state_if_newer() of claim.cpp.
-bool newer(const SupervisorState& a, const SupervisorState& b) {
-  return std::pair(a.epoch, a.sequence) > std::pair(b.epoch, b.sequence);
-}
-
 Code code_of(int exit) {
   unsigned code = 0;
   while (is_code(code) && exit_code(static_cast<Code>(code)) != exit) ++code;
@@ -78,8 +73,8 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
 /// which may be alone to have the newest state, tries again; else an agent starts a process later.
 void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
   const Time works = std::max(folder_works_at(host), nodes[host].hung_until);
-  // A process looks for the state of its predecessor before it claims, too.
-  const bool full = disk.failing_until > now || unreadable(host, &Unreadable::page);
+  // A process that was no standby reads the state of its predecessor before it claims, too.
+  const bool full = disk.failing_until > now || (!from && unreadable(host, &Unreadable::page));
   if (full && (!from || options.bug == Bug::claims_once)) return;
   if (full || works > now) {
     after(std::max(works - now + 1, watch_time),
@@ -167,7 +162,7 @@ void Cluster::step_down(const Claim& claim) {
   ++faults["stepped_down"];
   if (logging()) log_line("supervisor " + std::to_string(claim.epoch) + ": cannot read, resigns");
   const auto page = disk.state;
-  const bool newer = state && (!page || state->sequence > page->sequence);
+  const bool newer = state && (!page || is_newer(*state, *page));
   if (newer || (state && options.bug == Bug::pages_not_compared)) disk.state = state;
   disk.resigned_epoch = claim.epoch;
   for (const auto& known : {claim.from, page})
@@ -187,11 +182,12 @@ void Cluster::keep_old_page(int node, Time how_long) {
   nodes[node].finds_old_until = now + how_long;
 }
 
-/// The disk has a newer state if the last supervisor decided without a standby.
+/// As read_known() of claim.cpp: the disk has a newer state if the last supervisor decided without a
+/// standby.
 void Cluster::read_state(Claim& claim) const {
   const Node& host = nodes[claim.host];
   const auto& page = host.finds_old_until > now ? host.old_page : disk.state;
-  if (page && (!claim.from || newer(*page, *claim.from))) claim.from = page;
+  if (page && (!claim.from || is_newer(*page, *claim.from))) claim.from = page;
 }
 
 /// Between its claim and its first decision a supervisor may be frozen, too.
@@ -265,9 +261,9 @@ void Cluster::start_supervisor(const Claim& claim) {
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
   // A page that it has not found is as good as one that the disk has not taken.
-  if (replica && disk.state && newer(*disk.state, *claim.from)) {
+  if (replica && disk.state && is_newer(*disk.state, *claim.from)) {
     auto& missed = supervisors.back()->journal.page;
-    if (!missed || newer(*disk.state, *missed)) missed = disk.state;
+    if (!missed || is_newer(*disk.state, *missed)) missed = disk.state;
   }
   supervisors.push_back(std::move(made));
   invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed);

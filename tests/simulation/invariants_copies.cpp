@@ -101,7 +101,7 @@ void Invariants::node_leaves(int node) {
 
 void Invariants::stepped_down(uint64_t epoch, const SupervisorState& state) {
   const auto& left = cluster_.disk.state;
-  require(left && left->sequence >= state.sequence, "JOB-1",
+  require(left && !is_newer(state, *left), "JOB-1",
           "supervisor " + number(epoch) + " steps down and leaves decisions up to " +
               number(left ? left->sequence : 0) + ", and was to leave those up to " +
               number(state.sequence));
