@@ -7,7 +7,7 @@
 
 #include "app/launch/progress.hpp"
 #include "app/terminal.hpp"
-#include "runtime/base/files.hpp"
+#include "runtime/base/input_file.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
@@ -138,7 +138,8 @@ Status check_text(const Config& config, const PrepareOptions& options) {
 std::string eos_beside(const std::string& tokenizer) {
   namespace fs = std::filesystem;
   if (tokenizer_file_name(tokenizer) != std::string(kTokenizerJsonFile)) return "";
-  const auto text = read_text(fs::path(tokenizer).replace_filename("tokenizer_config.json"));
+  const auto text = read_text_inside(fs::path(tokenizer).replace_filename("tokenizer_config.json"),
+                                     16 << 20, LinksOut::own);
   const auto config = text.ok() ? parse_json(*text) : nlohmann::json();
   // A text, or an object with its properties.
   return text_of(config, "eos_token", text_of(member_of(config, "eos_token"), "content"));
