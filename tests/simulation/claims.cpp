@@ -204,9 +204,11 @@ void Cluster::prepare(Claim claim) {
   if (!deposed) {
     preparing_ = {claim.epoch, claim.host, claim.agent};
     if (disk.number_damaged) return refuse(Code::bad_data, "control/generation holds no number");
-    if (!claim.page_read && !reads(claim, &Unreadable::page)) return;
-    claim.page_read = true;
-    if (options.bug != Bug::read_before_claim) read_state(claim);
+    if (!claim.page_read) {
+      if (!reads(claim, &Unreadable::page)) return;
+      claim.page_read = true;
+      if (options.bug != Bug::read_before_claim) read_state(claim);
+    }
     if (!reads(claim, &Unreadable::records)) return;
   }
   mend_records(claim);
@@ -250,7 +252,7 @@ void Cluster::start_supervisor(const Claim& claim) {
     if (replica && supervisor.job.generation > 1) --supervisor.job.generation;
   }
   supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
-  supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;
+  supervisor.sequence = replica ? claim.from->sequence : 0;
   if (logging())
     log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
              (replica ? ", with the last state" : ", without the last state") + ", generation " +
@@ -260,13 +262,9 @@ void Cluster::start_supervisor(const Claim& claim) {
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
-  // A page that it has not found is as good as one that the disk has not taken.
-  if (replica && disk.state && is_newer(*disk.state, *claim.from)) {
-    auto& missed = supervisors.back()->journal.page;
-    if (!missed || is_newer(*disk.state, *missed)) missed = disk.state;
-  }
+  const bool missed = replica && disk.state && is_newer(*disk.state, *claim.from);
   supervisors.push_back(std::move(made));
-  invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed);
+  invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed, missed);
   Supervisor* raw = supervisors.back().get();
   if (replica) take_over(*raw, *claim.from, records);
   // The last decision may not have been acted on.

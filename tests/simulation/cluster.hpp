@@ -247,7 +247,7 @@ struct Supervisor {
   std::vector<job::Action> pending_actions;
   Time decided_at = 0;
   bool stored = false;               // the standby has the decision
-  uint64_t sequence = 0, acted = 0;  // numbers of decisions: made, acted on
+  uint64_t sequence = 0, acted = 0;  // numbers of decisions: made, acted on by it
   int standby = -1;                  // node of the standby; -1: none
   bool standby_requested = false;
   std::shared_ptr<const SupervisorState> replica;  // the state that the standby has

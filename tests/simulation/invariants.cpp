@@ -156,7 +156,7 @@ void Invariants::state_restored(const Generation& g) {
 // --- Supervisors ---
 
 void Invariants::supervisor_started(const Supervisor& supervisor, const SupervisorState* from,
-                                    Time claimed) {
+                                    Time claimed, bool missed) {
   check_records();
   if (!from) {
     failures_.clear();  // a supervisor without a replica cannot know them
@@ -167,10 +167,10 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
   }
   // A disk that is full takes no state page; then a death of supervisor and standby loses decisions.
   const auto& before = cluster_.supervisors;
-  const bool lost = std::ranges::any_of(before, [&](const auto& previous) {
-    const auto& page = previous->journal.page;
-    return previous->epoch < supervisor.epoch && page && page->sequence > from->sequence;
-  });
+  const bool lost = missed || std::ranges::any_of(before, [&](const auto& previous) {
+                      const auto& page = previous->journal.page;
+                      return previous->epoch < supervisor.epoch && page && is_newer(*page, *from);
+                    });
   // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
   // them failures that it counted.
   for (auto& [name, f] : failures_) {
@@ -191,8 +191,9 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
     return;
   }
   for (const auto& previous : before)
-    if (previous->epoch < supervisor.epoch && !cluster_.options.large())
-      require(previous->acted <= from->sequence, "LEAD-1",
+    if (previous->epoch < supervisor.epoch && previous->acted > 0 && !cluster_.options.large())
+      require(std::pair(previous->epoch, previous->acted) <= std::pair(from->epoch, from->sequence),
+              "LEAD-1",
               "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
                   number(from->sequence) + ", the one before acted on " + number(previous->acted));
 }

@@ -43,7 +43,9 @@ class Invariants {
 
   // Supervisors.
   /// from: the state of its predecessor; null: it has none. claimed: when it claimed its epoch.
-  void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed);
+  /// missed: the disk has a newer state, which it has not found.
+  void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed,
+                          bool missed);
   /// A process that has claimed an epoch lets another one lead. state: that it or the disk had.
   void stepped_down(uint64_t epoch, const SupervisorState& state);
   /// Before the supervisor decides on `event`.
