@@ -57,8 +57,9 @@ struct RecordedSteps {
 };
 /// Finds the last step that both files have; without a ledger, that metrics.jsonl has. said: as
 /// SupervisorState::recorded_step of the predecessor: both had all lines up to that step, so a file
-/// that has none was removed by a user, and the other one counts up to there. `any` is false if
-/// there is no step. Knows nothing of events.jsonl. Any thread.
+/// that has none was removed by a user, and the other one counts up to there. Later lines are
+/// written again: those whose reports are gone have no loss. `any` is false if there is no step.
+/// Knows nothing of events.jsonl. Any thread.
 RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch,
                         uint64_t said);
 
