@@ -154,6 +154,14 @@ TEST_CASE("verify: LEAD-1, lines that a deposed supervisor repeats do not count"
   undone.metrics = metric(1) + metric(2) + metric(3) + metric(4) + metric(2, 1) + metric(3, 1);
   undone.ledger += entry(4, 0, "[[24,4]]");
   CHECK(undone.problems() == "");
+  // The ledger lacked steps 2 to 4: a successor names its newest generation, which began with step 4.
+  Run behind;
+  behind.metrics = metric(1) + metric(2) + metric(3) + metric(4, 1);
+  behind.metrics += metric(2, 1) + metric(3, 1) + metric(4, 1);
+  behind.ledger += entry(4, 1, "[[24,8]]");
+  CHECK(behind.problems() == "");
+  behind.metrics += metric(5, 1) + metric(7, 1) + metric(6, 1);
+  CHECK_HAS(behind.problems(), "line 10: step 6 of generation 1 after step 7 of generation 1");
 }
 
 TEST_CASE("verify: each generation has an event, and its trainers belong to its layout") {
