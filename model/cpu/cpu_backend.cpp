@@ -70,7 +70,9 @@ Status CpuBackend<T>::allocate_buffers() {
   if (!training) return allocated_;
 
   if (options_.muon) {
-    for (T*& buffer : symmetric_) buffer = take<T>(muon_side() * muon_side());
+    gram_ = take<T>(muon_side() * muon_side());
+    polynomial_ = take<T>(muon_side() * muon_side());
+    if (!std::is_same_v<T, float>) square_ = take<float>(muon_side() * muon_side());
     muon_product_ = take<float>(muon_elements());
   }
   for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_}) *buffer = take<T>(N_ * C_);

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -129,11 +128,12 @@ class CpuBackend final : public LlamaBackend {
 
   /// Divides the elements of a matrix by their norm.
   void normalize(int64_t count, T* matrix);
-  /// to = left right, a symmetric matrix of `side` rows; polynomial: a I + b left + c left right,
-  /// the factor of a Newton-Schulz step. inner: the length of the sums.
-  void symmetric_product(Transpose a, Transpose b, int64_t side, int64_t inner, const T* left,
-                         const T* right, bool polynomial, T* to);
-  void times_symmetric(int64_t rows, int64_t columns, const T* q, T* x);
+  /// Calls body(first, rows, columns) for blocks of rows of a symmetric matrix of `side` rows, in
+  /// parallel; a block ends with the diagonal.
+  template <class Body>
+  void for_lower_blocks(int64_t side, Body body);
+  /// Completes a symmetric matrix of which the lower half is given.
+  void mirror(int64_t side, T* matrix);
 
   /// Before the backward pass: computes what the layers share and another one has overwritten.
   void restore(int layer, const T* params);
@@ -188,10 +188,10 @@ class CpuBackend final : public LlamaBackend {
   Memory memory_;
   std::vector<Workspace> workspaces_;  // per worker
 
-  // Muon: four symmetric matrices of muon_side() rows, and an fp32 product of the size of the
-  // largest matrix, which is also the scratch of symmetric products.
-  std::array<T*, 4> symmetric_ = {};
-  float* muon_product_ = nullptr;
+  // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each; a product of two (S, S), which for
+  // fp32 is in one of these; and a product of the size of the largest matrix.
+  T *gram_ = nullptr, *polynomial_ = nullptr;
+  float *square_ = nullptr, *muon_product_ = nullptr;
 
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
   T* rounded_[4] = {};     // with options_.fp8: a block's matrices, rounded, by slot

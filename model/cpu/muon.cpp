@@ -11,7 +11,6 @@ namespace {
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 constexpr int64_t kBlockRows = 64;     // rows of a symmetric product per task
 constexpr int64_t kProductRows = 128;  // rows of another product per task
-constexpr int kGramSteps = 3;          // steps on one Gram matrix; in bf16, five would diverge
 }  // namespace
 
 template <class T>
@@ -70,83 +69,67 @@ void CpuBackend<T>::normalize(int64_t count, T* matrix) {
   });
 }
 
-/// Only the lower half is computed, then mirrored: a task writes its block of rows up to the diagonal
-/// and the same columns above it, which no other task writes.
 template <class T>
-void CpuBackend<T>::symmetric_product(Transpose a, Transpose b, int64_t side, int64_t inner,
-                                      const T* left, const T* right, bool polynomial, T* to) {
-  const int64_t ld_left = a == kYes ? side : inner, ld_right = b == kYes ? inner : side;
+template <class Body>
+void CpuBackend<T>::for_lower_blocks(int64_t side, Body body) {
   pool_.run((side + kBlockRows - 1) / kBlockRows, [&](int64_t task, int) {
-    const int64_t first = task * kBlockRows, n = std::min(kBlockRows, side - first);
-    const int64_t width = first + n;
-    T* const out = to + first * side;
-    float* const product = direct(out, muon_product_ + first * side);
-    gemm(a, b, n, width, inner, left + first * (a == kYes ? 1 : ld_left), ld_left, right, ld_right,
-         0, product, side);
-    if (polynomial) {
-      for (int64_t r = 0; r < n; ++r) {
-        product[r * side + first + r] += kMuonA / kMuonC;  // the diagonal
-        kernel_.combine(width, kMuonB, left + (first + r) * side, kMuonC, product + r * side,
-                        out + r * side);
-      }
-    } else if (!std::is_same_v<T, float>) {
-      kernel_.store(n, width, product, side, out, side);
-    }
-    for (int64_t c = 0; c < width; ++c)
-      for (int64_t r = std::max(first, c + 1); r < width; ++r) to[c * side + r] = to[r * side + c];
+    const int64_t first = task * kBlockRows, rows = std::min(kBlockRows, side - first);
+    body(first, rows, first + rows);
   });
 }
 
-/// Steps on R = X X^T (of a tall matrix X^T X) instead of on X: a step multiplies X by the symmetric
-/// S = a I + b R + c R^2 and so R by S^2, and all these matrices commute. Q is the product of the
-/// factors S. Rounding makes small eigenvalues of R negative, and each step multiplies them by a^2;
-/// so after kGramSteps steps X becomes Q X, and R is computed from X again.
+template <class T>
+void CpuBackend<T>::mirror(int64_t side, T* matrix) {
+  for_lower_blocks(side, [&](int64_t first, int64_t rows, int64_t) {
+    for (int64_t r = first; r < first + rows; ++r)
+      for (int64_t c = r + 1; c < side; ++c) matrix[r * side + c] = matrix[c * side + r];
+  });
+}
+
+/// Of the two symmetric products A = X X^T (of a tall matrix X^T X) and A^2 only the lower half is
+/// computed.
 template <class T>
 void CpuBackend<T>::orthogonalize(int64_t rows, int64_t columns, void* matrix) {
   SS_ASSERT(options_.muon);
   const bool tall = rows > columns;
   const int64_t side = std::min(rows, columns);
   T* const x = static_cast<T*>(matrix);
-  auto& [gram, factor, next, total] = symmetric_;
-  const auto multiply = [&](const T* left, const T* right, bool polynomial, T* to) {
-    symmetric_product(kNo, kNo, side, side, left, right, polynomial, to);
-  };
   normalize(rows * columns, x);
   for (int step = 0; step < kMuonSteps; ++step) {
-    if (step % kGramSteps == 0) {
+    for_lower_blocks(side, [&](int64_t first, int64_t n, int64_t width) {
+      T* const a = gram_ + first * side;
+      float* const product = direct(a, square_ + first * side);
       if (tall)
-        symmetric_product(kYes, kNo, side, rows, x, x, false, gram);
+        gemm(kYes, kNo, n, width, rows, x + first, columns, x, columns, 0, product, side);
       else
-        symmetric_product(kNo, kYes, side, columns, x, x, false, gram);
-      multiply(gram, gram, true, total);
-    } else {
-      const T* const last = step % kGramSteps == 1 ? total : factor;
-      multiply(last, gram, false, next);
-      multiply(last, next, false, gram);
-      multiply(gram, gram, true, factor);
-      multiply(factor, total, false, next);
-      std::swap(total, next);
-    }
-    if ((step + 1) % kGramSteps == 0 || step + 1 == kMuonSteps)
-      times_symmetric(rows, columns, total, x);
+        gemm(kNo, kYes, n, width, columns, x + first * columns, columns, x, columns, 0, product,
+             side);
+      if (!std::is_same_v<T, float>) kernel_.store(n, width, product, side, a, side);
+    });
+    mirror(side, gram_);
+    for_lower_blocks(side, [&](int64_t first, int64_t n, int64_t width) {
+      const T* const a = gram_ + first * side;
+      T* const p = polynomial_ + first * side;
+      float* const product = direct(p, square_ + first * side);
+      gemm(kNo, kNo, n, width, side, a, side, gram_, side, 0, product, side);
+      for (int64_t r = 0; r < n; ++r)
+        kernel_.combine(width, kMuonB, a + r * side, kMuonC, product + r * side, p + r * side);
+    });
+    mirror(side, polynomial_);
+    pool_.run((rows + kProductRows - 1) / kProductRows, [&](int64_t task, int) {
+      const int64_t first = task * kProductRows, n = std::min(kProductRows, rows - first);
+      float* const product = muon_product_ + first * columns;
+      if (tall)
+        gemm(kNo, kNo, n, columns, side, x + first * columns, columns, polynomial_, side, 0,
+             product, columns);
+      else
+        gemm(kNo, kNo, n, columns, side, polynomial_ + first * side, side, x, columns, 0, product,
+             columns);
+    });
+    for_elements(pool_, rows * columns, [&](int64_t first, int64_t n) {
+      kernel_.combine(n, kMuonA, x + first, 1, muon_product_ + first, x + first);
+    });
   }
-}
-
-/// x = q x, or x q of a tall matrix.
-template <class T>
-void CpuBackend<T>::times_symmetric(int64_t rows, int64_t columns, const T* q, T* x) {
-  const int64_t side = std::min(rows, columns);
-  pool_.run((rows + kProductRows - 1) / kProductRows, [&](int64_t task, int) {
-    const int64_t first = task * kProductRows, n = std::min(kProductRows, rows - first);
-    float* const product = muon_product_ + first * columns;
-    if (rows > columns)
-      gemm(kNo, kNo, n, columns, side, x + first * columns, columns, q, side, 0, product, columns);
-    else
-      gemm(kNo, kNo, n, columns, side, q + first * side, side, x, columns, 0, product, columns);
-  });
-  for_elements(pool_, rows * columns, [&](int64_t first, int64_t n) {
-    kernel_.store(1, n, muon_product_ + first, n, x + first, n);
-  });
 }
 
 template class CpuBackend<float>;

@@ -100,7 +100,7 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
 /// Muon's products of the largest matrix.
 double orthogonalization(const TrainConfig& train, const ModelShape& shape) {
   const Widths w(train, shape);
-  return 4 * w.c * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F});
+  return (2 * w.c + 4) * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F});
 }
 
 }  // namespace

@@ -98,6 +98,21 @@ std::vector<double> newton_schulz64(int64_t rows, int64_t columns, std::vector<d
   return x;
 }
 
+/// By power iteration, which never exceeds it.
+double largest_singular_value(int64_t columns, const std::vector<double>& x) {
+  std::vector<double> v(size_t(columns), 1);
+  double norm = 0;
+  for (int step = 0; step < 50; ++step) {
+    const std::vector<double> moved = product64(x, v, columns);
+    v = product64(moved, x, int64_t(moved.size()));
+    norm = 0;
+    for (const double value : v) norm += value * value;
+    norm = std::sqrt(norm);
+    for (double& value : v) value /= norm;
+  }
+  return std::sqrt(norm);
+}
+
 }  // namespace
 
 TEST_SUITE("backend") {
@@ -160,7 +175,7 @@ TEST_SUITE("backend") {
         const TestModel m(shape, shape == kOdd ? 5 : 4);
         CAPTURE(shape.dim);
         CAPTURE(options_text(shape));
-        CAPTURE(to_string(dtype));
+        CAPTURE(std::string(to_string(dtype)));
         const Outcome one = run_with(m, m.options(dtype, 1));
         CHECK(std::isfinite(one.loss));
         check_same_bits(one, run_with(m, m.options(dtype, 2)));
@@ -438,7 +453,7 @@ TEST_SUITE("backend") {
           CAPTURE(rows);
           CAPTURE(columns);
           CAPTURE(c.name);
-          CAPTURE(to_string(dtype));
+          CAPTURE(std::string(to_string(dtype)));
           std::vector<unsigned char> bytes =
               encode(std::vector<float>(c.values.begin(), c.values.end()), dtype);
           BackendOptions options = m.options(dtype, 1);
@@ -455,6 +470,61 @@ TEST_SUITE("backend") {
           }
           CHECK(std::sqrt(error) <= (dtype == DType::f32 ? c.f32 : c.bf16) * std::sqrt(norm));
         }
+    }
+  }
+
+  TEST_CASE("backend: orthogonalize diverges for no concentrated matrix") {
+    const ModelShape shape{.dim = 128,
+                           .hidden = 192,
+                           .layers = 1,
+                           .heads = 2,
+                           .kv_heads = 1,
+                           .vocab = 50,
+                           .block_size = 8};
+    const TestModel m(shape, 1);
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal(0, 1);
+    const auto random_matrix = [&](int64_t rows, int64_t columns) {
+      std::vector<double> values(size_t(rows * columns));
+      for (double& value : values) value = normal(random);
+      return values;
+    };
+    const auto check = [&](int64_t rows, int64_t columns, const std::vector<double>& values) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CAPTURE(std::string(to_string(dtype)));
+        std::vector<unsigned char> bytes =
+            encode(std::vector<float>(values.begin(), values.end()), dtype);
+        BackendOptions options = m.options(dtype, 1);
+        options.muon = true;
+        auto backend = make_cpu_backend(options);
+        REQUIRE(backend.ok());
+        (*backend)->orthogonalize(rows, columns, bytes.data());
+        const std::vector<float> ours = decode(bytes, dtype);
+        CHECK(largest_singular_value(columns, {ours.begin(), ours.end()}) < 1.5);
+      }
+    };
+    for (int i = 0; i < 80; ++i) {  // two directions in 2 to 4 rows, one 20 times the other
+      CAPTURE(i);
+      constexpr int64_t kSide = 64;
+      std::vector<double> values(kSide * kSide);
+      for (const double size : {1.0, 0.05}) {
+        std::vector<double> left(kSide), right = random_matrix(kSide, 1);
+        std::generate_n(left.begin() + i % 60, 2 + i % 3, [&] { return normal(random); });
+        const std::vector<double> direction = product64(left, right, 1);
+        for (size_t j = 0; j < values.size(); ++j) values[j] += size * direction[j];
+      }
+      check(kSide, kSide, values);
+    }
+    for (int i = 0; i < 20; ++i) {  // a gradient: 4 channels of the inputs are large together
+      CAPTURE(i);
+      constexpr int64_t kTokens = 256, kRows = 128, kColumns = 192;
+      std::vector<double> inputs = random_matrix(kRows, kTokens);
+      for (int64_t t = 0; t < kTokens; ++t) {
+        const double shared = normal(random);
+        for (const int64_t c : {0, 1, 2, 3})
+          inputs[size_t((c * 31 + i) * kTokens + t)] += 100 * (shared + 0.1 * normal(random));
+      }
+      check(kRows, kColumns, product64(inputs, random_matrix(kTokens, kColumns), kTokens));
     }
   }
 
