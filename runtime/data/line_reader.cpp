@@ -43,7 +43,9 @@ std::string ending_of_bytes(std::string_view bytes) {
                                                                 {"PAR1\x15"sv, ".parquet"}};
   for (const auto& [begin, ending] : known)
     if (bytes.starts_with(begin)) return ending;
-  return bytes.starts_with("BZh") && bytes.substr(4).starts_with("1AY&SY") ? ".bz2" : "";
+  return bytes.starts_with("BZh") && bytes.size() > 4 && bytes.substr(4).starts_with("1AY&SY")
+             ? ".bz2"
+             : "";
 }
 
 }  // namespace
