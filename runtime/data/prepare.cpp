@@ -457,10 +457,14 @@ Status check_tokenizer_kept(const PrepareOptions& options) {
 
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
   using Clock = std::chrono::steady_clock;
-  const Progress report = [&, touched = Clock::time_point()](const PrepareProgress& now) mutable {
-    if (Clock::now() > touched + std::chrono::seconds(1)) {
+  const Progress report = [&, touched = Clock::time_point(), seen = std::string(),
+                           fraction = -1.0](const PrepareProgress& now) mutable {
+    const bool moved = now.stage != seen || now.fraction != fraction;  // else it may hang
+    if (moved && Clock::now() > touched + std::chrono::seconds(1)) {
       touch_lock(options.folder);
       touched = Clock::now();
+      seen = now.stage;
+      fraction = now.fraction;
     }
     if (progress) progress(now);
   };

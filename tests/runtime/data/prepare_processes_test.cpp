@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/data/encode_files.hpp"
@@ -235,6 +236,33 @@ TEST_SUITE("prepare") {
     REQUIRE_MESSAGE(made.ok(), made.status().message());
     CHECK(made->train.hash == f.whole.train.hash);
     CHECK(kept == kFiles - 1);
+  }
+
+  TEST_CASE("prepare: a process whose progress stands still shows no sign of life") {
+    const Fixture f;
+    f.begin();
+    const std::string lock = f.options.folder + "/.lock";
+    {
+      FileLock holder;
+      REQUIRE(*holder.try_take(lock));
+      CHECK(help_prepare(f.options) == kFiles);
+    }
+    const std::string missing = f.piece_files()[2];
+    fs::remove(missing);
+    const pid_t other = hold(missing + ".lock");
+    const auto hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    int still = 0;  // calls without progress, a tenth of a second each
+    double fraction = -1;
+    const auto made = prepare(f.options, [&](const PrepareProgress& now) {
+      if (now.stage != "tokens" || still > 40) return;
+      still = now.fraction == std::exchange(fraction, now.fraction) ? still + 1 : 0;
+      if (still == 20) fs::last_write_time(lock, hour_ago);
+      if (still <= 40) return;
+      CHECK(fs::last_write_time(lock) == hour_ago);
+      end(other);
+    });
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    CHECK(still > 40);
   }
 
   TEST_CASE(
