@@ -186,8 +186,10 @@ Result<bool> LineReader::next(std::string_view& line) {
       if (number_ == 1 && (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF")))
         return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
       if (const std::string ending = number_ == 1 ? ending_of_bytes(line) : ""; !ending.empty())
-        return bad(path_, "it is no text, but a " + ending + " file by its first bytes: give its " +
-                              "name that ending");
+        return bad(path_, without_compression(path_) == path_
+                              ? "it is no text, but a " + ending +
+                                    " file by its first bytes: give its name that ending"
+                              : "it holds no text, but a " + ending + " file: unpack it once");
       return true;
     }
     if (buffer_.size() - begin_ >= line_bytes_max_) {

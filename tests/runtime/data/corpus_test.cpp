@@ -312,6 +312,8 @@ TEST_SUITE("corpus") {
       for (const char* name : {"a.txt", "a.jsonl"})
         CHECK(has(read(folder.write(name, bytes + "\nmore")).status.message(),
                   std::string("it is no text, but a ") + ending + " file by its first bytes"));
+    CHECK(has(read(folder.compress("a.txt.gz", files[0].first)).status.message(),
+              "it holds no text, but a .gz file: unpack it once"));
     for (const char* text : {"BZh9 and PAR1", "BZh"})
       CHECK(read(folder.write("a.txt", text)).documents == Documents{text});
   }
