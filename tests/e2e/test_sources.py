@@ -121,6 +121,7 @@ for name, rows, make in (("c", (2600, 2700), lambda t: pa.array(t).dictionary_en
     pq.write_table(pa.table({"body": make(texts[slice(*rows)])}), sys.argv[2] + f"/{name}.parquet", data_page_version="2.0")
 pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
 pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"]), sys.argv[3] + ".two.parquet")
+pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array([[[0, 1]]]), pa.array([[[0, 1]]])], names=["body", "mask", "mask"]), sys.argv[3] + ".masks.parquet")
 bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * (100 << 20)]))
 pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictionary_pagesize_limit=1 << 30, write_statistics=False,
                store_schema=False)
@@ -137,13 +138,14 @@ pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictio
             hashes.append(manifest["files"]["train"]["xxh3_128"])
         self.assertEqual(hashes[0], hashes[1])
 
-        def refused(path, *words, key="body"):
+        def refused(path, *words, key="body", mask=""):
             self.command("prepare", self.config, f'--data.source="{path}"', f'--data.text_key="{key}"', "--model.vocab=320",
-                         f'--data.folder="{self.folder}/refused"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"', code=65)
+                         f'--data.loss_mask_key="{mask}"', f'--data.folder="{self.folder}/refused"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"', code=65)
             for word in words:
                 self.assertIn(word, self.stderr)
         refused(bad, "bad.parquet: row 2: it has no text")
         refused(f"{bad}.two.parquet", 'two columns "body" (data.text_key)')
+        refused(f"{bad}.masks.parquet", 'two columns "mask" (data.loss_mask_key)', mask="mask")
         refused(rows / "a.parquet", 'it has no column of texts "text"', "it has: body", key="text")
         refused(rows / "a.parquet", 'it has no column of texts "id" (data.text_key), but one of the type int64; it has: body', key="id")
         whole = (rows / "a.parquet").read_bytes()

@@ -111,6 +111,12 @@ class ArrowRows : public ParquetRows {
                     other_type(text_key) + "; it has: " + text_columns(schema));
     if (!mask_key.empty())
       for (const int leaf : leaves_of(schema, mask_key)) columns.push_back(leaf);
+    const auto& root = *schema.group_node();
+    for (const auto& [key, name] :
+         {std::pair(text_key, "data.text_key"), std::pair(mask_key, "data.loss_mask_key")})
+      for (int i = 0, count = 0; i < root.field_count(); ++i)
+        if ((count += !key.empty() && root.field(i)->name() == key) > 1)
+          return failed("it has two columns \"" + key + "\" (" + name + "): rename one");
     std::vector<int> groups;
     std::vector<IndexRange> wanted;
     for (int group = 0; group < metadata->num_row_groups(); ++group) {
@@ -127,10 +133,6 @@ class ArrowRows : public ParquetRows {
     auto batches = file_->GetRecordBatchReader(groups, columns);
     if (!batches.ok()) return failed("cannot read it: " + batches.status().message());
     batches_ = std::move(*batches);
-    const auto& root = *schema.group_node();
-    for (int i = 0, count = 0; i < root.field_count(); ++i)
-      if ((count += root.field(i)->name() == text_key) > 1)
-        return failed("it has two columns \"" + text_key + "\" (data.text_key): rename one");
     text_at_ = batches_->schema()->GetFieldIndex(text_key);
     mask_at_ = mask_key.empty() ? -1 : batches_->schema()->GetFieldIndex(mask_key);
     if (mask_at_ >= 0 && !are_ranges(*batches_->schema()->field(mask_at_)->type()))
