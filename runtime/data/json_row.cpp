@@ -13,8 +13,9 @@ namespace simplescale {
 
 namespace {
 
-/// U+10FFFF, which is no character, as an escape. In place of half a surrogate pair.
-constexpr std::string_view half_pair = "\\udbff\\udfff", half_pair_utf8 = "\xF4\x8F\xBF\xBF";
+/// U+10FFFF, which is no character, as an escape. In place of half a surrogate pair. A text may hold
+/// it, but if the text is another one with U+10FFFE, it has half a pair.
+constexpr std::string_view half_pair = "\\udbff\\udfff", other_half_pair = "\\udbff\\udffe";
 
 /// The unit of UTF-16 of the escape \uXXXX at the front of the text; 0: there is none.
 unsigned escaped_unit(std::string_view text) {
@@ -24,22 +25,22 @@ unsigned escaped_unit(std::string_view text) {
                                                                                             : 0;
 }
 
-/// A JSON string with half_pair for each half of a surrogate pair that lacks the other one.
-std::string without_half_pairs(std::string_view text) {
+/// A JSON string with stand_in for each half of a surrogate pair that lacks the other one.
+std::string without_half_pairs(std::string_view text, std::string_view stand_in) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const unsigned kind = escaped_unit(text.substr(at)) & 0xFC00;
     const size_t bytes = kind == 0xD800 || kind == 0xDC00 ? 6 : text[at] == '\\' ? 2 : 1;
     const bool pair = kind == 0xD800 && (escaped_unit(text.substr(at + 6)) & 0xFC00) == 0xDC00;
-    out += bytes == 6 && !pair ? half_pair : text.substr(at, pair ? 12 : bytes);
+    out += bytes == 6 && !pair ? stand_in : text.substr(at, pair ? 12 : bytes);
     at += pair ? 12 : bytes;
   }
   return out;
 }
 
 /// The line without what Python's json writes and reads, but nlohmann's does not: null for NaN,
-/// Infinity, -Infinity, and numbers that are too large for a double; half_pair for half a pair.
-std::string without_oddities(std::string_view line) {
+/// Infinity, -Infinity, and numbers that are too large for a double; stand_in for half a pair.
+std::string without_oddities(std::string_view line, std::string_view stand_in) {
   std::string out;
   for (size_t at = 0; at < line.size();) {
     const auto end_of = [&](std::string_view characters) {
@@ -50,7 +51,7 @@ std::string without_oddities(std::string_view line) {
     if (line[at] == '"') {
       while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
       end = std::min(end + 1, line.size());
-      out += without_half_pairs(line.substr(at, end - at));
+      out += without_half_pairs(line.substr(at, end - at), stand_in);
       at = end;
       continue;
     }
@@ -71,10 +72,10 @@ std::string without_oddities(std::string_view line) {
 }
 
 /// The value in a JSON line. bad_data says what is wrong with it.
-Result<nlohmann::json> parse_line(std::string_view line) {
+Result<nlohmann::json> parse_line(std::string_view line, std::string_view stand_in = half_pair) {
   try {
     nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
-    if (value.is_discarded()) value = nlohmann::json::parse(without_oddities(line));
+    if (value.is_discarded()) value = nlohmann::json::parse(without_oddities(line, stand_in));
     return value;
   } catch (const nlohmann::json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
@@ -152,11 +153,14 @@ Result<JsonRow> read_json_row(std::string_view line, const std::string& text_key
   SS_ASSIGN(const nlohmann::json object, parse_line(line));
   JsonRow row;
   SS_ASSIGN(row.text, text_of(object, text_key));
-  if (row.text.find(half_pair_utf8) != row.text.npos && line.find(half_pair_utf8) == line.npos &&
-      !nlohmann::json::accept(line))
-    return Status(Code::bad_data, "its text \"" + text_key +
-                                      "\" has half a surrogate pair (\\ud800 to \\udfff without "
-                                      "the other half), which no UTF-8 can hold");
+  if (row.text.find("\xF4\x8F\xBF\xBF") != row.text.npos && !nlohmann::json::accept(line)) {
+    SS_ASSIGN(const nlohmann::json other, parse_line(line, other_half_pair));
+    SS_ASSIGN(const std::string text, text_of(other, text_key));
+    if (text != row.text)
+      return Status(Code::bad_data, "its text \"" + text_key +
+                                        "\" has half a surrogate pair (\\ud800 to \\udfff without "
+                                        "the other half), which no UTF-8 can hold");
+  }
   const auto mask = object.find(mask_key);
   if (!mask_key.empty() && mask != object.end() && !mask->is_null()) {
     SS_ASSIGN(row.masked, mask_of(*mask, mask_key, row.text));

@@ -295,8 +295,11 @@ TEST_SUITE("corpus") {
                                        "\n"
                                        R"({"text":"b \\ud83d","x":["\ude00\ud83d"],"\uDFFF":NaN})"
                                        "\n"
-                                       R"({"text":"\udbff\udfff"})"))
+                                       R"({"text":"\udbff\udfff","x":NaN})"))
               .documents == Documents{"\xF0\x9F\x98\x80 a", "b \\ud83d", "\xF4\x8F\xBF\xBF"});
+    CHECK(has(read(folder.write("half.jsonl", "{\"text\":\"\\ud83d\",\"x\":\"\xF4\x8F\xBF\xBF\"}"))
+                  .status.message(),
+              "half a surrogate pair"));
   }
 
   TEST_CASE("corpus: a compressed or parquet file with the name of a text is named as such") {
