@@ -128,7 +128,8 @@ void settle_undoings(State& state) {
   for (Undoing& undoing : state.undoings) {
     undoing.tentative = false;
     std::erase_if(kept, [&](const Undoing& older) {  // the newer one says the same
-      return older.step >= undoing.step && older.since >= undoing.since;
+      return older.generation <= undoing.generation && older.step >= undoing.step &&
+             older.since >= undoing.since;
     });
     kept.push_back(undoing);
   }

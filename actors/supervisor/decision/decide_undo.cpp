@@ -12,6 +12,7 @@ void Decider::undo_from(uint64_t step) {
   if (list.size() <= undoings_kept) return;
   // The list is full: merge the two oldest. JOB-3 before JOB-1: some copies that are older than the
   // last undoings_kept beginnings then count as undone although they are not.
+  list[1].generation = std::max(list[0].generation, list[1].generation);
   list[1].step = std::min(list[0].step, list[1].step);
   list[1].since = std::min(list[0].since, list[1].since);
   list[1].tentative = list[0].tentative && list[1].tentative;
@@ -66,10 +67,12 @@ void Decider::fence_if_newer_state_returned() {
 }
 
 void Decider::take_undoings_back(size_t kept) {
-  for (size_t i = kept; i < s_.undoings.size(); ++i) {
-    Undoing& undoing = s_.undoings[i];
-    undoing = {s_.generation, undoing.step, undoing.generation, false};
-  }
+  auto& list = s_.undoings;
+  const auto taken = list.begin() + static_cast<std::ptrdiff_t>(kept);
+  for (auto undoing = taken; undoing != list.end(); ++undoing)
+    *undoing = {s_.generation, undoing->step, undoing->generation, false};
+  // Those before may still be taken back.
+  std::rotate(std::ranges::find_if(list.begin(), taken, &Undoing::tentative), taken, list.end());
 }
 
 }  // namespace simplescale::job

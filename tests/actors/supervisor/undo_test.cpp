@@ -76,6 +76,26 @@ Job undone() {
 
 const Held newer = {{11, 1}, {12, 1}};
 
+/// Then a trainer loses its memory, and generation 3 begins with the checkpoint of step 6. Peer copies
+/// give step 10 back: generation 4 begins with it.
+Job partly_regained() {
+  Job j = undone();
+  j.tell(CheckpointSaved{6});
+  j.tell(TrainerDown{"n0.0", "signal 9"});
+  j.idle({{10, 2}});
+  j.trainer_up("n0.0", {}, 2);
+  j.answer();
+  REQUIRE(j.newest().step == 6);
+  j.tell(TrainerDown{"n0.1", "signal 9"});
+  j.idle({{6, 3}});
+  j.tell(PeerCopies{"n0", {{0, 10, 1}, {1, 10, 1}}, j.s.generation});
+  j.trainer_up("n0.1", {{6, 3}}, 2);
+  REQUIRE(j.newest().generation == 4);
+  REQUIRE(j.newest().step == 10);
+  REQUIRE(j.newest().regained);
+  return j;
+}
+
 }  // namespace
 
 TEST_SUITE("undo") {
@@ -228,6 +248,42 @@ TEST_SUITE("undo") {
     CHECK_FALSE(trusted(j.s, 11, 2));
     CHECK(trusted(j.s, 10, 2));
     CHECK(trusted(j.s, 6, 1));
+  }
+
+  TEST_CASE("undo: JOB-1: the older of two undoings can be taken back after the newer one") {
+    Job j = partly_regained();
+    j.node_up("n1", newer);
+    j.idle({{10, 4}});
+    CHECK(j.newest().generation == 5);
+    CHECK(j.newest().step == 12);
+    CHECK(j.newest().regained);
+    CHECK(trusted(j.s, 10, 4));
+    CHECK_FALSE(trusted(j.s, 6, 3));
+    for (const uint64_t generation : {2, 3, 4}) CHECK_FALSE(trusted(j.s, 11, generation));
+    j.tell(StepCommitted{5, 13});
+    CHECK(trusted(j.s, 12, 1));
+    for (const uint64_t generation : {2, 3, 4}) CHECK_FALSE(trusted(j.s, 11, generation));
+  }
+
+  TEST_CASE("undo: JOB-3: what was made before an undoing was taken back stays undone") {
+    Job j = partly_regained();
+    SUBCASE("when the undoings that were not taken back become final") {
+      // Generation 2 began with step 4, and the checkpoint of step 6 was published after that.
+      std::ranges::find_if(j.s.undoings, &Undoing::tentative)->step = 5;
+      settle_undoings(j.s);
+    }
+    SUBCASE("when the oldest undoings are merged") {
+      j.s.undoings.insert(j.s.undoings.end(), undoings_kept - j.s.undoings.size(),
+                          j.s.undoings.back());
+      for (const uint64_t generation : {4, 5}) {
+        j.tell(
+            TrainerIdle{"n0.0", generation, 0, {{10, generation}}, Fault::failed, 10, "", "lost"});
+        j.idle({{10, generation}});
+      }
+      REQUIRE(j.newest().generation == 6);
+    }
+    CHECK_FALSE(trusted(j.s, 6, 3));
+    CHECK(trusted(j.s, 10, 4));
   }
 
   TEST_CASE("undo: JOB-3: a new learning rate makes the undoing final") {
