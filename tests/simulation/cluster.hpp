@@ -447,7 +447,7 @@ class Cluster {
   // disk.cpp: checkpoints
   void save_shard(const StateCopy& copy, int node);
   void save_from_memory(int node, const Generation& g);
-  void forget_copies(int node, uint32_t shard, uint64_t step);
+  void forget_damaged(int node, uint32_t shard, uint64_t step);
   void shard_saved(int node, ShardSaved saved);
   void publish_shards(Supervisor& by);
   void run_publisher(Supervisor& by);

@@ -48,14 +48,16 @@ void Cluster::save_from_memory(int node, const Generation& g) {
       continue;
     }
     rejected.insert({move.source, move.step});
-    forget_copies(node, move.shard, move.step);
+    forget_damaged(node, move.shard, move.step);
     shard_saved(node, {g.number, move.step, move.shard, "", "there is no intact copy"});
   }
 }
 
 /// The agent has found that a copy is damaged.
-void Cluster::forget_copies(int node, uint32_t shard, uint64_t step) {
-  const auto is_it = [&](const StateCopy& c) { return c.shard == shard && c.step == step; };
+void Cluster::forget_damaged(int node, uint32_t shard, uint64_t step) {
+  const auto is_it = [&](const StateCopy& c) {
+    return c.shard == shard && c.step == step && c.content != c.checksum;
+  };
   for (auto& [of, copies] : nodes[node].peer) std::erase_if(copies, is_it);
   for (int slot = 0; slot < options.trainers; ++slot)
     std::erase_if(trainers[node * options.trainers + slot].copies, is_it);

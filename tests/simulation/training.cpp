@@ -110,6 +110,7 @@ bool Cluster::send_copies(Generation& g) {
     const bool checked = options.bug != Bug::unverified_copy;
     if (!copy || (checked && sent.content != sent.checksum)) {
       rejected.insert({nodes[node].name, move.step});
+      forget_damaged(node, move.shard, move.step);
       abort_generation(g, job::Fault::bad_copy, move.source);
       return false;
     }
