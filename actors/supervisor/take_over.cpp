@@ -23,7 +23,8 @@ void catch_up(Self* self, std::optional<uint64_t> recorded) {
   }
 }
 
-/// Tells the job of checkpoints that the predecessor published after it had replicated its state.
+/// Tells the job of checkpoints that the predecessor published, removed or set aside after the state
+/// that it has left.
 void adopt_checkpoints(Self* self) {
   const JobOptions& options = self->state.options;
   job::State& job = self->state.job;
@@ -31,10 +32,9 @@ void adopt_checkpoints(Self* self) {
   if (!options.checkpoint_step) return;  // there is none
   std::vector<uint64_t> on_disk = options.older_checkpoints;
   on_disk.push_back(*options.checkpoint_step);
-  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step) {
+  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step)
     handle(self, job::CheckpointSaved{*options.checkpoint_step});
-    handle(self, job::CheckpointsLeft{on_disk});
-  }
+  handle(self, job::CheckpointsLeft{on_disk});
 }
 
 }  // namespace

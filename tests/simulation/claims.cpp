@@ -303,10 +303,9 @@ void Cluster::take_over(Supervisor& by, const SupervisorState& from, const Recor
   }
   const std::vector<uint64_t> on_disk = find_checkpoints(&from.job);
   if (options.bug == Bug::disk_not_read || on_disk.empty()) return;
-  if (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step) {
+  if (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step)
     handle(by, job::CheckpointSaved{on_disk.back()});
-    handle(by, job::CheckpointsLeft{on_disk});
-  }
+  if (options.bug != Bug::gone_checkpoints_kept) handle(by, job::CheckpointsLeft{on_disk});
 }
 
 }  // namespace simplescale::simulation

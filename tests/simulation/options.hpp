@@ -75,6 +75,7 @@ enum class Bug : unsigned char {
   orders_overtake,    // a node gets orders before the supervisor decides that it has come back
   agents_never_look,  // an agent that has a supervisor does not read the epoch files
   unknown_shards_published,  // shards of unknown generations are published instead of known ones
+  gone_checkpoints_kept,     // a successor keeps checkpoints of its state that the disk has not
 };
 struct BugName {
   Bug bug;
@@ -143,6 +144,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::orders_overtake, "orders_overtake"},
     {Bug::agents_never_look, "agents_never_look"},
     {Bug::unknown_shards_published, "unknown_shards_published", true},
+    {Bug::gone_checkpoints_kept, "gone_checkpoints_kept", true},
 };
 
 struct Options {

@@ -340,10 +340,13 @@ void Decider::operator()(const CheckpointSaved& e) {
 }
 
 void Decider::operator()(const CheckpointsLeft& e) {
+  if (e.steps.empty()) return;  // the folder may not have been there
   s_.older_checkpoints.clear();
   for (const uint64_t step : e.steps)
     if (s_.has_checkpoint && step < s_.checkpoint_step) s_.older_checkpoints.push_back(step);
   keep_newest(s_.older_checkpoints);
+  if (std::ranges::find(e.steps, s_.checkpoint_step) == e.steps.end())
+    skip_checkpoint(s_.checkpoint_step, "it is damaged, or gone from the disk");
 }
 
 void Decider::operator()(const CheckpointFailed& e) {

@@ -101,6 +101,22 @@ TEST_CASE("job: for a damaged checkpoint the next older one is used, until none 
   CHECK(s.older_checkpoints == std::vector<uint64_t>{1, 4});
 }
 
+TEST_CASE("job: a checkpoint that is gone from the disk is skipped") {
+  State s = job_of(2);
+  s.has_checkpoint = s.had_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {2, 6};
+  const Decision d = decide(0, s, CheckpointsLeft{{2, 4}});
+  CHECK(only<Record>(d).kind == "checkpoint_skipped");
+  CHECK(only<Record>(d).subject == "step-8");
+  CHECK(s.checkpoint_step == 4);
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+  // A folder that cannot be listed says nothing.
+  CHECK(decide(0, s, CheckpointsLeft{}).actions.empty());
+  CHECK(s.checkpoint_step == 4);
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+}
+
 TEST_CASE("job: a run that has had a checkpoint does not begin with initial values by itself") {
   State s = job_of(2);
   decide(0, s, CheckpointSaved{8});

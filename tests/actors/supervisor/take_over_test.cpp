@@ -30,9 +30,13 @@ job::State known() {
   return state;
 }
 
-/// What control/end.json holds after a supervisor has taken over from `left` and found the
-/// checkpoint of step 10. Its decisions wait: the epoch files are not there.
-std::optional<RunEnd> end_after_take_over(const SupervisorState& left) {
+struct TakenOver {
+  std::optional<RunEnd> end;  // in control/end.json
+  job::State job;
+};
+/// A supervisor takes over from `left` and finds the checkpoints of steps 4 and 10. Its decisions
+/// wait: the epoch files are not there.
+TakenOver take_over_from(const SupervisorState& left) {
   caf::actor_system_config config;
   caf::actor_system system{config};
   test::TempFolder folder;
@@ -42,17 +46,18 @@ std::optional<RunEnd> end_after_take_over(const SupervisorState& left) {
   options.node = "n0";
   options.journal = std::make_shared<Journal>(folder.path());
   options.checkpoint_step = 10;
+  options.older_checkpoints = {4};
   options.leadership.watch =
       std::make_shared<EpochWatch>(EpochFiles({folder / "unmounted"}, "a"), nullptr);
-  std::promise<void> taken;
+  std::promise<job::State> taken;
   system.spawn([&](supervisor::Self* self) {
     self->state.options = options;
     supervisor::take_over(self, left);
-    taken.set_value();
+    taken.set_value(self->state.job);
   });
-  taken.get_future().wait();
+  job::State job = taken.get_future().get();
   REQUIRE(options.journal->flush());
-  return end_of(options.run);
+  return {end_of(options.run), std::move(job)};
 }
 
 }  // namespace
@@ -101,14 +106,26 @@ TEST_SUITE("take over") {
     left.job.layout.cells = {{"n0"}};
     left.job.trainers["n0.0"].state = job::TrainerState::finished;
     left.job.trainers["n0.0"].step = 10;
-    CHECK(!end_after_take_over(left));  // its own decision waits for the epoch files
+    CHECK(!take_over_from(left).end);  // its own decision waits for the epoch files
     left.job.phase = job::Phase::failed;
     left.end_exit = exit_code(Code::gave_up);
     left.end_reason = "a reason";
-    const auto end = end_after_take_over(left);
+    const auto end = take_over_from(left).end;
     REQUIRE(end);
     CHECK(end->code == exit_code(Code::gave_up));
     CHECK(end->reason == "a reason");
+  }
+
+  TEST_CASE("take over: checkpoints that are gone are forgotten, since the state may be old") {
+    SupervisorState left;
+    left.job = known();
+    left.job.older_checkpoints = {2, 4, 6};
+    for (const uint64_t newest : {10, 20}) {
+      left.job.checkpoint_step = newest;
+      const job::State job = take_over_from(left).job;
+      CHECK(job.checkpoint_step == 10);
+      CHECK(job.older_checkpoints == std::vector<uint64_t>{4});
+    }
   }
 
   TEST_CASE("take over: a folder that is not there changes nothing") {
