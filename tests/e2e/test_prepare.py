@@ -127,8 +127,9 @@ class Prepare(Case):
         first = self.digest(self.train("first", *run))
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
         self.prepare("made", *options, '--data.text_key="title"', code=78)
-        self.assertIn(f"{folder} was prepared from another text, {rows}, which has changed or is read with other keys", self.stderr)
-        self.assertEqual(self.stderr.count("\n"), 1, self.stderr)
+        said = [line for line in self.stderr.splitlines() if line != "prepare: compare"]  # progress, on a slow machine
+        self.assertEqual(len(said), 1, self.stderr)
+        self.assertIn(f"{folder} was prepared from another text, {rows}, which has changed or is read with other keys", said[0])
         self.assertEqual(before, {file.name: file.read_bytes() for file in folder.iterdir()})
         rows.write_text(rows.read_text())  # another time, the same text
         self.assertEqual(self.digest(self.train("second", *run)), first)
