@@ -81,7 +81,7 @@ class Sweep(Case):
         said = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", "--dry-run")
         self.assertIn("#SBATCH --array=0-3", said)
         self.assertEqual(said.count("#SBATCH --output="), 1)
-        self.assertEqual(len(re.findall(r"^/.*seed-\d$", said, re.MULTILINE)), 4)
+        self.assertEqual(len(re.findall(r"^'/.*seed-\d'$", said, re.MULTILINE)), 4)
         self.assertFalse(self.sweep.exists())
         (self.folder / "bin").mkdir()
         sbatch = self.folder / "bin/sbatch"
