@@ -230,7 +230,7 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
     options.of_run = of_run;
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
-    // It may have trained the tokenizer of the others, on which their folders depend.
+    // The first text may have trained the tokenizer of the others, on which their folders depend.
     if (trains) c = config, set_token_folders(c);
     trains = false;
   }
