@@ -225,7 +225,9 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
       },
       [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
       [self, supervisor, options](const local::PruneCheckpoints& order) {
-        self->send(supervisor, local::CheckpointsLeft{prune(options, order.step)});
+        std::vector<uint64_t> left = prune(options, order.step);
+        if (!left.empty())  // else the folder is not there any more
+          self->send(supervisor, local::CheckpointsLeft{std::move(left)});
       },
   };
 }

@@ -45,7 +45,7 @@ struct StepsUndone {
 
 /// supervisor -> publisher: remove the checkpoints that are not kept. step: the newest one that the
 /// supervisor would begin with; later ones may be published already, and replace none yet. Answered
-/// by CheckpointsLeft.
+/// by CheckpointsLeft if there is a checkpoint.
 struct PruneCheckpoints {
   uint64_t step;
 };

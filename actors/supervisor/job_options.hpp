@@ -52,7 +52,7 @@ struct JobOptions {
   std::function<bool()> leads;
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::vector<uint64_t> older_checkpoints;  // the newest last
-  bool had_checkpoint = false;  // there was one, though the predecessor's state names none
+  bool had_checkpoint = false;              // there was one, and none is left
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
   job::Rates rates;                     // that users have set in earlier starts of this run

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/clock.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 
 namespace simplescale::supervisor {
@@ -29,12 +30,11 @@ void adopt_checkpoints(Self* self) {
   const JobOptions& options = self->state.options;
   job::State& job = self->state.job;
   job.had_checkpoint = job.had_checkpoint || options.had_checkpoint;
-  if (!options.checkpoint_step) return;  // there is none
   std::vector<uint64_t> on_disk = options.older_checkpoints;
-  on_disk.push_back(*options.checkpoint_step);
-  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step)
-    handle(self, job::CheckpointSaved{*options.checkpoint_step});
-  handle(self, job::CheckpointsLeft{on_disk});
+  if (options.checkpoint_step) on_disk.push_back(*options.checkpoint_step);
+  if (!on_disk.empty() && (!job.has_checkpoint || on_disk.back() > job.checkpoint_step))
+    handle(self, job::CheckpointSaved{on_disk.back()});
+  if (!on_disk.empty() || options.had_checkpoint) handle(self, job::CheckpointsLeft{on_disk});
 }
 
 }  // namespace
@@ -49,7 +49,15 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
       files));
   LeftCheckpoints left;
   auto found = find_newest_valid(folder, Verify::sizes);
-  if (found.status().code() == Code::not_found) return left;
+  const Code code = found.status().code();
+  if (code == Code::not_found || code == Code::bad_data) {
+    if (code == Code::bad_data) log::warn("{}", found.status().message());
+    SS_ASSIGN(const std::vector<std::string> names, read_folder(folder));
+    // Without such names the folder may only not be mounted.
+    left.had = std::ranges::any_of(
+        names, [](const std::string& name) { return name.starts_with("step-"); });
+    return left;
+  }
   if (!found.ok()) return found.status();
   SS_RETURN_IF_ERROR(put_back_replaced(folder, found->checkpoint, files));
   left.newest = found->checkpoint.info().step;

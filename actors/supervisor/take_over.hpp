@@ -15,11 +15,12 @@ namespace simplescale::supervisor {
 struct LeftCheckpoints {
   std::optional<uint64_t> newest;
   std::vector<uint64_t> older;  // the newest last
+  bool had = false;             // there were some, and none can be used: damaged, or set aside
 };
 /// Looks for checkpoints, also for those that the predecessor has published but not recorded in
 /// its state, `from`. Sets those aside that `from` knows to be undone (JOB-3). Sizes are checked,
 /// data is not: that could take minutes, and trainers check what they read. Blocks; before the
-/// supervisor actor is spawned. Errors as find_newest_valid() and FileOps, but not for an empty folder.
+/// supervisor actor is spawned. Errors as FileOps, and io.
 Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
                                               FileOps& files);
 

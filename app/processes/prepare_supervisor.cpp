@@ -63,12 +63,13 @@ Status find_left(const SupervisedRun& p, const std::string& folder, const job::S
   if (left.ok()) {
     job.checkpoint_step = left->newest;
     job.older_checkpoints = left->older;
+    job.had_checkpoint = left->had;
   } else if (left.status().code() == Code::io) {
     return left.status();
-  } else {  // all are damaged: the trainers hold the state
+  } else {  // this supervisor does not lead any more
     log::warn("{}", left.status().message());
   }
-  if (job.checkpoint_step || from.had_checkpoint) return {};
+  if (job.checkpoint_step || job.had_checkpoint || from.had_checkpoint) return {};
   return with_retries(kReadRetries, [&]() -> Status {
     const auto saved = was_saved(p.run());
     if (saved.ok()) job.had_checkpoint = *saved;

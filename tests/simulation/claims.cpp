@@ -301,9 +301,11 @@ void Cluster::take_over(Supervisor& by, const SupervisorState& from, const Recor
     else
       by.job.committed_step = by.shadow.committed_step = *recorded;
   }
+  if (options.bug == Bug::disk_not_read) return;
   const std::vector<uint64_t> on_disk = find_checkpoints(&from.job);
-  if (options.bug == Bug::disk_not_read || on_disk.empty()) return;
-  if (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step)
+  if (!disk.ever_published) return;
+  by.job.had_checkpoint = by.shadow.had_checkpoint = true;
+  if (!on_disk.empty() && (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step))
     handle(by, job::CheckpointSaved{on_disk.back()});
   if (options.bug != Bug::gone_checkpoints_kept) handle(by, job::CheckpointsLeft{on_disk});
 }

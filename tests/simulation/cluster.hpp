@@ -294,7 +294,7 @@ struct Disk {
   std::vector<Line> metrics, ledger;               // in the order of the file
   std::map<SavedStep, Folder> folders;             // not published
   std::map<uint64_t, Checkpoint> steps, replaced;  // step-N, step-N.replaced
-  bool ever_published = false;
+  bool ever_published = false;                     // those that were set aside stay on the disk
 };
 
 class Cluster {

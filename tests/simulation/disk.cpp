@@ -229,7 +229,7 @@ void Cluster::prune(Supervisor& by, uint64_t until_step, bool looked) {
           [this, &by, until_step, looked] { prune(by, until_step, looked); });
   } else {
     p.busy = false;
-    if (looks) handle(by, job::CheckpointsLeft{checkpoint_steps()});
+    if (looks && !disk.steps.empty()) handle(by, job::CheckpointsLeft{checkpoint_steps()});
     after(random.between(1, 20) * ms, [this, &by] { run_publisher(by); });
   }
   invariants->disk_changed();

@@ -340,7 +340,6 @@ void Decider::operator()(const CheckpointSaved& e) {
 }
 
 void Decider::operator()(const CheckpointsLeft& e) {
-  if (e.steps.empty()) return;  // the folder may not have been there
   s_.older_checkpoints.clear();
   for (const uint64_t step : e.steps)
     if (s_.has_checkpoint && step < s_.checkpoint_step) s_.older_checkpoints.push_back(step);

@@ -267,7 +267,8 @@ struct CheckpointWritten {
 struct CheckpointSaved {
   uint64_t step = 0;
 };
-/// The steps of all checkpoints on the disk, the newest last.
+/// The steps of all checkpoints on the disk, the newest last; empty only if it is known that none of
+/// them can be used.
 struct CheckpointsLeft {
   std::vector<uint64_t> steps;
 };

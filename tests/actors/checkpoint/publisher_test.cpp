@@ -128,6 +128,16 @@ TEST_SUITE("publisher") {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
+  TEST_CASE("publisher: a folder without checkpoints says nothing of them") {
+    Job job;
+    const caf::actor publisher = job.publisher();
+    job.self->send(publisher, local::PruneCheckpoints{7});
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    job.self->receive([](const local::Published& published) { CHECK(published.step == 7); },
+                      [](const local::CheckpointsLeft&) { FAIL("there is none"); });
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
   TEST_CASE("publisher: a checkpoint keeps its run's mixture beside the generation") {
     Job job;
     uint64_t asked = 0;

@@ -111,10 +111,10 @@ TEST_CASE("job: a checkpoint that is gone from the disk is skipped") {
   CHECK(only<Record>(d).subject == "step-8");
   CHECK(s.checkpoint_step == 4);
   CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
-  // A folder that cannot be listed says nothing.
-  CHECK(decide(0, s, CheckpointsLeft{}).actions.empty());
-  CHECK(s.checkpoint_step == 4);
-  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+  CHECK(only<Record>(decide(0, s, CheckpointsLeft{})).subject == "step-4");
+  CHECK(!s.has_checkpoint);
+  CHECK(s.had_checkpoint);
+  CHECK(s.older_checkpoints.empty());
 }
 
 TEST_CASE("job: a run that has had a checkpoint does not begin with initial values by itself") {

@@ -34,9 +34,10 @@ struct TakenOver {
   std::optional<RunEnd> end;  // in control/end.json
   job::State job;
 };
-/// A supervisor takes over from `left` and finds the checkpoints of steps 4 and 10. Its decisions
-/// wait: the epoch files are not there.
-TakenOver take_over_from(const SupervisorState& left) {
+/// A supervisor takes over from `left` and finds these checkpoints. Its decisions wait: the epoch
+/// files are not there.
+TakenOver take_over_from(const SupervisorState& left,
+                         const supervisor::LeftCheckpoints& found = {10, {4}}) {
   caf::actor_system_config config;
   caf::actor_system system{config};
   test::TempFolder folder;
@@ -45,8 +46,9 @@ TakenOver take_over_from(const SupervisorState& left) {
   options.run = {folder.path()};
   options.node = "n0";
   options.journal = std::make_shared<Journal>(folder.path());
-  options.checkpoint_step = 10;
-  options.older_checkpoints = {4};
+  options.checkpoint_step = found.newest;
+  options.older_checkpoints = found.older;
+  options.had_checkpoint = found.had;
   options.leadership.watch =
       std::make_shared<EpochWatch>(EpochFiles({folder / "unmounted"}, "a"), nullptr);
   std::promise<job::State> taken;
@@ -126,12 +128,41 @@ TEST_SUITE("take over") {
       CHECK(job.checkpoint_step == 10);
       CHECK(job.older_checkpoints == std::vector<uint64_t>{4});
     }
+    const job::State job = take_over_from(left, {.had = true}).job;
+    CHECK(!job.has_checkpoint);
+    CHECK(job.older_checkpoints.empty());
   }
 
-  TEST_CASE("take over: a folder that is not there changes nothing") {
+  TEST_CASE("take over: JOB-1, a state from before the first checkpoint does not hide that one") {
+    SupervisorState left;
+    left.job = known();
+    left.job.had_checkpoint = left.job.has_checkpoint = false;
+    CHECK(take_over_from(left, {.had = true}).job.had_checkpoint);
+  }
+
+  TEST_CASE("take over: JOB-1, checkpoints that are damaged or set aside were there") {
     test::TempFolder folder;
-    const auto left = find_left_checkpoints(folder / "unmounted", known(), system_files());
-    REQUIRE(left.ok());
-    CHECK(!left->newest);
+    for (const char* name : {"damaged/step-00000010", "aside/step-00000020.undone"}) {
+      const auto path = std::filesystem::path(folder / name);
+      std::filesystem::create_directories(path);
+      const auto left = find_left_checkpoints(path.parent_path(), known(), system_files());
+      REQUIRE(left.ok());
+      CHECK(!left->newest);
+      CHECK(left->had);
+    }
+  }
+
+  TEST_CASE("take over: a folder that is not there, or empty, changes nothing") {
+    test::TempFolder folder;
+    std::filesystem::create_directories(folder / "mountpoint");
+    for (const char* name : {"unmounted", "mountpoint"}) {
+      const auto left = find_left_checkpoints(folder / name, known(), system_files());
+      REQUIRE(left.ok());
+      CHECK(!left->newest);
+      CHECK(!left->had);
+    }
+    SupervisorState left;
+    left.job = known();
+    CHECK(take_over_from(left, {}).job.checkpoint_step == 10);
   }
 }
