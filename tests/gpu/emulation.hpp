@@ -2,10 +2,11 @@
 // fibers that switch at barriers and shuffles. Include it before a .cu file; it replaces
 // runtime/training/gpu_launch.cuh and nvcc's built-ins. It tests indices, sizes, sums and barriers,
 // but not a GPU's memory model. Threads run in ascending and descending order alternately, so that
-// a missing barrier changes results. One host thread.
+// a missing barrier changes results. One host thread at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector_functions.h>
 
@@ -35,11 +36,31 @@ namespace simplescale::emulation {
 
 enum class At { running, barrier, shuffle, done };
 
-struct Thread {
-  std::unique_ptr<char[]> stack;
+/// Where a fiber or its scheduler goes on.
+struct Point {
   ucontext_t context;
+  jmp_buf jump;
+  bool jumps = false;  // `jump` is set
+};
+
+/// swapcontext() without its calls of the kernel for the signal mask. The address sanitizer does not
+/// know jumps to another stack.
+inline void switch_points(Point& from, Point& to) {
+#ifdef __SANITIZE_ADDRESS__
+  swapcontext(&from.context, &to.context);
+#else
+  from.jumps = true;
+  if (_setjmp(from.jump) != 0) return;
+  if (to.jumps) _longjmp(to.jump, 1);
+  setcontext(&to.context);
+#endif
+}
+
+struct Thread {
+  std::unique_ptr<char[]> stack;  // set once the fiber was made
+  Point point;
   uint3 index;
-  At at;
+  At at = At::done;
 };
 
 /// The running block.
@@ -47,7 +68,7 @@ struct Machine {
   static constexpr size_t kThreadsMax = 1024, kStackBytes = size_t{64} << 10, kWarp = 32;
   std::vector<Thread> threads = std::vector<Thread>(kThreadsMax);
   size_t count = 0, current = 0;
-  ucontext_t scheduler;
+  Point scheduler;
   std::function<void()> body;
   uint64_t exchanged[kThreadsMax];
   std::vector<float> shared;
@@ -57,18 +78,32 @@ inline Machine machine;
 inline void pause(At at) {
   Thread& me = machine.threads[machine.current];
   me.at = at;
-  swapcontext(&me.context, &machine.scheduler);
+  switch_points(me.point, machine.scheduler);
 }
 
+/// A fiber: runs its thread of one block after the other.
 inline void thread_main() {
-  machine.body();
-  pause(At::done);
+  for (;;) {
+    machine.body();
+    pause(At::done);
+  }
+}
+
+inline void make_fiber(Thread& thread) {
+  thread.stack = std::make_unique<char[]>(Machine::kStackBytes);
+  ucontext_t& context = thread.point.context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = thread.stack.get();
+  context.uc_stack.ss_size = Machine::kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, thread_main, 0);
+  thread.point.jumps = false;
 }
 
 inline void resume(size_t thread) {
   machine.current = thread;
   threadIdx = machine.threads[thread].index;
-  swapcontext(&machine.scheduler, &machine.threads[thread].context);
+  switch_points(machine.scheduler, machine.threads[thread].point);
 }
 
 /// Resumes the threads whose barrier or shuffle is complete; false: all threads are done.
@@ -101,15 +136,11 @@ inline void run_block() {
   std::fill(machine.shared.begin(), machine.shared.end(), std::numeric_limits<float>::quiet_NaN());
   for (size_t t = 0; t < machine.count; ++t) {
     Thread& thread = machine.threads[t];
-    if (!thread.stack) thread.stack = std::make_unique<char[]>(Machine::kStackBytes);
+    // A fiber that is not at its end was given up in an earlier block.
+    if (!thread.stack || thread.at != At::done) make_fiber(thread);
     thread.index = {static_cast<unsigned>(t % blockDim.x), static_cast<unsigned>(t / blockDim.x),
                     0};
     thread.at = At::running;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = Machine::kStackBytes;
-    thread.context.uc_link = nullptr;
-    makecontext(&thread.context, thread_main, 0);
   }
   bool forwards = true;
   do {

@@ -222,6 +222,7 @@ TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tok
     const auto loaded = Tokenizer::load(folder + "/" + name + ".json");
     REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
     ReferenceFile reference(folder + "/" + name + ".ids");
+    const bool at_spaces = loaded->cuts() == Tokenizer::Cuts::space;
     int wrong = 0, wrong_back = 0, wrong_cut = 0;
     for (const std::string& text : texts) {
       const std::vector<int32_t> theirs = reference.ids();
@@ -233,7 +234,7 @@ TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tok
         const auto at = std::ranges::mismatch(mine, back).in1 - mine.begin();
         MESSAGE(name << ": decode: " << shown(std::string_view(text)) << " at " << at);
       }
-      if (loaded->cuts() != Tokenizer::Cuts::space) continue;
+      if (!at_spaces) continue;
       // The first cut behind the middle.
       for (size_t at = text.size() / 2 + 1; at + 1 < text.size(); ++at) {
         if (text[at] != ' ' || !std::isalpha(static_cast<unsigned char>(text[at - 1])) ||
@@ -250,7 +251,7 @@ TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tok
     CHECK(wrong == 0);
     CHECK(wrong_back == 0);
     CHECK(wrong_cut == 0);
-    CHECK((loaded->cuts() == Tokenizer::Cuts::space) == (name != "odd"));
+    CHECK(at_spaces == (name != "odd"));
   }
   const auto bos = [&](const std::string& name) {
     const auto tokenizer = Tokenizer::load(folder + "/" + name + ".json");
