@@ -200,6 +200,9 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
 
 void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
   waiting_since_ms_ = supervisor.job.waiting_since_ms;
+  // Steps that are undone and made again count as steps since a failure.
+  if (supervisor.epoch == cluster_.disk.newest_epoch)
+    for (auto& [name, f] : failures_) f.step = std::min(f.step, supervisor.job.committed_step);
   if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
     const auto found = supervisor.job.trainers.find(down->trainer);
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)

@@ -144,7 +144,7 @@ void Decider::operator()(const TrainerUp& e) {
               .address = e.address,
               .shard = e.shard,
               .held = e.held,
-              .generation = ordered ? trainer->generation : e.generation};
+              .generation = std::max(ordered ? trainer->generation : 0, e.generation)};
   if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
     s_.generation = e.generation;
     trainer->state = TrainerState::training;

@@ -206,6 +206,17 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
   CHECK(only<Fence>(d).generation > 202);
 }
 
+TEST_CASE("job: GEN-1: a successor with an old state takes a trainer's word for its generation") {
+  State s = resumed(training(2), 202, 0);
+  const uint64_t known = s.generation, lost = known + 1;  // the page does not tell of its beginning
+  for (const char* trainer : {"n0.0", "n1.0"})
+    decide(0, s, TrainerUp{trainer, 1, {1}, 0, made(lost, {2, 3}), lost});
+  decide(0, s, TrainerIdle{"n1.0", known, 0, made(known, {2})});  // sent before it joined that one
+  CHECK(s.trainers.at("n1.0").state == TrainerState::draining);
+  decide(0, s, TrainerIdle{"n1.0", s.generation - 1, 0, made(lost, {2, 3})});
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+}
+
 TEST_CASE("job: JOB-1, a successor that has made a fence waits for the answers to that one") {
   // Its predecessor had begun generations of which its state page did not tell. An agent answered
   // the old fence; what it said of a dead trainer's memory was too old for the new one.
