@@ -17,6 +17,8 @@ namespace simplescale::supervisor {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
+constexpr int64_t kTicksLateMs = 1'000;  // on a busy machine: this much counts as waiting
+
 // --- Records ---
 
 void append_event(Self* self, const json& line) {
@@ -243,8 +245,18 @@ void carry_out(Self* self, const std::vector<job::Action>& actions) {
 
 }  // namespace
 
+void notice_stop(Self* self) {
+  JobSupervisorState& s = self->state;
+  const int64_t now = now_ms(self);
+  const int64_t late = now - std::exchange(s.seen_ms, now) - kTicksLateMs;
+  if (late <= 0) return;
+  move_times(s.job, late);
+  s.lead.stopped(late);
+}
+
 std::string handle(Self* self, const job::Event& event) {
   JobSupervisorState& s = self->state;
+  notice_stop(self);
   if (!s.lead.admit(event)) return "";
   if (const auto* up = std::get_if<job::NodeUp>(&event)) tell_decided(self, up->node);
   const trace::Span span("decide");

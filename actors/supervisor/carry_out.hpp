@@ -32,6 +32,9 @@ void to_nodes(Self* self, Message message) {
     if (!self->state.lead.behind(node)) self->send(agent, content);
 }
 
+/// JOB-4: time in which this process was stopped, as by `scontrol suspend`, is no time of waiting: the
+/// nodes may have been stopped, too. Called at each tick and before each decision.
+void notice_stop(Self* self);
 /// Has decide() decide `event` and returns the decision's reason. Its actions are carried out when
 /// they may be (leadership.hpp). "": the event waits for an earlier decision.
 std::string handle(Self* self, const job::Event& event);

@@ -250,6 +250,11 @@ std::vector<job::Event> Leadership::missing_nodes(int64_t now_ms) {
   return missing;
 }
 
+void Leadership::stopped(int64_t ms) {
+  for (int64_t* at : {&expected_until_ms_, &joined_ms_, &connected_ms_}) *at += ms;
+  if (over_since_ms_) *over_since_ms_ += ms;
+}
+
 Leadership::Actions Leadership::end_if_due(const job::State& job, const Agents& agents,
                                            int64_t now_ms) {
   Actions result;

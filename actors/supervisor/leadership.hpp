@@ -160,6 +160,8 @@ class Leadership {
   /// Ten times a second. EndProcess once the job is over and all agents have disconnected, or after
   /// 2 * shutdown_ms of waiting for that; also if no agent has been connected for join_timeout_ms.
   Actions end_if_due(const job::State& job, const Agents& agents, int64_t now_ms);
+  /// JOB-4: the process was stopped for so long. No node could report meanwhile.
+  void stopped(int64_t ms);
   /// The message to nodes once the job is over.
   Shutdown end() const { return {end_exit_, end_reason_}; }
 

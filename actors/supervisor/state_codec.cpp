@@ -155,16 +155,22 @@ Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
   return newest;
 }
 
+void move_times(job::State& job, int64_t by_ms) {
+  job.waiting_since_ms += by_ms;
+  job.giving_up_since_ms += by_ms;
+  if (job.plan_due_ms >= 0) job.plan_due_ms += by_ms;
+  for (auto& [name, node] : job.nodes) {
+    node.since_ms += by_ms;
+    for (int64_t& at : node.failures_ms) at += by_ms;
+  }
+}
+
 void rebase(SupervisorState& state, int64_t now_ms) {
   const int64_t shift = now_ms - state.now_ms;
   state.now_ms = now_ms;
-  state.job.giving_up_since_ms += shift;
+  move_times(state.job, shift);
   if (state.incident_since_ms >= 0)
     state.incident_since_ms = std::max<int64_t>(0, state.incident_since_ms + shift);
-  for (auto& [name, node] : state.job.nodes) {
-    node.since_ms += shift;
-    for (int64_t& at : node.failures_ms) at += shift;
-  }
 }
 
 }  // namespace simplescale

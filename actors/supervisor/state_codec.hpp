@@ -56,6 +56,8 @@ Result<SupervisorState> decode(std::span<const uint8_t> bytes);
 /// (leave_unprepared()) is compared with those before it. io; bad_data: a page is damaged. Blocks.
 Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
                                                        const std::string& instance, uint64_t epoch);
+/// Moves all times of the job, past a time that does not count or to another clock.
+void move_times(job::State& job, int64_t by_ms);
 /// Converts all times to another clock, by which the snapshot was taken at now_ms.
 void rebase(SupervisorState& state, int64_t now_ms);
 

@@ -307,6 +307,7 @@ void lead(Self* self) {
 
 void tick(Self* self) {
   JobSupervisorState& s = self->state;
+  notice_stop(self);
   publish_shards(self);
   self->delayed_send(self, kTick, local::Tick{});
   lead(self);
@@ -323,7 +324,7 @@ void start(Self* self, JobOptions options) {
   LeadershipOptions& o = s.options.leadership;
   const int64_t now = now_ms(self);
   s.job = initial_state(s.options);
-  s.job.waiting_since_ms = now;
+  s.job.waiting_since_ms = s.seen_ms = now;
   s.stored_rates = s.job.rates;
   s.publisher = spawn_publisher(self->system(), caf::actor_cast<caf::actor>(self),
                                 publisher_options(s.options));

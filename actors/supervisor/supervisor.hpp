@@ -61,6 +61,7 @@ struct JobSupervisorState {
   };
   std::map<uint64_t, PendingReply> replies;  // by number of the command
   uint64_t commands = 0;
+  int64_t seen_ms = 0;      // when notice_stop() was called last, actor clock
   int64_t status_ms = 0;    // when the newest status document was written, actor clock
   bool status_due = false;  // something has changed since
 };

@@ -234,7 +234,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   preparing_ = {};
   supervisor.epoch = claim.epoch;
   supervisor.host = host;
-  supervisor.beat = now;
+  supervisor.beat = supervisor.seen = now;
   const uint64_t given = std::max(disk.generation, replica ? claim.from->job.generation : 0);
   const uint64_t known = std::max(given, records.newest_generation);
   disk.claimed_above = job::number_claimed(claim.epoch, disk.claimed_above, given);

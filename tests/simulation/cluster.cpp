@@ -473,6 +473,23 @@ void Cluster::kill_standby() {
   supervisor->replica.reset();
 }
 
+void Cluster::stop_all(Time how_long) {
+  if (logging()) log_line("all processes are stopped");
+  stopped_at = now;
+  stopped_for = how_long;
+  due_.delay(how_long);
+  for (Time* at : {&now, &quiet_at, &disk.claimed_at}) *at += how_long;
+  for (auto& supervisor : supervisors) supervisor->beat += how_long;
+  for (Trainer& t : trainers) t.last_message += how_long;
+  for (Node& node : nodes) {
+    node.alone_since += how_long;
+    node.search.stopped(how_long / ms, now / ms);
+  }
+  const Supervisor* first = leader();
+  for (int n = 0; n < options.nodes; ++n)
+    if (!first || first->host != n) hang_node(n, random.between(0, 800) * ms);
+}
+
 void Cluster::damage_peer_copy(int index) {
   auto& peer = nodes[index].peer;
   if (peer.empty()) return;

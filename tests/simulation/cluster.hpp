@@ -225,6 +225,7 @@ struct Supervisor {
   std::map<int, uint64_t> links;  // nodes that report to it -> id of the link
   std::set<int> expected;         // nodes that have not reported to it yet
   Time joined_at = 0;             // a node has joined last
+  Time seen = 0;                  // its clock, at the last event
   Time beat = 0;                  // its last heartbeat in the run folder
   bool elected = false;           // its predecessor resigned, and no step was made since
   // As in StepLedger: the generation whose steps are recorded, the reports of each step, the newest
@@ -316,6 +317,8 @@ class Cluster {
   void kill_supervisor();
   void hang_supervisor(Time how_long);
   void kill_standby();
+  /// Stops all processes, as `scontrol suspend` does. They wake within a second of each other.
+  void stop_all(Time how_long);
   /// A process claims an epoch although another supervisor leads.
   void start_twice(int host);
   /// The launcher of the run has died, and a user starts the run again.
@@ -347,12 +350,14 @@ class Cluster {
   std::map<std::string, int> node_index, trainer_index;
   std::unique_ptr<Invariants> invariants;
   uint64_t events = 0;
-  bool mismatch_due = false;          // one trainer computes the next step wrongly
-  uint64_t wrong_made = 0;            // number of steps computed wrongly
-  bool cut_off_due = false;           // a node is cut off during the next step
-  bool freeze_publisher_due = false;  // the leader hangs between two acts of its publisher
-  bool freeze_journal_due = false;    // the leader hangs between two acts of its journal
-  bool freeze_claim_due = false;      // a supervisor hangs between its claim and its first act
+  bool mismatch_due = false;             // one trainer computes the next step wrongly
+  uint64_t wrong_made = 0;               // number of steps computed wrongly
+  bool cut_off_due = false;              // a node is cut off during the next step
+  bool freeze_publisher_due = false;     // the leader hangs between two acts of its publisher
+  bool freeze_journal_due = false;       // the leader hangs between two acts of its journal
+  bool freeze_claim_due = false;         // a supervisor hangs between its claim and its first act
+  bool stop_due = false;                 // all processes are stopped after the next fence
+  Time stopped_at = 0, stopped_for = 0;  // the newest such stop
   std::optional<Unreadable> unreadable_due;  // for how long reads fail after the next claim
   bool refused = false;                      // a supervisor has ended the run before its first act
   int transit_damage_due = 0;                // number of transfers that will arrive damaged
@@ -516,6 +521,7 @@ class Cluster {
   void tell_decided(Supervisor& supervisor, int node);
   void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
   void step_done(Supervisor& supervisor, const StepReport& report);
+  void notice_stop(Supervisor& supervisor);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);
   bool may_act_unseen(const Supervisor& supervisor) const;
@@ -539,7 +545,12 @@ class Cluster {
     uint32_t slot;
     bool operator>(const Due& o) const { return time != o.time ? time > o.time : order > o.order; }
   };
-  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  struct Queue : std::priority_queue<Due, std::vector<Due>, std::greater<>> {
+    void delay(Time by) {
+      for (Due& due : c) due.time += by;
+    }
+  };
+  Queue due_;
   std::vector<Message> slots_;
   std::vector<uint32_t> free_;
   uint64_t order_ = 0, links_ = 0;

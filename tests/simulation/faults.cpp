@@ -438,6 +438,22 @@ void keep_old_pages(Cluster& c) {
   c.quiet_at = std::max(c.quiet_at, when + lasts + 5 * second);
 }
 
+/// In some histories all processes are stopped for long when a node has just been lost. Drawn by
+/// themselves, too.
+void stop_all_once(Cluster& c) {
+  Random random(c.options.seed ^ 0x57);
+  if (!random.chance(10)) return;
+  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
+  const int node = random.pick(c.options.nodes);
+  c.after(when, [&c, node] {
+    ++c.faults["stop_all"];
+    c.stop_due = true;
+    c.hang_node(node, 3 * second);
+  });
+  c.after(when + 3 * second, [&c] { c.stop_due = false; });
+  c.quiet_at = std::max(c.quiet_at, when + 8 * second);
+}
+
 }  // namespace
 
 void schedule_faults(Cluster& c) {
@@ -455,6 +471,7 @@ void schedule_faults(Cluster& c) {
   c.quiet_at = when + 5 * second;
   keep_trainers_down(c);
   keep_old_pages(c);
+  stop_all_once(c);
 }
 
 }  // namespace simplescale::simulation

@@ -254,7 +254,20 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
     if (const auto* end = std::get_if<job::Shutdown>(&action)) check_given_up(supervisor, *end);
+    check_waited(supervisor, action);
   }
+}
+
+/// A stop of all processes follows a fence, with which a wait begins. The stop is no part of it.
+void Invariants::check_waited(const Supervisor& supervisor, const job::Action& action) {
+  const auto* record = std::get_if<job::Record>(&action);
+  const auto* end = std::get_if<job::Shutdown>(&action);
+  const std::string why = record && record->kind == "gives_up" ? record->reason
+                          : end && !supervisor.job.giving_up   ? end->reason
+                                                               : "";
+  require(!why.starts_with("There were not enough nodes") ||
+              cluster_.now > cluster_.stopped_at + cluster_.stopped_for + 10 * second,
+          "JOB-4", "gives up as soon as a stop of all processes is over: " + why);
 }
 
 /// JOB-1: a run that gives up because of missing copies leaves none behind.

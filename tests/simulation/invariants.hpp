@@ -79,6 +79,7 @@ class Invariants {
 
  private:
   void check_join(const Supervisor& supervisor, const job::Join& join);
+  void check_waited(const Supervisor& supervisor, const job::Action& action);
   void check_given_up(const Supervisor& supervisor, const job::Shutdown& end);
   /// A round of copies, and the links of its keepers when it was ordered.
   struct Round {

@@ -1,6 +1,7 @@
 // The orders of the simulated supervisor: what its decisions make nodes and trainers do, and what the
 // records say of it. As actors/supervisor/carry_out.cpp.
 #include <algorithm>
+#include <utility>
 
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/invariants.hpp"
@@ -150,6 +151,8 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     use_generation(supervisor, fence->generation);
     for (int n = 0; n < options.nodes; ++n) send_fence(supervisor, n, fence->generation);
+    if (std::exchange(stop_due, false))
+      after(random.between(1, 3000), [this] { stop_all(random.between(60, 3600) * second); });
   } else if (const auto* leave = std::get_if<job::Leave>(&action)) {
     to_all_trainers("leave", [this, number = leave->generation](int t) {
       if (trainers[t].generation != number) return;

@@ -1,5 +1,6 @@
 // The simulated supervisor: the work of the real actor around decide() in a few lines.
 #include <algorithm>
+#include <utility>
 
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/invariants.hpp"
@@ -156,9 +157,17 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
   }
 }
 
+/// As in actors/supervisor/carry_out.cpp.
+void Cluster::notice_stop(Supervisor& supervisor) {
+  const Time late = now - std::exchange(supervisor.seen, now) - second;
+  if (late <= 0 || options.bug == Bug::stop_counted) return;
+  for (job::State* job : {&supervisor.job, &supervisor.shadow}) move_times(*job, late / ms);
+}
+
 /// Decides on an event. submit() gives the decision to the standby before it is acted on.
 void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
   if (!supervisor.up || ended) return;
+  notice_stop(supervisor);
   if (!supervisor.pending_actions.empty()) {
     if (!std::holds_alternative<job::Tick>(event)) supervisor.deferred.push_back(event);
     return;

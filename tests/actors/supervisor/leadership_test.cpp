@@ -321,4 +321,25 @@ TEST_SUITE("leadership") {
     f.agents["n1"].connected = false;
     CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 1)) == "end 0");
   }
+
+  TEST_CASE("leadership: JOB-4, time in which the process was stopped is no time of waiting") {
+    Fixture f;
+    SupervisorState from;
+    from.job = f.job;
+    f.lead.resume(from, f.now);
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
+    for (auto& [name, agent] : f.agents) agent.connected = false;
+    f.lead.stopped(3'600'000);
+    f.now += 3'600'000;
+    CHECK(f.lead.missing_nodes(f.now).empty());
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 10'000)) == "");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 10'001)) ==
+          "end " + std::to_string(exit_code(Code::requeue)));
+    f.job.phase = job::Phase::finished;
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
+    f.lead.stopped(3'600'000);
+    f.now += 3'600'000;
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'000)) == "");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'001)) == "end 0");
+  }
 }
