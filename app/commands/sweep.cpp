@@ -100,7 +100,9 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
     sweep.own_data = sweep.own_data || changes_tokens(axis.key);
   // Otherwise the tokens are prepared once. The tokenizer depends on run.seed, which may vary.
   const bool prepared = !sweep.own_data && !source_is_tokens(base);
-  const std::string tokens = absolute(tokens_folder(base));
+  Config with_folders = base;
+  set_token_folders(with_folders);
+  const std::string tokens = absolute(data_folder(with_folders));
   for (const SweepRun& planned : runs) {
     SS_ASSIGN(Run run, plan_run(sweep, planned, overrides, tokens, prepared));
     sweep.runs.push_back(std::move(run));

@@ -1,6 +1,5 @@
 #include "app/launch/prepare_data.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
@@ -56,27 +55,41 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
   options.validation_fraction = config.data.validation_fraction;
   options.seed = static_cast<uint64_t>(config.run.seed);
-  if (config.data.folder.empty()) options.folder = free_folder(options);
   return options;
+}
+
+/// A text of a configuration, and how its tokens are made.
+struct Text {
+  ConfiguredSource source;
+  PrepareOptions options;
+};
+std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
+  std::vector<Text> texts;
+  for (ConfiguredSource& source : sources_of(config)) {
+    if (source.config.data.source.empty() || source_is_tokens(source.config)) continue;
+    PrepareOptions options = options_of(source.config, shape);
+    // The first text of a blend trains the tokenizer of the others, unless it is there.
+    if (const PrepareOptions* first = texts.empty() ? nullptr : &texts.front().options;
+        first && first->tokenizer_path.empty()) {
+      options.tokenizer_path = first->folder + "/" + trained_tokenizer_file(options.byte_level);
+      options.trained_on =
+          texts.size() > 1 ? texts.back().options.trained_on : tokenizer_signature(*first);
+    }
+    if (source.config.data.folder.empty()) options.folder = free_folder(options);
+    texts.push_back({std::move(source), std::move(options)});
+  }
+  return texts;
 }
 }  // namespace
 
-std::string tokens_folder(const Config& config) {
-  const auto shape = model_shape(config);
-  if (!shape.ok() || config.data.source.empty() || source_is_tokens(config))
-    return data_folder(config);
-  return options_of(config, *shape).folder;
-}
-
 void set_token_folders(Config& config) {
-  if (config.data.blend.empty()) {
-    config.data.folder = tokens_folder(config);
-    return;
-  }
-  for (size_t i = 0; i < config.data.blend.size(); ++i) {
-    const Config source = sources_of(config)[i].config;
-    if (!source_is_tokens(source)) config.data.blend[i].folder = tokens_folder(source);
-  }
+  const auto shape = model_shape(config);
+  const auto texts = shape.ok() ? texts_of(config, *shape) : std::vector<Text>();
+  if (config.data.blend.empty())
+    config.data.folder = texts.empty() ? data_folder(config) : texts.front().options.folder;
+  for (const Text& text : texts)
+    for (BlendSource& source : config.data.blend)
+      if (source.name == text.source.name) source.folder = text.options.folder;
 }
 
 namespace {
@@ -188,11 +201,10 @@ Result<ModelShape> check_texts(const Config& config) {
         "(.bin), or debian:bible-kjv");
   std::error_code error;
   const bool run_exists = std::filesystem::exists(RunFolder{run_folder(config)}.config(), error);
-  for (const ConfiguredSource& source : sources_of(config)) {
-    // A run keeps its data.format, and goes on with what it took its source for.
-    if (!run_exists) SS_RETURN_IF_ERROR(check_source(source.config));
-    if (source_is_tokens(source.config)) continue;
-    const PrepareOptions options = options_of(source.config, shape);
+  if (!run_exists)  // A run keeps its data.format, and goes on with what it took its source for.
+    for (const ConfiguredSource& source : sources_of(config))
+      SS_RETURN_IF_ERROR(check_source(source.config));
+  for (const auto& [source, options] : texts_of(config, shape)) {
     SS_RETURN_IF_ERROR(check_text(source.config, options));
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(check_ends(options));
@@ -211,8 +223,7 @@ Result<RunData> check_data(const Config& config) {
 void help_prepare_data(const Config& config) {
   const auto shape = model_shape(config);
   if (!shape.ok()) return;
-  for (const ConfiguredSource& source : sources_of(config))
-    if (!source_is_tokens(source.config)) help_prepare(options_of(source.config, *shape));
+  for (const Text& text : texts_of(config, *shape)) help_prepare(text.options);
 }
 
 Status prepare_data(const Config& config, int jobs, bool of_run) {
@@ -220,19 +231,12 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
   set_token_folders(c);
   SS_ASSIGN(const ModelShape shape, check_texts(c));
   if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape, false).status());
-  bool trains = !c.data.blend.empty();
-  for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
-    const ConfiguredSource source = sources_of(c)[i];
-    if (source_is_tokens(source.config)) continue;
+  for (auto& [source, options] : texts_of(c, shape)) {
     SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
-    PrepareOptions options = options_of(source.config, shape);
     options.jobs = jobs;
     options.of_run = of_run;
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
-    // The first text may have trained the tokenizer of the others, on which their folders depend.
-    if (trains) c = config, set_token_folders(c);
-    trains = false;
   }
   return {};
 }

@@ -20,11 +20,10 @@ Status prepare_data(const Config& config, int jobs = 0, bool of_run = false);
 /// Encodes files of its texts while another process runs prepare_data() in the same folders, as far
 /// as no process is encoding them. Returns at once if no process does.
 void help_prepare_data(const Config& config);
-/// The folder of its tokens: data.folder; without one, data/<run.name>, or a folder beside it if that
-/// one holds the tokens of another text or tokenizer, which another run may be using. Reads the disk.
-std::string tokens_folder(const Config& config);
 /// Sets data.folder, or the folders of those sources of data.blend that are text, to where
-/// prepare() puts their tokens (tokens_folder()).
+/// prepare() puts their tokens: where they are set; else data/<run.name>, or a folder beside it if
+/// that one holds the tokens of another text or tokenizer, which another run may be using. They are
+/// the same before and after a tokenizer is trained. Reads the disk.
 void set_token_folders(Config& config);
 
 }  // namespace simplescale

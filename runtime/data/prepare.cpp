@@ -130,6 +130,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
                     options.tokenizer_path + " has " + std::to_string(tokenizer.vocab()) +
                         " tokens, more than the vocabulary of " + std::to_string(options.vocab));
     made.vocab = tokenizer.vocab();
+    made.tokenizer_signature = options.trained_on;
     if (!revalidate(options.folder, old.tokenizer) || old.tokenizer.name != name ||
         old.tokenizer_hash != hash128(model.data(), model.size()).hex())
       SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
@@ -415,28 +416,33 @@ uint64_t help_prepare(const PrepareOptions& options) {
   return corpus.ok() ? help(options, *corpus) : 0;
 }
 
+std::string tokenizer_signature(const PrepareOptions& options) {
+  if (!options.tokenizer_path.empty()) return options.trained_on;
+  const std::string& other = options.train_tokenizer_on;
+  return signature_of(other.empty() ? options.source : other, options.corpus);
+}
+
 std::string free_folder(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
   const std::string text = signature_of(options.source, options.corpus);
   if ((!there.ok() && file_of_others(options).empty()) || text.empty()) return options.folder;
-  const bool trains = options.tokenizer_path.empty();
-  const std::string tokenizer = trains
-                                    ? options.train_tokenizer_on.empty()
-                                          ? text
-                                          : signature_of(options.train_tokenizer_on, options.corpus)
-                                    : hash_of_tokenizer(options.tokenizer_path);
+  const std::string trained_on = tokenizer_signature(options);
+  const std::string hash = hash_of_tokenizer(options.tokenizer_path);
+  const bool trains = !trained_on.empty();
   const bool same_tokenizer =
       !there.ok() ? false
-      : trains    ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
-                     there->vocab == options.vocab && there->seed == options.seed
-               : there->tokenizer_hash == tokenizer;
+      : trains && !there->tokenizer_signature.empty()
+          ? there->tokenizer_signature == trained_on && there->vocab == options.vocab &&
+                there->seed == options.seed &&
+                (there->tokenizer_path.empty() || !options.tokenizer_path.empty())
+          : !hash.empty() && there->tokenizer_hash == hash;
   if (same_tokenizer && there->tokenizer.name == file_of_tokenizer(options) &&
       there->source_signature == text &&
       there->validation_fraction == options.validation_fraction &&
       eos_suits(*there, options.append_eos))
     return options.folder;
   const std::string made_from =
-      fmt::format("{} {} {} {} {}", text, tokenizer, trains ? options.vocab : 0,
+      fmt::format("{} {} {} {} {}", text, trains ? trained_on : hash, trains ? options.vocab : 0,
                   trains ? options.seed : 0, options.validation_fraction) +
       (trains && options.byte_level ? " byte_bpe" : "") +
       (options.append_eos == Choice::yes  ? " append_eos"

@@ -32,6 +32,8 @@ struct PrepareOptions {
   CorpusOptions corpus;
   std::string folder;          // created if missing
   std::string tokenizer_path;  // a file of tokenizer.hpp; "": train one
+  /// tokenizer_signature() of the text whose preparation trains tokenizer_path; "": none does.
+  std::string trained_on;
   /// Documents end with EOS. automatic: if the tokenizer has one that is not BOS; and a folder that
   /// was prepared without keeps its tokens. yes: bad_config if the tokenizer has none.
   Choice append_eos = Choice::automatic;
@@ -73,9 +75,13 @@ Result<Manifest> prepare(const PrepareOptions& options,
 /// encoding them. Returns how many; 0 if no process makes the folder. Errors are left to that process.
 uint64_t help_prepare(const PrepareOptions& options);
 
+/// Corpus::signature() of the text that the tokenizer is trained on. "": it is not trained, or the text
+/// cannot be read.
+std::string tokenizer_signature(const PrepareOptions& options);
+
 /// The folder for the options' tokens that takes none away from another run: options.folder, unless
 /// it holds those of another text, tokenizer or split, or files of others; then options.folder, "-" and a hash of what
-/// the tokens are made from.
+/// the tokens are made from, which is the same before and after a tokenizer is trained.
 std::string free_folder(const PrepareOptions& options);
 
 /// bad_config: the options' folder is complete, and was prepared with another tokenizer than the

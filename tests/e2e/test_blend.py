@@ -171,10 +171,12 @@ class Blend(Case):
             (self.folder / f"{name}.txt").write_text("\n".join(" ".join(words[(i * k * step) % 17] for k in range(3, 40)) for i in range(400)))
         for first, count in (("a", 2), ("c", 4)):  # "c": the default folders hold the tokens of "a" and its tokenizer
             self.blend("".join(f'[[data.blend]]\nname = "{name}"\nsource = "{source}.txt"\nweight = 1\n' for name, source in (("x", first), ("y", "b"))))
-            self.command("prepare", self.config, "--model.vocab=320", '--run.name="one"')
+            flags = ["--model.vocab=320", "--train.max_steps=2", '--run.name="one"']
+            runs = [self.train(f"{first}-{kind}", *flags) for kind in ("new", "prepared")]
+            self.assertEqual(*map(self.digest, runs))
             manifests = sorted(self.folder.glob("data/one/*/manifest.json"))
             self.assertEqual(len(manifests), count, manifests)
-            self.command("prepare", self.config, "--model.vocab=320", '--run.name="one"')
+            self.command("prepare", self.config, *flags)
             self.assertEqual(self.stderr, "")
             self.assertEqual(sorted(self.folder.glob("data/one/*/manifest.json")), manifests)
 

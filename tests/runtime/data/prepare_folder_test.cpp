@@ -46,6 +46,32 @@ TEST_SUITE("prepare") {
     changed([](auto&) {});
   }
 
+  TEST_CASE("prepare: the folder of a text is the same before and after its tokenizer is trained") {
+    const Folder folder;
+    PrepareOptions a{.source = folder.write("a.txt", prose(300)),
+                     .folder = folder.path + "/a",
+                     .byte_level = true,
+                     .vocab = 320};
+    PrepareOptions b = a;
+    b.source = folder.write("b.txt", prose(600, 2));
+    b.folder = folder.path + "/b";
+    for (const char* more : {"", "the text has changed"}) {
+      a.source = folder.write("a.txt", more + prose(300));
+      b.tokenizer_path = a.folder + "/tokenizer.json";
+      b.trained_on = tokenizer_signature(a);
+      const std::string before = free_folder(b);
+      CHECK((before == b.folder) == !*more);
+      REQUIRE(prepare(a).ok());
+      CHECK(free_folder(b) == before);
+      PrepareOptions there = b;
+      there.folder = before;
+      REQUIRE(prepare(there).ok());
+      CHECK(free_folder(b) == before);
+      fs::remove_all(a.folder);  // the tokenizer will be trained again
+      CHECK(free_folder(b) == before);
+    }
+  }
+
   TEST_CASE("prepare: complete tokens are not replaced by those of another text or tokenizer") {
     const Folder folder;
     const std::string rows =
