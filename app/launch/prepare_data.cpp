@@ -132,7 +132,8 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
              ? "; " + std::to_string(made->masked_tokens) + " of them do not count in the loss"
              : "") +
         (made->bad_lines > 0
-             ? "; " + std::to_string(made->bad_lines) + " bad lines were left out (data.skip_bad)"
+             ? "; left out " + counted(static_cast<int64_t>(made->bad_lines), "bad line") +
+                   " (data.skip_bad)"
              : ""));
   return {};
 }

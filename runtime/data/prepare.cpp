@@ -13,6 +13,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/encode_files.hpp"
 #include "runtime/data/file_lock.hpp"
 #include "runtime/data/token_piece.hpp"
@@ -292,8 +293,9 @@ Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Ma
 Status check_bad_lines(const Manifest& manifest, const PrepareOptions& options) {
   if (manifest.bad_lines <= options.corpus.skip_bad) return {};
   const std::string left_out = std::to_string(manifest.bad_lines);
-  return Status(Code::bad_data, options.folder + " was prepared without " + left_out +
-                                    " bad lines of " + options.source + ", but data.skip_bad = " +
+  return Status(Code::bad_data, options.folder + " was prepared without " +
+                                    counted(static_cast<int64_t>(manifest.bad_lines), "bad line") +
+                                    " of " + options.source + ", but data.skip_bad = " +
                                     std::to_string(options.corpus.skip_bad) +
                                     ": set data.skip_bad = " + left_out +
                                     ", or repair the text and prepare it in another folder");
@@ -315,8 +317,8 @@ bool keep_tokens(const PrepareOptions& options, Manifest& old, const Manifest& m
 /// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
   return manifest.complete() && same_path(manifest.source, options.source) &&
-         (manifest.tokenizer_path == options.tokenizer_path ||
-          same_path(manifest.tokenizer_path, options.tokenizer_path)) &&
+         (same_path(manifest.tokenizer_path, options.tokenizer_path) ||
+          hash_for(manifest, options.tokenizer_path) == manifest.tokenizer_hash) &&
          manifest.tokenizer.name == file_of_tokenizer(options) &&
          eos_suits(manifest, options.append_eos) &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
@@ -515,6 +517,12 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   SS_RETURN_IF_ERROR(make_tokenizer(options, corpus, old, made, report));
   if (keep_tokens(options, old, made)) {
     SS_RETURN_IF_ERROR(check_bad_lines(old, options));
+    if (!old.tokenizer_signature.empty() && !options.tokenizer_path.empty() &&
+        options.trained_on.empty()) {  // what trained it is known, and free_folder() looks for it
+      made.tokenizer_path = old.tokenizer_path;
+      made.tokenizer_signature = old.tokenizer_signature;
+      made.seed = old.seed;
+    }
     made.source_hash = old.source_hash;
     made.documents = old.documents;
     made.text_bytes = old.text_bytes;

@@ -126,7 +126,7 @@ class LossMask(Case):
         self.command(*prepare, key, "--data.skip_bad=1", code=65)
         self.assertIn('line 91: "mask" (data.loss_mask_key): [0, 9999] is beyond the text, which has', self.stderr)
         said = self.command(*prepare, key, "--data.skip_bad=2")
-        self.assertRegex(said + self.stderr, r"\d+ of them do not count in the loss; 2 bad lines were left out")
+        self.assertRegex(said + self.stderr, r"\d+ of them do not count in the loss; left out 2 bad lines")
         manifest = json.loads((self.folder / "prepared/manifest.json").read_text())
         self.assertEqual(manifest["documents"], 198)
         self.assertEqual(set(manifest["files"]["train_mask"]), {"name", "bytes", "changed_ns", "xxh3_128"})

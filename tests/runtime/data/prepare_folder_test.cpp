@@ -72,6 +72,24 @@ TEST_SUITE("prepare") {
     }
   }
 
+  TEST_CASE("prepare: a trained tokenizer stays one, also where its file is given later") {
+    const Folder folder;
+    PrepareOptions trained{.source = folder.write("a.txt", prose(600)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 380};
+    REQUIRE(prepare(trained).ok());
+    PrepareOptions given = trained;
+    given.tokenizer_path =
+        folder.write("copy.model", contents(trained.folder + "/tokenizer.model"));
+    given.seed = 5;
+    REQUIRE(prepare(given).ok());
+    CHECK(check_tokenizer_kept(trained).ok());
+    CHECK(free_folder(trained) == trained.folder);
+    fs::remove(given.source);
+    CHECK(prepare(given).ok());
+    CHECK(prepare(trained).ok());
+  }
+
   TEST_CASE("prepare: complete tokens are not replaced by those of another text or tokenizer") {
     const Folder folder;
     const std::string rows =
