@@ -132,15 +132,21 @@ std::string schedule_change(const Config& before, const Config& now, int64_t ste
   const int64_t old_warmup = was->learning_rate.warmup_steps,
                 warmup = is->learning_rate.warmup_steps;
   const bool cosine = is->learning_rate.schedule == Schedule::cosine;
+  const bool constant = is->learning_rate.schedule == Schedule::constant;
+  if (constant && was->learning_rate.schedule == Schedule::constant &&
+      step >= std::max(old_warmup, warmup) &&
+      is->learning_rate.at(step) == was->learning_rate.at(step))
+    return "";  // no decay ends
   const bool by_layout =
       old_end == end && old_warmup != warmup && before.train.warmup_iters == now.train.warmup_iters;
   return (by_layout ? fmt::format("the warm-up takes {} instead of {} steps in this layout, since "
                                   "train.warmup_iters counts micro-batches of a trainer",
                                   warmup, old_warmup)
-          : old_end == end ? "the learning rate follows its new schedule"
-                           : fmt::format("the learning rate's {}, planned to end at step {}, now "
-                                         "ends at step {}",
-                                         cosine ? "cosine" : "decay", old_end, end)) +
+          : old_end == end || constant
+              ? "the learning rate follows its new schedule"
+              : fmt::format("the learning rate's {}, planned to end at step {}, now "
+                            "ends at step {}",
+                            cosine ? "cosine" : "decay", old_end, end)) +
          fmt::format(": step {} has learning rate {} instead of {}", step + 1, rate(*is),
                      rate(*was));
 }

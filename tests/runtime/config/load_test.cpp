@@ -526,6 +526,13 @@ TEST_SUITE("config load") {
     CHECK(schedule_change(a, parsed(text, {"--train.learning_rate=1e-3"}), 900) ==
           "the learning rate follows its new schedule: step 901 has learning rate 0.0001 instead "
           "of 4e-05");
+    const Config constant = parsed(text, {"--train.schedule=constant"});
+    const Overrides longer = {"--train.schedule=constant", "--train.max_steps=950"};
+    CHECK(schedule_change(constant, parsed(text, longer), 900).empty());
+    CHECK(
+        schedule_change(a, parsed(text, longer), 900) ==
+        "the learning rate follows its new schedule: step 901 has learning rate 0.0004 instead of "
+        "4e-05");
     // 1e-3 was set in the console: it holds, unless the configuration has a new rate.
     const std::vector<RateChange> set = {{500, 1e-3}};
     CHECK(schedule_change(a, parsed(text, {"--train.max_steps=950"}), 900, set)
