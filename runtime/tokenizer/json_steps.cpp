@@ -122,6 +122,15 @@ Status add_normalizer(const json& step, std::vector<NormalizerStep>& out, Growth
     out.emplace_back(std::move(prepend));
     return fields.finish();
   }
+  if (type == "Lowercase") {
+    out.emplace_back(Lowercase{});
+    SS_RETURN_IF_ERROR(growth.by(2));  // at most, by U+023A and others: 3 bytes for 2
+    return fields.finish();
+  }
+  if (type == "StripAccents") {
+    out.emplace_back(StripMarks{});
+    return fields.finish();
+  }
   if (type == "Replace") {
     SS_ASSIGN(ReplaceText replace, read_replace(step, "normalizer Replace"));
     SS_RETURN_IF_ERROR(growth.by(replace));

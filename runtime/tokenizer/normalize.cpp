@@ -22,6 +22,10 @@ std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view
       out = to_normal_form(out, *form);
     } else if (const auto* prepend = std::get_if<PrependText>(&step)) {
       if (!out.empty() && !continues) out.insert(0, prepend->text);
+    } else if (std::holds_alternative<Lowercase>(step)) {
+      out = to_lowercase(out);
+    } else if (std::holds_alternative<StripMarks>(step)) {
+      out = without_marks(out);
     } else {
       const auto& replace = std::get<ReplaceText>(step);
       out = replace_all(out, replace.pattern, replace.by, scratch);

@@ -19,7 +19,9 @@ struct ReplaceText {
   Pattern pattern;
   std::string by;
 };
-using NormalizerStep = std::variant<NormalForm, PrependText, ReplaceText>;
+struct Lowercase {};
+struct StripMarks {};
+using NormalizerStep = std::variant<NormalForm, PrependText, ReplaceText, Lowercase, StripMarks>;
 
 /// text: valid UTF-8. continues: the text continues a document, so nothing is put before it.
 std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text,

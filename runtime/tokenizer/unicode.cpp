@@ -104,6 +104,33 @@ std::string to_normal_form(std::string_view text, NormalForm form) {
   return std::string(text);
 }
 
+std::string to_lowercase(std::string_view text) {
+  constexpr char32_t capital_i_with_dot = 0x130;  // the only one that becomes two
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    at += c.bytes;
+    if (c.value == capital_i_with_dot)
+      out += "i\xCC\x87";
+    else
+      append_utf8(out,
+                  static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
+  }
+  return out;
+}
+
+std::string without_marks(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c.value));
+    if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME)
+      out += text.substr(at, c.bytes);
+    at += c.bytes;
+  }
+  return out;
+}
+
 bool is_white_space(char32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||

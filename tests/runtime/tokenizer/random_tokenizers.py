@@ -47,7 +47,7 @@ def pattern(r, texts):
 def normalizers(r):
     made = []
     for _ in range(r.choice([0, 0, 1, 1, 2, 3])):
-        made.append(r.choice([{"type": r.choice(["NFC", "NFD", "NFKC", "NFKD"])}, {"type": "Prepend", "prepend": r.choice([MARK, " ", "x", "ab"])},
+        made.append(r.choice([{"type": r.choice(["NFC", "NFD", "NFKC", "NFKD"])}, {"type": r.choice(["Lowercase", "StripAccents"])}, {"type": "Prepend", "prepend": r.choice([MARK, " ", "x", "ab"])},
                               {"type": "Replace", "pattern": pattern(r, [" ", "ab", "  ", "a", "!", MARK]), "content": r.choice([MARK, " ", "", "7"])}]))
     return {"type": "Sequence", "normalizers": made} if made else None
 
@@ -96,7 +96,7 @@ def random_document(r, bases):
     if not byte_level:
         document["model"].update(byte_fallback=r.random() < .6, fuse_unk=r.random() < .5, unk_token=r.choice(["<unk>", None]))
     document["normalizer"] = normalizers(r)
-    moves = any(step["type"] in ("Prepend", "Replace") for step in (document["normalizer"] or {"normalizers": []})["normalizers"])
+    moves = any(step["type"] in ("Prepend", "Replace", "Lowercase", "StripAccents") for step in (document["normalizer"] or {"normalizers": []})["normalizers"])
     document["pre_tokenizer"] = pre_tokenizer_steps(r, byte_level, not moves)
     document.update(decoder=decoder(r, byte_level), post_processor=None, added_tokens=added_tokens(r, document))
     return document

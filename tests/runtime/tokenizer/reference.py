@@ -11,7 +11,7 @@ n-th code point is tried alone; 1: all. --time: prints MB/s of one core for each
 texts of single code points.
 
 Code points are left out that one side does not know: those unassigned in Unicode 14 (PCRE2 10.42 of Debian 12), and those
-whose normal forms `tokenizers` does not know, since its tables are older.
+whose normal forms `tokenizers` does not know, or not that they are marks, since its tables are older.
 """
 import argparse
 import json
@@ -56,8 +56,11 @@ def is_known(c):
     if unicodedata.category(char) in ("Cs", "Cn"):
         return False
     around = f"a{char}\u0334a\u0345{char}"  # marks of the lowest and the highest class, to see its own class
-    return all(unicodedata.normalize(form, around) == normalizer.normalize_str(around)
-               for form, normalizer in (("NFD", normalizers.NFD()), ("NFKC", normalizers.NFKC())))
+    is_mark = unicodedata.category(char).startswith("M")
+    known_mark = not normalizers.StripAccents().normalize_str(char)
+    return is_mark == known_mark and all(
+        unicodedata.normalize(form, around) == normalizer.normalize_str(around)
+        for form, normalizer in (("NFD", normalizers.NFD()), ("NFKC", normalizers.NFKC())))
 
 
 KNOWN = [c for c in range(0x110000) if is_known(c)]
@@ -191,6 +194,8 @@ def make_tokenizers(corpus):
         pre_tokenizers.Split(Regex(r"\n"), "removed"), pre_tokenizers.Split(Regex("[.]"), "contiguous"),
         pre_tokenizers.Split(Regex("[a-z]"), "removed", invert=True)])
     made["splits"] = trained(few, corpus, 600, ["<|endoftext|>"], list("abc"))
+    made["bare"] = byte_level(corpus, by_regex(QWEN2), normalizers.Sequence([
+        normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]), vocab=1000)
     made["scripts"] = byte_level(corpus, [
         pre_tokenizers.Split(Regex(r"\p{Greek}+|\p{^Han}\p{Han}+|\P{Arabic}[\p{Arabic}]+"), "isolated"),
         byte(add_prefix_space=False)], vocab=1000)

@@ -79,9 +79,9 @@ const std::string& reference_folder() {
   return made.folder;
 }
 
-const std::vector<std::string> names = {"gpt2",   "llama3",   "qwen2",  "olmo2",   "gpt4o",
-                                        "smollm", "deepseek", "llama2", "mistral", "metaspace",
-                                        "odd",    "splits",   "scripts"};
+const std::vector<std::string> names = {"gpt2",   "llama3",   "qwen2",   "olmo2",   "gpt4o",
+                                        "smollm", "deepseek", "llama2",  "mistral", "metaspace",
+                                        "odd",    "splits",   "scripts", "bare"};
 
 }  // namespace
 
