@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "runtime/base/process.hpp"
-#include "runtime/object_store/s3_url.hpp"
 #include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
@@ -204,16 +203,6 @@ Status check_data(const Config& config, const Plan& plan, const PreflightInput& 
   std::error_code ignored;
   if (data.source.empty() && data.blend.empty() && !fs::exists(data_folder(config), ignored))
     return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
-  const auto check = [&](const std::string& key, const std::string& source) {
-    if (source.empty() || source.starts_with("debian:") || is_s3_url(source) ||
-        fs::exists(source, ignored) || fs::exists(source + ".idx", ignored))
-      return Status();
-    return Status(Code::bad_data,
-                  key + "source = \"" + source + "\": there is no such file or folder");
-  };
-  SS_RETURN_IF_ERROR(check("data.", data.source));
-  for (const BlendSource& source : data.blend)
-    SS_RETURN_IF_ERROR(check("data.blend: \"" + source.name + "\": ", source.source));
   const auto block = static_cast<uint64_t>(plan.shape.block_size);
   if (input.train_tokens && *input.train_tokens < block + 1)
     return Status(Code::bad_data,

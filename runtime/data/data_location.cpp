@@ -153,6 +153,9 @@ bool source_is_tokens(const Config& config) {
 Status check_source(const Config& config) {
   const std::string& source = config.data.source;
   std::error_code error;
+  if (source_is_tokens(config) && !is_s3_url(source) && !std::filesystem::exists(source, error) &&
+      !std::filesystem::exists(source + ".idx", error))
+    return Status(Code::bad_data, source + ": there is no such file or folder");
   if (config.data.format != DataFormat::automatic || is_s3_url(source) ||
       !std::filesystem::is_directory(source, error) || is_dataset(source))
     return {};

@@ -38,7 +38,7 @@ Status check_tokenizer(const Config& config, const ModelShape& shape);
 /// data.format or its name says so.
 bool source_is_tokens(const Config& config);
 /// bad_data: data.source is a folder of token files and of texts, and data.format does not say
-/// which of them are meant.
+/// which of them are meant; or it is of tokens, and missing.
 Status check_source(const Config& config);
 
 /// data.source if it holds tokens, else the prepared folder (data_folder()).

@@ -4,6 +4,7 @@ import array
 import importlib.util
 import json
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -69,6 +70,23 @@ class Prepare(Case):
         run = self.train("run")
         text = self.command("generate", run, "--prompt", "one", "--max-tokens", "60", "--temperature", "0")
         self.assertEqual(text.strip(), "one two three")
+
+    def test_a_run_goes_on_without_its_text_and_a_new_one_uses_its_tokens(self):
+        (self.folder / "text").mkdir()
+        for name in ("a", "b"):
+            (self.folder / f"text/{name}.txt").write_text("".join(f"some line {i * i % 991} about small boats, quiet villages and {name}\n" for i in range(900)))
+        self.write_config({**TINY, "model.vocab": 300, "data.source": '""'})
+        self.config.write_text(self.config.read_text() + "".join(
+            f'[[data.blend]]\nname = "{name}"\nsource = "text/{name}.txt"\nweight = 1\n' for name in ("a", "b")))
+        run = self.train("run", "--train.max_steps=2", "--train.schedule=constant")
+        shutil.rmtree(self.folder / "text")
+        self.command("config", "validate", self.config, "--train.max_steps=4")
+        self.train("run", "--train.max_steps=4", "--train.schedule=constant")
+        self.assertEqual(self.digest(run), self.digest(self.train("new", "--train.max_steps=4", "--train.schedule=constant")))
+        shutil.rmtree(self.folder / "data/tiny/b")
+        self.train("refused", "--train.max_steps=4", code=65)
+        self.assertIn("text/b.txt: there is no such text file or folder", self.stderr)
+        self.assertFalse((self.folder / "refused/logs").exists(), "nothing was started")
 
     def many_texts(self):
         """A folder of 40 texts: a process that prepares it alone takes some seconds."""
