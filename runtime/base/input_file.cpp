@@ -38,47 +38,62 @@ fs::path blobs_of(const fs::path& folder) {
   return {};
 }
 
-/// The target of a link; "": it is none; nullopt: another user's. The link is held open: another one
-/// in its place would have another owner.
-std::optional<std::string> own_target(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
+/// Closes itself.
+struct Descriptor {
+  explicit Descriptor(int open_fd) : fd(open_fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd, other.fd);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  int fd;
+};
+
+/// The target of a link that is open; "": it is none; nullopt: another user's.
+std::optional<std::string> own_target(int fd) {
   struct stat info {};
+  if (::fstat(fd, &info) != 0) return std::nullopt;
+  if (!S_ISLNK(info.st_mode)) return std::string();
   std::string target(PATH_MAX, '\0');
-  const bool known = ::fstat(fd, &info) == 0;
   const bool own = info.st_uid == ::geteuid() || info.st_uid == 0;
-  const ssize_t bytes =
-      known && S_ISLNK(info.st_mode) ? ::readlinkat(fd, "", target.data(), target.size()) : 0;
-  ::close(fd);
-  if (!known || bytes < 0 || (bytes > 0 && !own)) return std::nullopt;
+  const ssize_t bytes = own ? ::readlinkat(fd, "", target.data(), target.size()) : 0;
+  if (bytes <= 0) return std::nullopt;
   target.resize(static_cast<size_t>(bytes));
   return target;
 }
 
-/// True if `name`, in or below a folder without links in its path, is `real`, and all links on the
-/// way are this user's or root's.
-bool by_own_links(fs::path folder, const fs::path& name, const fs::path& real) {
+/// True if `name`, as seen from the open folder, is the open file, and all links on the way are
+/// this user's or root's. Every link and folder on the way is held open while it is looked at:
+/// another one in its place would have another owner.
+bool by_own_links(int folder_fd, const fs::path& name, int file_fd) {
+  constexpr int kFlags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   std::vector<fs::path> rest(name.begin(), name.end());
   std::ranges::reverse(rest);
+  Descriptor at(::openat(folder_fd, ".", kFlags));
   for (int links = 0; !rest.empty();) {
-    const fs::path next = folder / rest.back();
-    const bool here = rest.back().empty() || rest.back() == ".", up = rest.back() == "..";
+    const fs::path part = rest.back();
     rest.pop_back();
-    if (here) continue;
-    const auto target = up ? std::string() : own_target(next);
+    if (part.empty()) continue;  // behind a slash at the end
+    Descriptor next(::openat(at.fd, part.c_str(), kFlags));
+    const auto target = own_target(next.fd);
     if (!target || (!target->empty() && ++links > kLinksMax)) return false;
     if (target->empty()) {
-      folder = up ? folder.parent_path() : next;
+      at = std::move(next);
       continue;
     }
     const fs::path to = *target;
-    if (to.is_absolute()) folder = to.root_path();
+    if (to.is_absolute()) at = Descriptor(::open("/", kFlags));
     const fs::path parts = to.relative_path();
-    const auto at = static_cast<ptrdiff_t>(rest.size());
     rest.insert(rest.end(), parts.begin(), parts.end());
-    std::reverse(rest.begin() + at, rest.end());
+    std::reverse(rest.end() - std::distance(parts.begin(), parts.end()), rest.end());
   }
-  return folder == real;
+  struct stat found {
+  }, wanted{};
+  return ::fstat(at.fd, &found) == 0 && ::fstat(file_fd, &wanted) == 0 &&
+         found.st_dev == wanted.st_dev && found.st_ino == wanted.st_ino;
 }
 
 }  // namespace
@@ -102,20 +117,20 @@ Result<InputFile> InputFile::open_at(int folder_fd, const std::string& name,
 Result<InputFile> InputFile::open_inside(const std::string& folder, const std::string& path,
                                          LinksOut out) {
   // The folder is held open too: a name may mean another folder or file by now.
-  const int folder_fd = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return system_error("cannot open", path, errno, Code::not_found);
-  const InputFile held(folder, folder_fd, 0);
-  const fs::path name = fs::path(path).lexically_relative(folder);
-  SS_ASSIGN(InputFile file, open_at(folder_fd, name, path));
+  const fs::path of = folder.empty() ? fs::path(path).parent_path() : fs::path(folder);
+  const Descriptor held(::open(of.empty() ? "." : of.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (held.fd < 0) return system_error("cannot open", path, errno, Code::not_found);
+  const fs::path name = fs::path(path).lexically_relative(of);
+  SS_ASSIGN(InputFile file, open_at(held.fd, name, path));
   std::error_code error, unknown;
-  const fs::path inside = fs::read_symlink("/proc/self/fd/" + std::to_string(folder_fd), error);
+  const fs::path inside = fs::read_symlink("/proc/self/fd/" + std::to_string(held.fd), error);
   const fs::path real = fs::read_symlink("/proc/self/fd/" + std::to_string(file.fd_), unknown);
   if (error || unknown)
     return Status(Code::io, "cannot tell where " + path +
                                 " lies: /proc: " + (error ? error : unknown).message());
   const fs::path blobs = blobs_of(inside);
   if (is_below(real, inside) || (!blobs.empty() && is_below(real, blobs)) ||
-      (out == LinksOut::own && by_own_links(inside, name, real)))
+      (out == LinksOut::own && by_own_links(held.fd, name, file.fd_)))
     return file;
   const fs::path target = fs::read_symlink(path, error);
   return Status(Code::bad_data, path + " is a link to " + (error ? real : target).string() +
@@ -168,8 +183,7 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
 }
 
 Result<std::string> read_text_inside(const std::string& path, size_t bytes_max, LinksOut out) {
-  const std::string folder = fs::path(path).parent_path();
-  SS_ASSIGN(const InputFile file, InputFile::open_inside(folder.empty() ? "." : folder, path, out));
+  SS_ASSIGN(const InputFile file, InputFile::open_inside("", path, out));
   return whole_text(file, bytes_max);
 }
 

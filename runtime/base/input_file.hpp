@@ -23,9 +23,10 @@ class InputFile {
   /// says nothing about its contents.
   static Result<InputFile> open(const std::string& path);
   /// As open(), of a file in or below a folder that another user may have made: a link there may
-  /// lead to a file that only this user can read, and may be planted at any time. bad_data: `path`
-  /// leads out of `folder` by another link than `out` allows. Links into the cache of
-  /// huggingface_hub are followed, if the folder is one of its snapshots or below one.
+  /// lead to a file that only this user can read, and may be planted at any time. folder: "" is that
+  /// in which the file lies. bad_data: `path` leads out of it by another link than `out` allows.
+  /// Links into the cache of huggingface_hub are followed, if the folder is one of its snapshots or
+  /// below one.
   static Result<InputFile> open_inside(const std::string& folder, const std::string& path,
                                        LinksOut out = LinksOut::none);
   InputFile(InputFile&& other) noexcept;
@@ -49,7 +50,7 @@ class InputFile {
 
 /// Reads a small file. bad_data: it is larger than bytes_max; otherwise errors as InputFile::open().
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
-/// The same, of a file whose folder another user may have made: InputFile::open_inside().
+/// The same, of a file whose folder another user may have made: InputFile::open_inside("", path).
 Result<std::string> read_text_inside(const std::string& path, size_t bytes_max,
                                      LinksOut out = LinksOut::none);
 /// Size of a file, without opening it. Errors as InputFile::open().

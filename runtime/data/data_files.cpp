@@ -148,7 +148,7 @@ struct DataFiles::Disk {
     std::vector<Object> found;
     for (const std::string& path : paths) {
       Object object{path, 0, ""};
-      if (const auto file = InputFile::open(path); file.ok()) {
+      if (const auto file = InputFile::open_inside("", path, LinksOut::own); file.ok()) {
         object.bytes = file->bytes();
         if (auto hash = block_hash(*file, blocks_of_each(paths.size())); hash.ok())
           object.etag = std::move(*hash);
@@ -365,8 +365,7 @@ std::vector<std::string> DataFiles::token_files(const std::string& folder) const
 Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path,
                                                         const std::string& folder) const {
   if (!is_s3_url(path)) {
-    SS_ASSIGN(InputFile file, folder.empty() ? InputFile::open(path)
-                                             : InputFile::open_inside(folder, path, LinksOut::own));
+    SS_ASSIGN(InputFile file, InputFile::open_inside(folder, path, LinksOut::own));
     if (disk_) SS_RETURN_IF_ERROR(disk_->check(file));
     return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file)));
   }

@@ -132,7 +132,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
 }
 
 Result<std::string> hash_file(const std::string& path) {
-  SS_ASSIGN(const InputFile file, InputFile::open(path));
+  SS_ASSIGN(const InputFile file, InputFile::open_inside("", path, LinksOut::own));
   Hasher hasher;
   std::vector<char> buffer(1 << 20);
   for (uint64_t at = 0; at < file.bytes(); at += buffer.size()) {

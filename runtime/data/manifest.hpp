@@ -98,7 +98,8 @@ bool revalidate(const std::string& folder, FileRecord& record);
 Status check_files(const std::string& folder, const Manifest& manifest, const DataFiles& files,
                    uint64_t hash_bytes_max = UINT64_MAX);
 
-/// xxh3-128 of a file's contents in hex. not_found, io.
+/// xxh3-128 of a file's contents in hex. not_found, io; bad_data: it is a link of another user
+/// (InputFile::open_inside()).
 Result<std::string> hash_file(const std::string& path);
 
 }  // namespace simplescale
