@@ -22,11 +22,10 @@ class InputFile {
   /// not_found: no such file; bad_data: it is not a regular file; io: it cannot be read now, which
   /// says nothing about its contents.
   static Result<InputFile> open(const std::string& path);
-  /// As open(), of a file in or below a folder that another user may have made: a link there may
-  /// lead to a file that only this user can read, and may be planted at any time. folder: "" is that
-  /// in which the file lies. bad_data: `path` leads out of it by another link than `out` allows.
-  /// Links into the cache of huggingface_hub are followed, if the folder is one of its snapshots or
-  /// below one.
+  /// As open(), of a file in or below a folder ("": its own) that another user may have made: a link
+  /// may lead to a file that only this user can read, and may be planted at any time. bad_data: `path`
+  /// leads out of `folder` by another link than `out` allows. Links into the cache of
+  /// huggingface_hub are followed, if the folder is one of its snapshots or below one.
   static Result<InputFile> open_inside(const std::string& folder, const std::string& path,
                                        LinksOut out = LinksOut::none);
   InputFile(InputFile&& other) noexcept;

@@ -11,6 +11,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/seeded_hash.hpp"
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -33,7 +34,7 @@ bool is_normal(const Processor& p, int id) {
 /// wants a list of pairs instead: every split of a piece into two pieces, those of the best piece
 /// first. null: they are too large; pieces of up to 1024 times "a" have 524,000 splits.
 ordered_json merges_of(const Processor& p) {
-  std::unordered_map<std::string, int> ids;
+  std::unordered_map<std::string, int, SeededHash> ids;
   std::vector<int> order;
   for (int id = 0; id < p.GetPieceSize(); ++id)
     if (is_normal(p, id)) {

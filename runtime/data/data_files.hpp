@@ -70,9 +70,10 @@ class DataFiles {
   /// The .bin files in a folder, in the order of their names; none if it cannot be read.
   std::vector<std::string> token_files(const std::string& folder) const;
 
-  /// folder: a link of another user may not lead out of it; "": out of that in which the file lies.
-  /// not_found: there is no such file, or find() has not listed it; bad_data: a file on disk is not
-  /// the one that was listed; otherwise errors as InputFile::open_inside().
+  /// folder: another user may have made it, so a link of another user may not lead out of it; "": the
+  /// folder in which the file lies. not_found: there is no such file, or find() has not listed it;
+  /// bad_data: a file on disk is not the one that was listed; otherwise errors as
+  /// InputFile::open_inside().
   Result<std::shared_ptr<const DataFile>> open(const std::string& path,
                                                const std::string& folder = "") const;
   /// The whole file; at most 64 MiB. Errors as open(), DataFile::read().

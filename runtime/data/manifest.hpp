@@ -98,8 +98,7 @@ bool revalidate(const std::string& folder, FileRecord& record);
 Status check_files(const std::string& folder, const Manifest& manifest, const DataFiles& files,
                    uint64_t hash_bytes_max = UINT64_MAX);
 
-/// xxh3-128 of a file's contents in hex. not_found, io; bad_data: it is a link of another user
-/// (InputFile::open_inside()).
+/// xxh3-128 of a file's contents in hex. Errors as InputFile::open_inside() of own links.
 Result<std::string> hash_file(const std::string& path);
 
 }  // namespace simplescale

@@ -11,15 +11,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/seeded_hash.hpp"
 #include "runtime/tokenizer/flat_map.hpp"
 
 namespace simplescale {
 
-struct TextHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-};
-using Vocabulary = std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>;
+using Vocabulary = std::unordered_map<std::string, int32_t, SeededHash, std::equal_to<>>;
 
 struct BpeModel {
   bool byte_level = false;              // symbols are bytes, else characters

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/seeded_hash.hpp"
+
 namespace simplescale {
 
 class FlatMap {
@@ -29,12 +31,11 @@ class FlatMap {
   };
   size_t place(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
-    uint64_t hash = key * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-    size_t at = static_cast<size_t>(hash) & mask;
+    size_t at = static_cast<size_t>(hash_(key)) & mask;
     while (slots_[at].key != none && slots_[at].key != key) at = (at + 1) & mask;
     return at;
   }
+  SeededHash hash_;
   std::vector<Slot> slots_;
 };
 

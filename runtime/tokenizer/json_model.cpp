@@ -63,8 +63,8 @@ Result<std::vector<AddedToken>> read_added(const json& list) {
   return out;
 }
 
-/// All tokens by id, those of the model and added ones.
-Result<std::vector<std::string>> list_tokens(const Vocabulary& vocabulary,
+/// All tokens by id, those of the model (object, vocabulary) and added ones.
+Result<std::vector<std::string>> list_tokens(const json& object, const Vocabulary& vocabulary,
                                              const std::vector<AddedToken>& added) {
   std::vector<std::string> tokens;
   const auto put = [&](int32_t id, const std::string& text) -> Status {
@@ -78,7 +78,8 @@ Result<std::vector<std::string>> list_tokens(const Vocabulary& vocabulary,
     tokens[at] = text;
     return {};
   };
-  for (const auto& [text, id] : vocabulary) SS_RETURN_IF_ERROR(put(id, text));
+  for (const auto& [text, id] : object.items())  // in order, so that an error is the same each time
+    if (!text.empty()) SS_RETURN_IF_ERROR(put(id.get<int32_t>(), text));
   for (const AddedToken& token : added) {
     const auto known = vocabulary.find(token.content);
     if (known != vocabulary.end() && known->second != token.id)
@@ -180,7 +181,7 @@ Result<ModelAndTokens> read_model(const json& model, const json& added, bool byt
   SS_RETURN_IF_ERROR(fields.finish());
 
   SS_ASSIGN(const Vocabulary vocabulary, read_vocabulary(vocab, out.added.size()));
-  SS_ASSIGN(out.tokens, list_tokens(vocabulary, out.added));
+  SS_ASSIGN(out.tokens, list_tokens(vocab, vocabulary, out.added));
   if (!unknown.empty()) {
     const auto found = vocabulary.find(unknown);
     if (found == vocabulary.end())

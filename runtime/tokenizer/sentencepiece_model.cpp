@@ -1,6 +1,7 @@
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -128,6 +129,11 @@ Result<Piece> read_piece(std::string_view message, const std::string& where) {
   return piece;
 }
 
+/// The library keeps pieces in a table with this hash, which a stranger can choose: a table whose
+/// pieces are all in one bucket is as slow as a list.
+using Table = std::unordered_set<std::string_view>;
+constexpr size_t bucket_max = 64;  // as good as never reached by chance
+
 /// What the pieces that have been read so far are; add() checks one more.
 class Pieces {
  public:
@@ -143,7 +149,7 @@ class Pieces {
                  std::to_string(piece_bytes_max));
     if (first_invalid_utf8(piece.text) != piece.text.size()) return bad(where + " is not UTF-8");
     if (!std::isfinite(piece.score)) return bad(where + " has no finite score");
-    if (!seen_.insert(piece.text).second) return bad(where + " occurs twice");
+    SS_RETURN_IF_ERROR(add_to_table(piece, where));
     const bool in_hash_map_only = trainer_.type == bpe && piece.type == normal;
     if (piece.text.find('\0') != piece.text.npos && !in_hash_map_only)
       return bad(where + " contains a zero byte");
@@ -160,6 +166,22 @@ class Pieces {
   }
 
  private:
+  Status add_to_table(const Piece& piece, const std::string& where) {
+    const bool reserved = piece.type == unknown || piece.type == control || piece.type == byte;
+    if (tables_[!reserved].contains(piece.text)) return bad(where + " occurs twice");
+    Table& table = tables_[reserved];
+    const size_t before = table.bucket_count();
+    if (!table.insert(piece.text).second) return bad(where + " occurs twice");
+    const bool has_grown = table.bucket_count() != before;  // then every bucket is a new one
+    const size_t first = has_grown ? 0 : table.bucket(piece.text);
+    const size_t end = has_grown ? table.bucket_count() : first + 1;
+    for (size_t i = first; i < end; ++i)
+      if (table.bucket_size(i) > bucket_max)
+        return bad(where + ": more than " + std::to_string(bucket_max) +
+                   " pieces have alike hashes, which makes the tokenizer slow");
+    return {};
+  }
+
   Status add_type(const Piece& piece, const std::string& where) {
     switch (piece.type) {
       case unknown:
@@ -191,7 +213,7 @@ class Pieces {
   }
 
   const Trainer trainer_;
-  std::unordered_set<std::string_view> seen_;
+  std::array<Table, 2> tables_;  // of pieces that stand for text, and of others, as in the library
   std::vector<bool> byte_seen_;
   size_t count_ = 0, unknown_ = 0, matched_ = 0;
 };

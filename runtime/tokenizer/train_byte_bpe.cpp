@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/base/utf8.hpp"
+#include "runtime/tokenizer/bpe.hpp"
 #include "runtime/tokenizer/decode.hpp"
 #include "runtime/tokenizer/json_steps.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -48,11 +49,8 @@ json pre_tokenizer() {
 
 using Pair = std::pair<int32_t, int32_t>;
 struct PairHash {
-  size_t operator()(const Pair& pair) const {
-    const uint64_t both =
-        static_cast<uint64_t>(pair.first) << 32 | static_cast<uint32_t>(pair.second);
-    return std::hash<uint64_t>()(both * 0x9E3779B97F4A7C15u);
-  }
+  size_t operator()(const Pair& pair) const { return hash(pair_key(pair.first, pair.second)); }
+  SeededHash hash;
 };
 
 struct CountedWord {
@@ -66,7 +64,7 @@ Result<std::vector<CountedWord>> count_words(const std::vector<std::string>& tex
   SS_ASSIGN(const PreTokenizer steps, read_pre_tokenizer(pre_tokenizer()));
   PatternScratch scratch;
   Words words;
-  std::unordered_map<std::string, size_t> place;
+  std::unordered_map<std::string, size_t, SeededHash> place;
   std::vector<CountedWord> counted;
   for (const std::string& text : texts) {
     if (first_invalid_utf8(text) != text.size()) continue;  // a reader leaves U+FFFD in its place
@@ -163,7 +161,7 @@ class Pairs {
 /// The tokens, by id, and the merges as pairs of their texts.
 struct TrainedTokens {
   std::vector<std::string> tokens;
-  std::unordered_map<std::string, int32_t> ids;
+  Vocabulary ids;
   json merges = json::array();
 
   int32_t add(const std::string& token) {
