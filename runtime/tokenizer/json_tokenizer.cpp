@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/json_tokenizer.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "runtime/base/utf8.hpp"
@@ -141,16 +140,19 @@ void JsonTokenizer::place_word(size_t bytes, size_t first_id, const std::vector<
   }
 }
 
-/// A function from a byte of the text to its place in the words, which have `length` bytes. A
+/// Turns ranges of bytes of the text into their places in the words, which have `length` bytes. A
 /// normalizer may replace text: so much of the words comes from the front of the text as the front
 /// alone becomes. The front is measured in parts, each once, unless the parts do not add up.
-std::function<uint64_t(uint64_t)> JsonTokenizer::fronts_of(std::string_view text, bool continues,
-                                                           uint64_t length) const {
-  constexpr size_t kPart = 256;  // bytes that a call encodes again
+/// Neighbouring ranges become one if measuring them all would take too long: a text may come from a
+/// stranger, have no blanks, and a range for every second byte.
+void JsonTokenizer::place_ranges(std::string_view text, bool continues, uint64_t length,
+                                 IndexRanges& ranges) const {
+  constexpr size_t kPart = 256;            // bytes that a range encodes again
+  constexpr uint64_t kAgainForEach = 256;  // bytes, for each byte of the text
   struct Front {
     uint64_t bytes, length;
   };
-  const auto longer = [this, text, continues](const Front& front, uint64_t byte) {
+  const auto longer = [&](const Front& front, uint64_t byte) {
     TokenPlaces part;
     (void)encode(text.substr(front.bytes, byte - front.bytes), continues || front.bytes > 0, &part);
     return Front{byte, front.length + part.length};
@@ -162,9 +164,20 @@ std::function<uint64_t(uint64_t)> JsonTokenizer::fronts_of(std::string_view text
         !blank(text[at + 1]))
       fronts.push_back(longer(fronts.back(), at));
   if (longer(fronts.back(), text.size()).length != length) fronts.resize(1);
-  return [=, fronts = std::move(fronts)](uint64_t byte) {
-    return longer(*(std::ranges::upper_bound(fronts, byte, {}, &Front::bytes) - 1), byte).length;
+  const auto front_of = [&](uint64_t byte) {
+    return *(std::ranges::upper_bound(fronts, byte, {}, &Front::bytes) - 1);
   };
+  uint64_t again = 0;
+  for (const IndexRange& range : ranges)
+    again += range.begin - front_of(range.begin).bytes + range.end - front_of(range.end).bytes;
+  const size_t together = 1 + again / (kAgainForEach * text.size() + 1);
+  IndexRanges placed;
+  for (size_t i = 0; i < ranges.size(); i += together) {
+    const uint64_t begin = ranges[i].begin,
+                   end = ranges[std::min(i + together, ranges.size()) - 1].end;
+    placed.push_back({longer(front_of(begin), begin).length, longer(front_of(end), end).length});
+  }
+  ranges = std::move(placed);
 }
 
 std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool continues,
@@ -183,8 +196,7 @@ std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool co
         wanted.push_back({begin, begin + part.text.size()});
     }
     wanted = union_of(std::move(wanted));
-    const auto place_of = fronts_of(text, continues, places.length);
-    for (IndexRange& range : wanted) range = {place_of(range.begin), place_of(range.end)};
+    place_ranges(text, continues, places.length, wanted);
   }
   masked.clear();
   for (const IndexRange& place : places.of_ids)

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -57,7 +56,8 @@ class JsonTokenizer {
     return encode(text, continues, nullptr);
   }
   /// As encode(). masked: for each id, whether it stands for a byte of `ranges`, which are bytes of
-  /// the text.
+  /// the text. So many ranges that placing them would take long are joined: what lies between is
+  /// masked, too.
   std::vector<int32_t> encode_masked(std::string_view text, bool continues,
                                      const IndexRanges& ranges, std::vector<bool>& masked) const;
   /// The text of ids. Special tokens and ids outside the vocabulary give no text.
@@ -98,8 +98,8 @@ class JsonTokenizer {
                   TokenPlaces& places) const;
   size_t bytes_of(int32_t id) const;
   bool keeps_bytes(std::string_view text) const;
-  std::function<uint64_t(uint64_t)> fronts_of(std::string_view text, bool continues,
-                                              uint64_t length) const;
+  void place_ranges(std::string_view text, bool continues, uint64_t length,
+                    IndexRanges& ranges) const;
 
   std::unique_ptr<const TokenizerJson> data_;
   std::unique_ptr<Idle> idle_;
