@@ -313,12 +313,17 @@ bool keep_tokens(const PrepareOptions& options, Manifest& old, const Manifest& m
              [&](FileRecord* mask) { return mask->hash.empty() || revalidate(folder, *mask); });
 }
 
+std::string hash_of_tokenizer(const std::string& path) {
+  const auto text = read_tokenizer(path);
+  return text.ok() ? hash128(text->data(), text->size()).hex() : "";
+}
+
 /// True if a complete folder is what the options ask for, as far as this can be told without the
 /// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
   return manifest.complete() && same_path(manifest.source, options.source) &&
          (same_path(manifest.tokenizer_path, options.tokenizer_path) ||
-          hash_for(manifest, options.tokenizer_path) == manifest.tokenizer_hash) &&
+          hash_of_tokenizer(options.tokenizer_path) == manifest.tokenizer_hash) &&
          manifest.tokenizer.name == file_of_tokenizer(options) &&
          eos_suits(manifest, options.append_eos) &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
@@ -328,11 +333,6 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
 std::string signature_of(const std::string& source, const CorpusOptions& options) {
   const auto corpus = Corpus::open(source, options);
   return corpus.ok() ? corpus->signature() : "";
-}
-
-std::string hash_of_tokenizer(const std::string& path) {
-  const auto text = read_tokenizer(path);
-  return text.ok() ? hash128(text->data(), text->size()).hex() : "";
 }
 
 // -- Processes that prepare one folder ------------------------------------------------------------
@@ -421,7 +421,11 @@ uint64_t help_prepare(const PrepareOptions& options) {
 std::string tokenizer_signature(const PrepareOptions& options) {
   if (!options.tokenizer_path.empty()) return options.trained_on;
   const std::string& other = options.train_tokenizer_on;
-  return signature_of(other.empty() ? options.source : other, options.corpus);
+  if (const std::string text = signature_of(other.empty() ? options.source : other, options.corpus);
+      !text.empty())
+    return text;
+  const auto there = read_manifest(options.folder);
+  return there.ok() ? there->tokenizer_signature : "";
 }
 
 std::string free_folder(const PrepareOptions& options) {

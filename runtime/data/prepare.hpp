@@ -75,8 +75,8 @@ Result<Manifest> prepare(const PrepareOptions& options,
 /// encoding them. Returns how many; 0 if no process makes the folder. Errors are left to that process.
 uint64_t help_prepare(const PrepareOptions& options);
 
-/// Corpus::signature() of the text that the tokenizer is trained on. "": it is not trained, or the text
-/// cannot be read.
+/// Corpus::signature() of the text that the tokenizer is trained on; if the text is gone, of that on
+/// which the prepared folder's was trained. "": it is not trained, or neither is there.
 std::string tokenizer_signature(const PrepareOptions& options);
 
 /// The folder for the options' tokens that takes none away from another run: options.folder, unless

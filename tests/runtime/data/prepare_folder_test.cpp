@@ -67,6 +67,8 @@ TEST_SUITE("prepare") {
       there.folder = before;
       REQUIRE(prepare(there).ok());
       CHECK(free_folder(b) == before);
+      fs::remove(a.source);  // its tokens are there
+      CHECK(tokenizer_signature(a) == b.trained_on);
       fs::remove_all(a.folder);  // the tokenizer will be trained again
       CHECK(free_folder(b) == before);
     }

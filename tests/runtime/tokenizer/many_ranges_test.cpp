@@ -1,6 +1,7 @@
 // Loss masks with more ranges than a text of any sense has, from a stranger.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,6 @@ TEST_SUITE("many ranges") {
     for (size_t i = 0; i < many.size(); ++i)
       if (i % 3 != 0) REQUIRE_MESSAGE(many[i], i);
     CHECK_FALSE(many[0]);
+    CHECK(std::ranges::count(many, true) > static_cast<std::ptrdiff_t>(letters));  // joined
   }
 }
