@@ -40,6 +40,9 @@ struct BackendOptions {
   bool deterministic = true;
   float z_loss = 0;   // coefficient; see Backend::head()
   bool muon = false;  // orthogonalize() will be called
+  // CUDA: where the run keeps which algorithm each product takes (model/cuda/products.hpp); empty:
+  // nothing is measured.
+  std::string products_folder;
   // CPU: the factors of the blocks' products are rounded to fp8 (model/cpu/fp8.hpp); sums, the
   // products of attention and of the head are not.
   bool fp8 = false;
@@ -216,8 +219,8 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options)
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options);
 /// Only loads that library, which takes seconds, without touching a GPU.
 Status load_cuda_backend();
-/// Makes this process's context and this thread's cuBLAS handle on a GPU, so that a backend that is
-/// made there later does not wait for them. They take device memory. unavailable, with the reason.
+/// Makes this process's context on a GPU and loads cuBLASLt there, so that a backend that is made
+/// there later does not wait for them. They take device memory. unavailable, with the reason.
 Status hold_cuda_context(int device_index);
 /// Ends what hold_cuda_context() made on a GPU that this process does not use.
 void drop_cuda_context(int device_index);

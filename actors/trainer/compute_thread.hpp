@@ -38,6 +38,8 @@ struct ComputeOptions {
   /// for that device that wraps it. Called once, on the compute thread. Empty: the CPU computes.
   std::function<Result<int>(const std::string& trainer, std::unique_ptr<DataPlane>& plane)>
       choose_device;
+  /// BackendOptions::products_folder.
+  std::string products_folder;
   /// GPUs on which the thread makes contexts until its first generation (supervision.warm_context).
   std::set<int> warm_devices;
 };

@@ -102,7 +102,8 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
 }
 
 /// node: of the process, which becomes one of the node's trainers.
-ComputeOptions make_compute_options(const Config& config, const Plan& plan, int node, bool gpu) {
+ComputeOptions make_compute_options(const RunFolder& run, const Config& config, const Plan& plan,
+                                    int node, bool gpu) {
   const std::string threads = environment_variable("SIMPLESCALE_THREADS");
   ComputeOptions options{
       config,
@@ -110,6 +111,7 @@ ComputeOptions make_compute_options(const Config& config, const Plan& plan, int 
       threads.empty() ? threads_per_trainer(config, usable_cores(), plan.topology.trainers_per_node)
                       : std::max(1, std::atoi(threads.c_str())),
       {},
+      run.control() + "/products",
       {}};
   if (!gpu) return options;
   const int warm_slots = config.supervision.warm_context ? plan.topology.trainers_per_node : 0;
@@ -162,7 +164,7 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   TrainerOptions options;
   options.process = o.process;
   options.heartbeat = std::chrono::milliseconds(config.supervision.heartbeat_ms);
-  options.compute = make_compute_options(config, plan, node_index, device.has_value());
+  options.compute = make_compute_options(run, config, plan, node_index, device.has_value());
   options.became = [run, known = std::make_shared<std::string>()](const std::string& trainer) {
     if (*known == trainer) return;
     *known = trainer;

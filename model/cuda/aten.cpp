@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -12,10 +11,8 @@
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -41,7 +38,7 @@ enum class Kernel {
 };
 
 /// Makes libtorch choose deterministic kernels during its lifetime. The setting is process-wide, so
-/// it is limited to the one call that needs it; products would require CUBLAS_WORKSPACE_CONFIG.
+/// it is limited to the one call that needs it.
 class Deterministic {
  public:
   explicit Deterministic(bool wanted) : wanted_(wanted) {
@@ -57,15 +54,13 @@ class Deterministic {
   bool wanted_;
 };
 
-/// libtorch has an exception of its own for its allocator only. cublasCreate() may report missing
-/// memory as "not initialized".
+/// libtorch has an exception of its own for its allocator only.
 bool out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) return true;
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
   if (!of_libtorch) return false;
   const std::string text = of_libtorch->what_without_backtrace();
-  for (const char* sign : {"out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cublasCreate",
-                           "CUDNN_STATUS_ALLOC_FAILED", "cudnnCreate"})
+  for (const char* sign : {"out of memory", "CUDNN_STATUS_ALLOC_FAILED", "cudnnCreate"})
     if (text.find(sign) != std::string::npos) return true;
   return false;
 }
@@ -108,9 +103,6 @@ struct Aten::Impl {
         .options(options)
         .target_device(options.device())
         .make_tensor();
-  }
-  at::Tensor matrix(const void* data, int64_t rows, int64_t columns) const {
-    return tensor(data, {rows, columns}, {columns, 1});
   }
   /// View of `count` heads of every row of qkv, from head `first` on: (batch, count, T, D).
   at::Tensor heads(const void* qkv, int64_t first, int64_t count) const {
@@ -184,7 +176,7 @@ struct Aten::Impl {
   }
 
   /// Calls body() again while there is no device memory: for libtorch's allocator, which has then
-  /// emptied its cache, or for the handles of cuBLAS and cuDNN, which their first call makes.
+  /// emptied its cache, or for cuDNN's handle, which its first call makes.
   template <class Body>
   auto with_memory(Body body) {
     for (;;) try {
@@ -207,40 +199,20 @@ struct Aten::Impl {
   at::Tensor begins;      // of the micro-batch's documents, for flash; or undefined
 };
 
-void Aten::make_handle(int device_index) {
+void Aten::load() {
   initialize();
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_index));
-  (void)at::cuda::getCurrentCUDABlasHandle();
 }
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
   initialize();
-  // Accumulate in fp32 to the end; do not fill memory that is about to be overwritten.
-  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  // Do not fill memory that is about to be overwritten.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 Aten::~Aten() = default;
 
 cudaStream_t Aten::stream() const {
   return impl_->stream.stream();
-}
-
-void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-                const void* a, const void* b, void* c, bool accumulate) {
-  const c10::cuda::CUDAStreamGuard on(impl_->stream);
-  const at::NoGradGuard no_grad;
-  const at::Tensor left =
-      transpose_a == Transpose::no ? impl_->matrix(a, m, k) : impl_->matrix(a, k, m).t();
-  const at::Tensor right =
-      transpose_b == Transpose::no ? impl_->matrix(b, k, n) : impl_->matrix(b, n, k).t();
-  at::Tensor out = impl_->matrix(c, m, n);
-  impl_->with_memory([&] {
-    if (accumulate)
-      at::addmm_out(out, out, left, right);
-    else
-      at::mm_out(out, left, right);
-  });
 }
 
 void Aten::set_documents(const DocumentRows* documents) {

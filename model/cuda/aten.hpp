@@ -1,5 +1,5 @@
-// The part of the CUDA backend that libtorch computes: matrix products and attention, on one
-// stream. Only this file's source includes ATen. The compute thread makes all calls.
+// The part of the CUDA backend that libtorch computes: attention, on one stream. Only this file's
+// source includes ATen. The compute thread makes all calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +11,6 @@
 #include "runtime/base/dtype.hpp"
 
 namespace simplescale::cuda {
-
-enum class Transpose { no, yes };
 
 /// The documents of a micro-batch, in device memory that must not change before the next
 /// micro-batch. Rows of different documents do not see each other.
@@ -30,21 +28,16 @@ struct AttentionShape {
 
 class Aten {
  public:
-  /// deterministic: attention's backward pass is reproducible bit by bit; products always are. false:
-  /// the first attention() in bf16 without a window measures libtorch's kernels, takes the fastest
-  /// that works, and says so on stderr.
+  /// deterministic: attention's backward pass is reproducible bit by bit. false: the first
+  /// attention() in bf16 without a window measures libtorch's kernels, takes the fastest that works,
+  /// and says so on stderr.
   Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic);
   ~Aten();
 
-  /// Makes the calling thread's cuBLAS handle on a GPU, which otherwise the first product makes.
-  static void make_handle(int device_index);
+  /// Initializes libtorch's CUDA, which otherwise the first object does.
+  static void load();
 
   cudaStream_t stream() const;
-
-  /// c = op(a) op(b), + c if accumulate; all row-major without gaps. op(a): (m, k); op(b): (k, n);
-  /// c: (m, n). Accumulates in fp32 and rounds once.
-  void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-            const void* a, const void* b, void* c, bool accumulate = false);
 
   /// Begins a micro-batch: until the next call attention() and attention_backward() separate these
   /// documents. Null: every sample is one document.

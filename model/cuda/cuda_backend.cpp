@@ -69,7 +69,8 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try
 Status hold_context(int device_index) try {
   SS_RETURN_IF_ERROR(check_device(device_index));
   use_device(device_index);
-  Aten::make_handle(device_index);
+  Aten::load();
+  Products::load();
   return {};
 } catch (const std::exception& error) {
   drop_context(device_index);
@@ -88,7 +89,8 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
       aten_(options.device_index, options.precision,
             {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_, options.shape.window()},
             options.deterministic),
-      stream_(aten_.stream()) {
+      stream_(aten_.stream()),
+      products_(options.device_index, options.precision, stream_, options.products_folder) {
   for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
     SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
 }

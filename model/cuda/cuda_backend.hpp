@@ -1,10 +1,11 @@
-// The CUDA backend: a Llama's units forward and backward, with libtorch's products and attention
-// and our fused kernels. The compute thread makes all calls. Everything runs on one stream, and
+// The CUDA backend: a Llama's units forward and backward, with cuBLASLt's products, libtorch's
+// attention and our fused kernels. The compute thread makes all calls. Everything runs on one stream, and
 // only functions that return something to the host wait for it. Copies of the state to host memory
 // and hashes of it have streams of their own.
 //
-// Results are reproducible on the same kind of device: kernels use no atomics, and cuBLAS runs on
-// one stream; attention's backward pass is reproducible only with BackendOptions::deterministic.
+// Results are reproducible on the same kind of device, with the same algorithms of products
+// (products.hpp): kernels use no atomics. Attention's backward pass is reproducible only with
+// BackendOptions::deterministic.
 // Buffers that live as long as the backend are allocated at the start; libtorch allocates
 // attention's results, with the same sizes every time. A failed CUDA call throws CudaError and
 // leaves the backend unusable.
@@ -21,6 +22,7 @@
 #include "model/cuda/aten.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/memory.hpp"
+#include "model/cuda/products.hpp"
 #include "model/llama_backend.hpp"
 #include "model/tokens.hpp"
 
@@ -143,6 +145,7 @@ class CudaBackend final : public LlamaBackend {
 
   Aten aten_;
   const cudaStream_t stream_;
+  Products products_;
   DeviceMemory memory_;
   PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_, pinned_hashes_;
   SideStream hash_stream_;

@@ -77,7 +77,7 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
 double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
-  constexpr double kWorkspace = 32.0 * (1u << 20);  // cuBLAS
+  constexpr double kWorkspace = 32.0 * (1u << 20);  // of products
   const Widths w(train, shape);
   const double row = w.c * w.N, Q = w.A + 2 * w.K;
   const double block = row * (Q + w.A + w.C + w.of_qk_norm + w.of_post_norm) +

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/create_file.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/agent_lock.hpp"
@@ -119,26 +120,7 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
                      {"pid", epoch.pid},
                      {"address", epoch.address},
                      {"generation", epoch.generation}};
-  const std::string whole = path(epoch.number);
-  std::string temporary = whole + ".new-XXXXXX";
-  const int fd = mkstemp(temporary.data());
-  if (fd < 0) return system_error("cannot write", temporary, errno);
-  const std::string text = page.dump(1) + "\n";
-  bool good = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  good = fsync(fd) == 0 && good;
-  close(fd);
-  // link() is exclusive on file systems where O_EXCL is not, and a reader never sees a partial
-  // file.
-  const int linked = good ? link(temporary.c_str(), whole.c_str()) : -1;
-  const int error = errno;
-  struct stat status {};
-  // NFS may report an error though it made the link: then the file has two names.
-  const bool ours =
-      linked == 0 || (good && stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2);
-  unlink(temporary.c_str());
-  if (ours) return true;
-  if (good && error == EEXIST) return false;
-  return system_error("cannot create", whole, error);
+  return create_file(path(epoch.number), page.dump(1) + "\n");
 }
 
 Status EpochFiles::touch(uint64_t number) const {

@@ -21,8 +21,10 @@
 #include "model/cuda/aten.hpp"
 #include "model/cuda/check.hpp"
 #include "model/cuda/fastest.hpp"
+#include "model/cuda/products.hpp"
 #include "runtime/base/dtype.hpp"
 #include "runtime/training/model_shape.hpp"
+#include "tests/temp_folder.hpp"
 #include "transport/nccl/tree_program.hpp"
 
 using namespace simplescale;
@@ -131,12 +133,12 @@ std::string by(int64_t a, int64_t b) {
   return std::to_string(a) + " x " + std::to_string(b);
 }
 
-/// The launches of a step of one micro-batch, in its order. aten and memory are used by launch()
-/// only; null without a GPU.
+/// The launches of a step of one micro-batch, in its order. aten, products and memory are used by
+/// launch() only; null without a GPU.
 class Rows {
  public:
-  Rows(const ModelShape& shape, Aten* aten, Memory* memory)
-      : s_(shape), aten_(aten), memory_(memory) {
+  Rows(const ModelShape& shape, Aten* aten, Products* products, Memory* memory)
+      : s_(shape), aten_(aten), products_(products), memory_(memory) {
     forward();
     head();
     backward();
@@ -158,7 +160,7 @@ class Rows {
                double count) {
     rows_.push_back({"product, " + name, by(m, n) + " x " + std::to_string(k),
                      2.0 * double(m) * double(n) * double(k), count, Limit::product, [=, this] {
-                       aten_->gemm(a, b, m, n, k, at(0, m * k), at(1, k * n), at(2, m * n));
+                       products_->gemm(a, b, m, n, k, at(0, m * k), at(1, k * n), at(2, m * n));
                      }});
   }
   void forward_product(const std::string& name, int64_t n, int64_t k) {
@@ -299,6 +301,7 @@ class Rows {
 
   const ModelShape s_;
   Aten* aten_;
+  Products* products_;
   Memory* memory_;
   const int64_t C = s_.dim, F = s_.hidden, V = s_.vocab, T = s_.block_size, D = s_.head_dim(),
                 A = s_.q_dim(), K = s_.kv_dim(), Q = A + 2 * K, N = kMicroBatchSize * T,
@@ -335,20 +338,22 @@ void print_model(const std::vector<Row>& rows) {
 
 void measure(const Preset& preset) {
   const ModelShape& s = preset.shape;
+  const test::TempFolder choices;  // with it the products are measured, as in a run
   Aten aten(0, DType::bf16,
             {kMicroBatchSize, s.heads, s.kv_heads, s.block_size, s.head_dim(),
              s.q_dim() + 2 * s.kv_dim(), 0},
             true);
+  Products products(0, DType::bf16, aten.stream(), choices.path);
   Memory memory(aten.stream());
   const int64_t side = preset.product, copied = preset.copy_bytes;
   const double product = 2.0 * double(side) * double(side) * double(side),
-               product_ms =
-                   milliseconds_of(aten.stream(), preset.launches,
-                                   [&] {
-                                     aten.gemm(Transpose::no, Transpose::yes, side, side, side,
-                                               memory.at(0, side * side), memory.at(1, side * side),
-                                               memory.at(2, side * side));
-                                   }),
+               product_ms = milliseconds_of(aten.stream(), preset.launches,
+                                            [&] {
+                                              products.gemm(Transpose::no, Transpose::yes, side,
+                                                            side, side, memory.at(0, side * side),
+                                                            memory.at(1, side * side),
+                                                            memory.at(2, side * side));
+                                            }),
                copy_ms = milliseconds_of(aten.stream(), preset.launches, [&] {
                  memory.copy(memory.at(0, copied / 2), memory.at(1, copied / 2),
                              static_cast<size_t>(copied), cudaMemcpyDeviceToDevice);
@@ -356,7 +361,7 @@ void measure(const Preset& preset) {
   print({"plain copy", std::to_string(copied), 2.0 * double(copied), 0, Limit::copy, {}}, copy_ms,
         1);
   print({"large product", by(side, side), product, 0, Limit::product, {}}, product_ms, 1);
-  const Rows all(s, &aten, &memory);
+  const Rows all(s, &aten, &products, &memory);
   for (const Row& row : all.rows()) {
     const double ms = milliseconds_of(aten.stream(), preset.launches, row.launch);
     const double limit = row.limit == Limit::copy   ? 2.0 * double(copied) / copy_ms
@@ -381,7 +386,7 @@ int main(int argc, char** argv) try {
     measure(*preset);
     return 0;
   }
-  const Rows all(preset->shape, nullptr, nullptr);
+  const Rows all(preset->shape, nullptr, nullptr, nullptr);
   for (const Row& row : all.rows()) print(row, row.amount / row.model_rate() * 1e3, 1);
   print_model(all.rows());
   return 0;

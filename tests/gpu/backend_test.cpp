@@ -1,6 +1,6 @@
 // Compares the CUDA backend with the CPU backend: on a GPU, loaded as a trainer loads it; without a
-// GPU over a fake one, with emulated kernels and plain loops for libtorch's part (fake_gpu.hpp,
-// fake_aten.cpp).
+// GPU over a fake one, with emulated kernels and plain loops for the parts of libtorch and cuBLASLt
+// (fake_gpu.hpp, fake_aten.cpp, fake_cublaslt.cpp).
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "runtime/training/state_hash.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/model/test_model.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 using namespace simplescale::testing;
@@ -96,6 +98,26 @@ TEST_SUITE("gpu") {
             CHECK(ours.grads[u] == again.grads[u]);
           }
         }
+  }
+
+  TEST_CASE("gpu: BACKEND-2, measured products are near the CPU's; the run's next backend agrees") {
+    const test::TempFolder folder;
+    const TestModel m(small(false), 2);
+    BackendOptions options = m.options(DType::bf16);
+    auto cpu = make_cpu_backend(options);
+    REQUIRE(cpu.ok());
+    const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
+    options.products_folder = folder.path;
+    const Outcome ours = run_micro_batch(*gpu(options), m, DType::bf16),
+                  again = run_micro_batch(*gpu(options), m, DType::bf16);
+    CHECK_FALSE(std::filesystem::is_empty(folder.path));
+    CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(1e-2));
+    CHECK(ours.losses == again.losses);
+    for (size_t u = 0; u < ours.grads.size(); ++u) {
+      CAPTURE(u);
+      CHECK(distance(ours.grads[u], expected.grads[u]) < 5e-2);
+      CHECK(ours.grads[u] == again.grads[u]);
+    }
   }
 
   TEST_CASE(
@@ -340,14 +362,15 @@ TEST_SUITE("gpu") {
     CHECK(fake_gpu::devices_with_contexts() == std::set{1});
     fake_gpu::record(nullptr);
     CHECK(calls == std::vector<std::string>{
-                       "libtorch: a handle on GPU 0", "libtorch: a handle on GPU 1",
-                       "libtorch: a handle on GPU 2", "a context ends", "a context ends"});
+                       "cublasLt: a handle on GPU 0", "cublasLt: a handle on GPU 1",
+                       "cublasLt: a handle on GPU 2", "a context ends", "a context ends"});
     cuda::drop_context(1);  // after that of another one
     CHECK(fake_gpu::devices_with_contexts().empty());
     fake_gpu::fail_handles(true);
     const Status no_handle = cuda::hold_context(1);
     fake_gpu::fail_handles(false);
-    CHECK(no_handle.message() == "GPU 1: no handle");
+    CHECK(no_handle.message().starts_with("GPU 1: "));
+    CHECK(no_handle.message().find("cublasLtCreate") != std::string::npos);
     CHECK(fake_gpu::devices_with_contexts().empty());
     fake_gpu::set_gpus({9});
     REQUIRE(cudaSetDevice(0) == cudaSuccess);

@@ -23,6 +23,7 @@ import threading
 import time
 
 import machine
+import products
 from processes import Late, Skip, Stopped, Wrong, call, end_all, expect, our_environment, prepare
 
 ROOT = machine.ROOT
@@ -101,9 +102,14 @@ class Checklist:
         path.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()) for s, keys in sections.items()))
         return path
 
-    def start(self, config):
-        """A process of `simplescale train`, and its run folder."""
+    def start(self, config, like=None):
+        """A process of `simplescale train`, and its run folder. like: a run folder whose algorithms of products it takes."""
         run = config.with_suffix("")
+        if like:
+            (run / "control").mkdir(parents=True, mode=0o700)
+            if self.rehearse:  # CPUs choose nothing
+                (like / "control/products").mkdir(exist_ok=True)
+            shutil.copytree(like / "control/products", run / "control/products")
         self.command = f"simplescale train {config.name}: " + " ".join(config.read_text().split("\n"))
         log = open(f"{run}.log", "w")
         with log:
@@ -123,11 +129,11 @@ class Checklist:
         process.kill()
         process.wait()
 
-    def train(self, preset, vocab, steps, save_seconds=None, **settings):
+    def train(self, preset, vocab, steps, save_seconds=None, like=None, **settings):
         """Run folder, its metrics and the seconds from the last step to the end of the process, which saves the state.
 
         save_seconds: the limit of the save, beyond which the third is None; None: it counts towards that of the part."""
-        process, run = self.start(self.config(preset, vocab, steps, **settings))
+        process, run = self.start(self.config(preset, vocab, steps, **settings), like)
         end = time.monotonic() + self.seconds
         try:
             log = lambda: pathlib.Path(f"{run}.log").read_text()[-1500:]
@@ -199,12 +205,15 @@ class Checklist:
         self.figures["result"] = call(command, self.seconds).strip().splitlines()[-3:]
 
     def kernels(self):
-        """Each kernel at TinyLlama's shapes: its time, and its share of a measured copy or of a large product."""
+        """Each kernel at TinyLlama's shapes: its time, and its share of a measured copy or of a large product; each product's algorithm."""
         command = [self.bin / ("gpu_bench_fake" if self.rehearse else "gpu_bench"), "tiny" if self.rehearse else "tinyllama"]
         self.command = " ".join(map(str, command))
-        rows = json_lines(call(command, self.seconds))
+        out = call(command, self.seconds, stderr=subprocess.STDOUT)
+        rows, chosen = json_lines(out), products.chosen(out)
         expect(rows and all({"kernel", "ms", "share"} <= set(row) for row in rows), f"not a table of kernels: {rows[:2]}")
-        self.figures.update(table=[f"{r['kernel']:38}{r['ms']:10.3f} ms {100 * r['share']:6.1f} % of {r['of']}" for r in rows], rows=rows)
+        expect(chosen, "no product was measured")
+        self.figures.update(table=[f"{r['kernel']:38}{r['ms']:10.3f} ms {100 * r['share']:6.1f} % of {r['of']}" for r in rows] + products.table(chosen),
+                            rows=rows, products=chosen)
 
     def large_model(self, samples, steps, **settings):
         """TinyLlama, or a smaller model, in steps of `samples` samples: speed, memory, its estimate, and the time of the final save.
@@ -233,11 +242,13 @@ class Checklist:
                    "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "final_save_s": save_s,
                    "gpu_peak_mib": peak[0], "estimate": estimate[1],
                    "estimate_mib": float(estimate[2]) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[estimate[3]],
+                   "products_gain": products.gain(products.chosen((run / "logs/n0.0.log").read_text())),
                    "gpu_health": (lines(run / "health.jsonl") or [{}])[-1].get("gpus")}
         self.figures.update(figures)
         expect(save_s is not None, f"the final save took longer than {SAVE_SECONDS} s, and was ended")
         expect(self.rehearse or figures["gpu_health"], "health.jsonl has no GPU")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
+        expect(self.rehearse or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
         return run
 
     def speed(self):
@@ -279,21 +290,23 @@ class Checklist:
 
     def runs(self):
         cuda, ours, _ = self.train("mini", 8192, 20, train__precision="fp32")
-        again, _, _ = self.train("mini", 8192, 20, train__precision="fp32")
+        again, _, _ = self.train("mini", 8192, 20, like=cuda, train__precision="fp32")
         half, bf16, _ = self.train("mini", 8192, 20)
         cpu, theirs, _ = self.train("mini", 8192, 20, train__precision="fp32", cluster__device="cpu")
         apart = max(abs(a["loss"] - b["loss"]) for a, b in zip(ours, theirs))
         self.figures.update(fp32_from_cpu=apart, bf16_from_fp32=max(abs(a["loss"] - b["loss"]) for a, b in zip(ours, bf16)),
-                            repeats_its_bits=self.digest(cuda) == self.digest(again), loss=[ours[0]["loss"], ours[-1]["loss"]])
+                            repeats_its_bits=self.digest(cuda) == self.digest(again),
+                            measured_again=len(products.chosen((again / "logs/n0.0.log").read_text())), loss=[ours[0]["loss"], ours[-1]["loss"]])
         expect(len(ours) == len(theirs) == 20 and apart < 1e-3, "losses are too far from the CPU's")
         expect(self.figures["repeats_its_bits"], "two runs of the same configuration end with different bits")
+        expect(not self.figures["measured_again"], "the second run has measured products although the first one's choices were there")
 
     def shared_gpu(self):
         """2 x 2 trainers on one GPU, through host memory; then one of them is killed, and a process with a CUDA context replaces it."""
         batch = dict(train__precision="fp32", train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
         layout = dict(cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard", parallel__group_nodes=1, **batch)
         one, _, _ = self.train("micro", 4096, 20, **batch)
-        four, _, _ = self.train("micro", 4096, 20, **layout)
+        four, _, _ = self.train("micro", 4096, 20, like=one, **layout)
         self.figures["same_bits"] = self.digest(one) == self.digest(four)
         expect(self.figures["same_bits"], "2 x 2 trainers end with other bits than 1 x 1")
         process, run = self.start(self.config("micro", 4096, 100_000, supervision__warm_context=True, **layout))

@@ -14,6 +14,7 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import checklist
 import machine
+import products
 import processes
 
 H100 = {"cuda": 13000, "name": "NVIDIA H100 80GB HBM3", "memory_mib": 81079, "major": 9, "minor": 0, "compute_mode": 0}
@@ -139,6 +140,17 @@ def run(out, names, gpu):
     checklist.run_parts(Parts(flags, gpu), report, [part for part in checklist.PARTS if part[0] in names], checklist.time.monotonic())
     if not report.written:
         print(json.dumps(report.content))
+
+
+class ProductsTest(unittest.TestCase):
+    def test_what_a_trainer_says_of_its_products(self):
+        text = ("n0.0 product 8 x 4 x 2, bf16, nt: 1 (id 6, tile 2, parts of k 1) 4.0 ms; 2 (id 7, tile 2, parts of k 3) fails: no: 5 ms; "
+                "3 (id 8, tile 2, parts of k 1) 3.2 ms; 3 (id 8, tile 2, parts of k 1) is used\nattention of 1 x 2: flash 1.0 ms; flash is used\n")
+        chosen = products.chosen(2 * text)
+        self.assertEqual(chosen[0], {"product": "8 x 4 x 2, bf16, nt", "algorithm": "3 (id 8, tile 2, parts of k 1)", "measured": 2, "ms": 3.2,
+                                     "first_ms": 4.0})
+        self.assertEqual((len(chosen), products.gain(chosen), products.gain([])), (2, 0.25, None))
+        self.assertIn("25.0 % faster", products.table(chosen)[0])
 
 
 class MachineTest(unittest.TestCase):

@@ -1,19 +1,15 @@
-// Products and attention as plain loops, linked instead of model/cuda/aten.cpp: for the CUDA
-// backend over a fake GPU. Enqueues its computation on the stream, as libtorch does.
+// Attention as plain loops, linked instead of model/cuda/aten.cpp: for the CUDA backend over a fake
+// GPU. Enqueues its computation on the stream, as libtorch does.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <stdexcept>
 #include <vector>
 
 #include "model/cuda/aten.hpp"
-#include "model/cuda/reference.hpp"
+#include "tests/gpu/elements.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 
 namespace simplescale::cuda {
 namespace {
-
-std::atomic<bool> handles_fail = false;
 
 /// Device memory of libtorch's allocator.
 class Block {
@@ -34,21 +30,6 @@ void let_go(cudaStream_t stream, const Memory& memory) {
   fake_gpu::run_on(stream, [memory] {});
 }
 
-struct Elements {
-  void* data;
-  DType dtype;
-  double operator[](int64_t i) const {
-    return dtype == DType::f32 ? double{static_cast<const float*>(data)[i]}
-                               : double{reference::value(static_cast<const Bf16*>(data)[i])};
-  }
-  void set(int64_t i, double value) const {
-    if (dtype == DType::f32)
-      reference::assign(static_cast<float*>(data)[i], value);
-    else
-      reference::assign(static_cast<Bf16*>(data)[i], value);
-  }
-};
-
 }  // namespace
 
 struct Aten::Saved {
@@ -65,8 +46,7 @@ struct Aten::Impl {
   DType dtype;
   AttentionShape shape;
   Memory gradients, scratch;
-  Block products{size_t{32} << 20};  // cuBLAS's workspace on Hopper
-  const int32_t* of_row = nullptr;   // DocumentRows::of_row; null: no documents
+  const int32_t* of_row = nullptr;  // DocumentRows::of_row; null: no documents
 
   Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
   Memory take(int64_t elements) const {
@@ -99,16 +79,7 @@ struct Aten::Impl {
   }
 };
 
-}  // namespace simplescale::cuda
-void simplescale::fake_gpu::fail_handles(bool wanted) {
-  cuda::handles_fail = wanted;
-}
-namespace simplescale::cuda {
-
-void Aten::make_handle(int device_index) {
-  if (handles_fail) throw std::runtime_error("no handle");
-  fake_gpu::note("libtorch: a handle on GPU " + std::to_string(device_index));
-}
+void Aten::load() {}
 
 Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
     : impl_(std::make_unique<Impl>()) {
@@ -122,24 +93,6 @@ Aten::~Aten() {
 
 cudaStream_t Aten::stream() const {
   return impl_->stream;
-}
-
-void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-                const void* a, const void* b, void* c, bool accumulate) {
-  fake_gpu::check_last_error();
-  fake_gpu::note("libtorch: product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
-                 std::to_string(k) + (accumulate ? ", added" : ""));
-  fake_gpu::run_on(impl_->stream,
-                   [=, left = impl_->at(a), right = impl_->at(b), out = impl_->at(c)] {
-                     for (int64_t i = 0; i < m; ++i)
-                       for (int64_t j = 0; j < n; ++j) {
-                         double sum = accumulate ? out[i * n + j] : 0;
-                         for (int64_t x = 0; x < k; ++x)
-                           sum += left[transpose_a == Transpose::no ? i * k + x : x * m + i] *
-                                  right[transpose_b == Transpose::no ? x * n + j : j * k + x];
-                         out.set(i * n + j, sum);
-                       }
-                   });
 }
 
 void Aten::set_documents(const DocumentRows* documents) {

@@ -389,6 +389,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   // The ranks of a test may each have a GPU, without set_gpus().
   const auto index = std::min(static_cast<size_t>(device), gpu_majors.size() - 1);
   properties->major = gpu_majors[index];
+  std::strcpy(properties->name, "Fake GPU");
+  properties->multiProcessorCount = 8;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
   return cudaSuccess;
 }

@@ -50,8 +50,12 @@ void fail_allocations(int number);
 int failures_left();
 /// Device memory that is allocated now.
 size_t device_bytes();
-/// While true, libtorch cannot make a handle of cuBLAS.
+/// While true, cuBLASLt makes no handle.
 void fail_handles(bool wanted);
+/// The times of cuBLASLt's four algorithms, {4, 1, 3, 2} at first, in its order; which of them fails,
+/// -1: none; its version. Algorithm 1 adds parts of sums in the type of the result.
+void set_products(std::vector<int> ms, int failing_algorithm = -1,
+                  size_t cublaslt_version = 130100);
 /// While true, streams only order events, and device memory is address space without memory: to
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.

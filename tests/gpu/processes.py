@@ -80,10 +80,10 @@ def end_all(seconds=5):
 
 
 def call(command, seconds, codes=(0,), **options):
-    """What the command prints. After `seconds` it is killed with all that it has started."""
+    """What the command prints, with what it prints on stderr if options has stderr=subprocess.STDOUT. After `seconds` it is killed with all that it has started."""
     text = " ".join(map(str, command))
-    process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               **{"env": our_environment(), **options})
+    process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True,
+                               **{"env": our_environment(), "stderr": subprocess.PIPE, **options})
     try:
         out, errors = process.communicate(timeout=max(1, seconds))
     except subprocess.TimeoutExpired:
@@ -92,6 +92,7 @@ def call(command, seconds, codes=(0,), **options):
             out, errors = process.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             out = errors = ""
+        errors = errors or ""
         raise Late(f"no end after {seconds:.0f} s: {text}\n{out[-1500:]}\n{errors[-1500:]}") from None
-    expect(process.returncode in codes, f"exit code {process.returncode}: {text}\n{out[-1500:]}\n{errors[-1500:]}")
+    expect(process.returncode in codes, f"exit code {process.returncode}: {text}\n{out[-1500:]}\n{(errors or '')[-1500:]}")
     return out

@@ -1,0 +1,281 @@
+#include "model/cuda/products.hpp"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <bit>
+#include <compare>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/chosen_algorithms.hpp"
+#include "model/cuda/fastest.hpp"
+#include "model/cuda/memory.hpp"
+
+namespace simplescale::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLAS recommends on Hopper
+constexpr int kCandidates = 8;
+
+struct CublasError : CudaError {
+  CublasError(cublasStatus_t status_, const std::string& text) : CudaError(text), status(status_) {}
+  cublasStatus_t status;
+};
+
+void check_cublas(cublasStatus_t status, const char* expression, int line) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CublasError(status, std::string(__FILE__) + ":" + std::to_string(line) + ": " + expression +
+                                ": " + cublasLtGetStatusName(status));
+}
+
+/// Throws CublasError with expression, file and line unless the call succeeded.
+#define SS_CUBLAS(expression) check_cublas((expression), #expression, __LINE__)
+
+/// cublasLtCreate() may report missing memory as "not initialized".
+bool out_of_memory(const std::exception& error) {
+  const auto* of_cublas = dynamic_cast<const CublasError*>(&error);
+  return of_cublas && (of_cublas->status == CUBLAS_STATUS_ALLOC_FAILED ||
+                       of_cublas->status == CUBLAS_STATUS_NOT_INITIALIZED);
+}
+
+/// A call may find no memory while a killed process's is being freed.
+template <class Body>
+void with_memory(Body body) {
+  Patience patience;
+  for (;;) try {
+      return body();
+    } catch (const CublasError& error) {
+      if (!out_of_memory(error) || !patience.again()) throw;
+    }
+}
+
+template <auto destroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* object) const {
+    (void)destroy(object);
+  }
+};
+using Handle = std::unique_ptr<cublasLtContext, Destroy<cublasLtDestroy>>;
+using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
+using Preference =
+    std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
+
+Handle make_handle() {
+  cublasLtHandle_t handle = nullptr;
+  with_memory([&] { SS_CUBLAS(cublasLtCreate(&handle)); });
+  return Handle(handle);
+}
+
+/// cuBLASLt counts by columns: the rows of ours are its columns, which lie one after the other.
+Layout layout(cudaDataType_t type, int64_t rows, int64_t columns) {
+  cublasLtMatrixLayout_t made = nullptr;
+  SS_CUBLAS(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(columns),
+                                       static_cast<uint64_t>(rows), columns));
+  return Layout(made);
+}
+
+template <class T>
+void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  SS_CUBLAS(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof value));
+}
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  SS_CUBLAS(
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
+}
+template <class T>
+T config_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value{};
+  SS_CUBLAS(
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, nullptr));
+  return value;
+}
+
+/// Of an address, in bytes, at most 16: no kernel asks for more, and so it does not depend on where
+/// a buffer lies, only on where in it a matrix begins.
+uint32_t alignment(const void* data) {
+  return 1u << std::min(4, std::countr_zero(reinterpret_cast<uintptr_t>(data)));
+}
+
+/// What the choice of an algorithm depends on.
+struct Product {
+  Transpose transpose_a, transpose_b;
+  int64_t m, n, k;
+  uint32_t align_a, align_b, align_c;
+  bool accumulate;
+  auto operator<=>(const Product&) const = default;
+
+  std::string text(DType dtype) const {
+    std::string text = std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) +
+                       (dtype == DType::f32 ? ", fp32, " : ", bf16, ") +
+                       (transpose_a == Transpose::no ? "n" : "t") +
+                       (transpose_b == Transpose::no ? "n" : "t");
+    if (std::min({align_a, align_b, align_c}) < 16)
+      text += ", aligned to " + std::to_string(align_a) + "-" + std::to_string(align_b) + "-" +
+              std::to_string(align_c);
+    return text + (accumulate ? ", added" : "");
+  }
+};
+
+struct Plan {
+  Operation operation;
+  Layout left, right, out;  // cuBLASLt's: our b, a and c
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+std::string kind_of(int device_index) {
+  cudaDeviceProp gpu{};
+  SS_CUDA(cudaGetDeviceProperties(&gpu, device_index));
+  return std::string(gpu.name) + ", sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor) +
+         ", " + std::to_string(gpu.multiProcessorCount) + " SMs, cuBLASLt " +
+         std::to_string(cublasLtGetVersion());
+}
+
+}  // namespace
+
+struct Products::Impl {
+  Impl(int device_index, DType dtype_, cudaStream_t stream_, const std::string& folder)
+      : dtype(dtype_), stream(stream_), handle(make_handle()) {
+    Result<void*> memory_made = memory.allocate(kWorkspaceBytes);
+    if (!memory_made.ok()) throw CudaError(memory_made.status().message());
+    workspace = *memory_made;
+    if (folder.empty()) return;
+    const std::string kind = kind_of(device_index);
+    chosen.emplace(folder, kind);
+    // Not by runtime/base/log.hpp, as in memory.cpp.
+    for (const std::string& other : chosen->others())
+      std::fprintf(stderr,
+                   "this run has chosen algorithms of products for %s, which mean nothing to %s: "
+                   "here they are chosen anew, and the bits of products may differ\n",
+                   other.c_str(), kind.c_str());
+  }
+
+  Plan plan_of(const Product& p) const {
+    const cudaDataType_t type = dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+    const bool a_turned = p.transpose_a == Transpose::yes,
+               b_turned = p.transpose_b == Transpose::yes;
+    cublasLtMatmulDesc_t made = nullptr;
+    SS_CUBLAS(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    Plan plan{Operation(made), layout(type, b_turned ? p.n : p.k, b_turned ? p.k : p.n),
+              layout(type, a_turned ? p.k : p.m, a_turned ? p.m : p.k), layout(type, p.m, p.n)};
+    // c^T = op(b)^T op(a)^T, and by columns each matrix already is its transpose.
+    set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, int32_t{b_turned ? CUBLAS_OP_T : CUBLAS_OP_N});
+    set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, int32_t{a_turned ? CUBLAS_OP_T : CUBLAS_OP_N});
+    return plan;
+  }
+
+  /// In cuBLASLt's order, the one that it takes for the fastest first. All accumulate in fp32: the
+  /// other schemes add parts of the sums in the type of the result.
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Product& p, const Plan& plan) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    SS_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
+    const Preference preference(made);
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_b);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_c);
+    cublasLtMatmulHeuristicResult_t found[kCandidates];
+    int count = 0;
+    SS_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle.get(), plan.operation.get(), plan.left.get(),
+                                             plan.right.get(), plan.out.get(), plan.out.get(),
+                                             preference.get(), kCandidates, found, &count));
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < count; ++i)
+      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
+    if (algorithms.empty())
+      throw CudaError("cuBLASLt has no algorithm for the product " + p.text(dtype));
+    return algorithms;
+  }
+
+  void launch(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b,
+              void* c, bool accumulate) {
+    const float one = 1, keep = accumulate ? 1 : 0;
+    SS_CUBLAS(cublasLtMatmul(handle.get(), plan.operation.get(), &one, b, plan.left.get(), a,
+                             plan.right.get(), &keep, c, plan.out.get(), c, plan.out.get(),
+                             &algorithm, workspace, kWorkspaceBytes, stream));
+  }
+
+  /// Measures on the operands themselves; c becomes the product.
+  cublasLtMatmulAlgo_t measure(const Product& p, const Plan& plan, const void* a, const void* b,
+                               void* c) {
+    const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(p, plan);
+    std::vector<Candidate> ways;
+    for (const cublasLtMatmulAlgo_t& each : algorithms) {
+      const auto id = config_of<int32_t>(each, CUBLASLT_ALGO_CONFIG_ID);
+      const auto tile = config_of<uint32_t>(each, CUBLASLT_ALGO_CONFIG_TILE_ID);
+      const auto parts = config_of<int32_t>(each, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+      ways.push_back({std::to_string(ways.size() + 1) + " (id " + std::to_string(id) + ", tile " +
+                          std::to_string(tile) + ", parts of k " + std::to_string(parts) + ")",
+                      [&, a, b, c] { launch(plan, each, a, b, c, false); }});
+    }
+    const Fastest best = fastest(stream, ways, out_of_memory);
+    std::fprintf(stderr, "product %s: %s; %s is used\n", p.text(dtype).c_str(), best.told.c_str(),
+                 ways[best.index].name.c_str());
+    return algorithms[best.index];
+  }
+
+  /// A product that is added takes cuBLASLt's first choice: measuring it would destroy c.
+  cublasLtMatmulAlgo_t choose(const Product& p, const Plan& plan, const void* a, const void* b,
+                              void* c) {
+    if (!chosen || p.accumulate) return candidates(p, plan).front();
+    const std::string name = p.text(dtype);
+    const auto take = [](auto result) {
+      if (!result.ok()) throw CudaError(result.status().message());
+      return result.take();
+    };
+    if (const auto earlier = take(chosen->find(name))) {
+      cublasLtMatmulHeuristicResult_t result{};
+      const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+          handle.get(), plan.operation.get(), plan.left.get(), plan.right.get(), plan.out.get(),
+          plan.out.get(), &*earlier, &result);
+      if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes)
+        throw CudaError("the GPU does not take the algorithm in " + chosen->file_of(name) + " (" +
+                        cublasLtGetStatusName(status) + "): remove the file to choose again");
+      return *earlier;
+    }
+    return take(chosen->keep(name, measure(p, plan, a, b, c)));  // BACKEND-2
+  }
+
+  const DType dtype;
+  const cudaStream_t stream;
+  const Handle handle;
+  DeviceMemory memory;
+  void* workspace = nullptr;
+  std::optional<ChosenAlgorithms> chosen;
+  std::map<Product, Plan> plans;
+};
+
+Products::Products(int device_index, DType dtype, cudaStream_t stream, const std::string& folder)
+    : impl_(std::make_unique<Impl>(device_index, dtype, stream, folder)) {}
+Products::~Products() = default;
+
+void Products::load() {
+  (void)make_handle();
+}
+
+void Products::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                    const void* a, const void* b, void* c, bool accumulate) {
+  const Product product{transpose_a,  transpose_b,  m,         n, k, alignment(a),
+                        alignment(b), alignment(c), accumulate};
+  with_memory([&] {
+    auto plan = impl_->plans.find(product);
+    if (plan == impl_->plans.end()) {
+      Plan made = impl_->plan_of(product);
+      made.algorithm = impl_->choose(product, made, a, b, c);
+      plan = impl_->plans.emplace(product, std::move(made)).first;
+    }
+    impl_->launch(plan->second, plan->second.algorithm, a, b, c, accumulate);
+  });
+}
+
+}  // namespace simplescale::cuda

@@ -1,0 +1,42 @@
+// The CUDA backend's matrix products, by cuBLASLt on one stream. Only this file's source calls it.
+// The compute thread makes all calls, which throw CudaError.
+//
+// cuBLASLt offers several algorithms for a product. Each is deterministic by itself: its sums over
+// parts of k are in fp32, in a fixed order. Their times differ by some percent, and so do their
+// bits. The first trainer of a run that makes a product measures them; the run keeps the fastest
+// (BACKEND-2, chosen_algorithms.hpp).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/base/dtype.hpp"
+
+namespace simplescale::cuda {
+
+enum class Transpose { no, yes };
+
+class Products {
+ public:
+  /// folder: where the run keeps its choices; empty: each product takes the algorithm that cuBLASLt
+  /// names first, without measuring.
+  Products(int device_index, DType dtype, cudaStream_t stream, const std::string& folder);
+  ~Products();
+
+  /// Loads cuBLASLt for the current device, so that the first object there need not.
+  static void load();
+
+  /// c = op(a) op(b), + c if accumulate; all row-major without gaps. op(a): (m, k); op(b): (k, n);
+  /// c: (m, n). Accumulates in fp32 and rounds once.
+  void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+            const void* a, const void* b, void* c, bool accumulate = false);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace simplescale::cuda

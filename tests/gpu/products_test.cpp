@@ -1,0 +1,171 @@
+// Which algorithms products take, over the fake cuBLASLt: its algorithm 3 is the fastest that is
+// allowed, and its sums have other bits than those of algorithm 0, which it names first.
+#include "model/cuda/products.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/chosen_algorithms.hpp"
+#include "tests/gpu/device_values.hpp"
+#include "tests/gpu/fake_gpu.hpp"
+#include "tests/temp_folder.hpp"
+
+using namespace simplescale;
+using namespace simplescale::cuda;
+using namespace simplescale::testing;
+
+namespace {
+
+constexpr int64_t kM = 3, kN = 5, kK = 64;
+
+/// A trainer's products on a stream of its own.
+struct Trainer {
+  explicit Trainer(const std::string& folder) : products(0, DType::f32, stream.at, folder) {}
+  struct Stream {
+    Stream() { (void)cudaStreamCreateWithPriority(&at, cudaStreamNonBlocking, -1); }
+    ~Stream() { (void)cudaStreamDestroy(at); }
+    cudaStream_t at = nullptr;
+  } stream;
+  Products products;
+
+  /// a b^T, added to c; `calls` are what it asks of the GPU.
+  std::vector<float> product(bool accumulate = false, std::vector<std::string>* calls = nullptr) {
+    static const std::vector<float> a = some<float>(kM * kK), b = some<float>(kN * kK);
+    const Values<float> left(a), right(b), out(std::vector<float>(kM * kN, 1.0f));
+    fake_gpu::record(calls);
+    products.gemm(Transpose::no, Transpose::yes, kM, kN, kK, left.data(), right.data(), out.data(),
+                  accumulate);
+    fake_gpu::record(nullptr);
+    REQUIRE(cudaStreamSynchronize(stream.at) == cudaSuccess);
+    return out.host();
+  }
+};
+
+const std::string kFirst = "cublasLt: product 3 x 5 x 64", kOther = kFirst + ", algorithm 3";
+
+/// Restores the fake's times, failures and version.
+struct Restore {
+  ~Restore() { fake_gpu::set_products({4, 1, 3, 2}); }
+};
+
+std::vector<std::string> files_below(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  return files;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu") {
+  TEST_CASE("gpu: the fastest algorithm whose sums are in fp32 is measured once, and then used") {
+    const test::TempFolder folder;
+    Trainer trainer(folder.path);
+    std::vector<std::string> calls, again;
+    (void)trainer.product(false, &calls);
+    CHECK(std::ranges::count(calls, kFirst) == 4);
+    CHECK(std::ranges::count(calls, kFirst + ", algorithm 2") == 4);
+    CHECK(std::ranges::count(calls, kOther) == 5);  // and the product itself
+    CHECK(std::ranges::count(calls, kFirst + ", algorithm 1") == 0);
+    (void)trainer.product(false, &again);
+    CHECK(again == std::vector{kOther});
+    REQUIRE(files_below(folder.path).size() == 1);
+    CHECK(files_below(folder.path)[0] ==
+          folder.path + "/Fake_GPU__sm_90__8_SMs__cuBLASLt_130100/3_x_5_x_64__fp32__nt.json");
+  }
+
+  TEST_CASE("gpu: BACKEND-2, a later trainer of the run takes the algorithm without measuring") {
+    const Restore restore;
+    const test::TempFolder folder;
+    const auto bits = Trainer(folder.path).product();
+    CHECK(bits != Trainer("").product());
+    fake_gpu::set_products({1, 1, 1, 9});  // now another one would be chosen
+    std::vector<std::string> calls;
+    CHECK(Trainer(folder.path).product(false, &calls) == bits);
+    CHECK(calls == std::vector{kOther});
+  }
+
+  TEST_CASE("gpu: BACKEND-2, of trainers that choose at the same time the first one counts") {
+    const test::TempFolder folder;
+    const ChosenAlgorithms one(folder.path, "a GPU"), other(folder.path, "a GPU");
+    REQUIRE(!(*one.find("product")).has_value());
+    REQUIRE(!(*other.find("product")).has_value());
+    const cublasLtMatmulAlgo_t first{{1, 2, 3, 4, 5, 6, 7, UINT64_MAX}}, second{{9}};
+    CHECK((*one.keep("product", first)).data[7] == UINT64_MAX);
+    CHECK((*other.keep("product", second)).data[0] == 1);
+    CHECK(std::ranges::equal((**other.find("product")).data, first.data));
+  }
+
+  TEST_CASE(
+      "gpu: without a folder, and where it is added, a product takes cuBLASLt's first choice") {
+    std::vector<std::string> calls;
+    (void)Trainer("").product(false, &calls);
+    CHECK(calls == std::vector{kFirst});
+    const test::TempFolder folder;
+    Trainer trainer(folder.path);
+    calls.clear();
+    const auto sums = trainer.product(true, &calls), plain = Trainer("").product();
+    CHECK(calls == std::vector{kFirst + ", added"});
+    for (size_t i = 0; i < sums.size(); ++i) CHECK(sums[i] == doctest::Approx(plain[i] + 1));
+    CHECK(files_below(folder.path).empty());
+  }
+
+  TEST_CASE("gpu: an algorithm that fails is not chosen") {
+    const Restore restore;
+    fake_gpu::set_products({4, 1, 3, 2}, 3);
+    const test::TempFolder folder;
+    std::vector<std::string> calls;
+    (void)Trainer(folder.path).product(false, &calls);
+    CHECK(calls.back() == kFirst + ", algorithm 2");
+  }
+
+  TEST_CASE("gpu: another GPU and another cuBLASLt choose for themselves") {
+    const Restore restore;
+    const test::TempFolder folder;
+    (void)Trainer(folder.path).product();
+    fake_gpu::set_products({1, 1, 1, 9}, -1, 130200);
+    std::vector<std::string> calls;
+    (void)Trainer(folder.path).product(false, &calls);
+    CHECK(calls.back() == kFirst);
+    fake_gpu::set_gpus({10});
+    (void)Trainer(folder.path).product();
+    fake_gpu::set_gpus({9});
+    CHECK(files_below(folder.path).size() == 3);
+    CHECK(
+        ChosenAlgorithms(folder.path, "Fake GPU, sm_90, 8 SMs, cuBLASLt 130100").others().size() ==
+        2);
+  }
+
+  TEST_CASE("gpu: a choice that is damaged, or that the GPU refuses, is named in the error") {
+    const test::TempFolder folder;
+    (void)Trainer(folder.path).product();
+    const std::string file = files_below(folder.path).at(0), text = test::contents(file);
+    const auto fails_with = [&](const std::string& changed) {
+      std::ofstream(file) << changed;
+      std::string message;
+      try {
+        (void)Trainer(folder.path).product();
+      } catch (const CudaError& error) {
+        message = error.what();
+      }
+      CHECK(message.find(file) != std::string::npos);
+      return message;
+    };
+    CHECK(fails_with(text.substr(0, text.size() / 2)).find("damaged") != std::string::npos);
+    CHECK(fails_with("").find("damaged") != std::string::npos);
+    for (const auto& [old, changed] :
+         {std::pair{"Fake GPU", "Real GPU"}, {"3 x 5", "5 x 3"}, {"\"0000", "\"zzzz"}}) {
+      std::string other = text;
+      other.replace(other.find(old), std::string(old).size(), changed);
+      CHECK(fails_with(other).find("damaged") != std::string::npos);
+    }
+    std::string unknown = text;
+    unknown[unknown.find("\"0000") + 1] = 'f';
+    CHECK(fails_with(unknown).find("does not take") != std::string::npos);
+  }
+}
