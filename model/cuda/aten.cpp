@@ -65,11 +65,6 @@ bool out_of_memory(const std::exception& error) {
   return false;
 }
 
-/// None of the functions used here initializes CUDA, and libtorch's allocator needs it.
-void initialize() {
-  at::globalContext().lazyInitDevice(at::kCUDA);
-}
-
 template <class T>
 HeadView<T> view_of(const at::Tensor& t) {
   TORCH_INTERNAL_ASSERT(t.stride(3) == 1);
@@ -199,13 +194,14 @@ struct Aten::Impl {
   at::Tensor begins;      // of the micro-batch's documents, for flash; or undefined
 };
 
+/// None of the functions used here initializes CUDA, and libtorch's allocator needs it.
 void Aten::load() {
-  initialize();
+  at::globalContext().lazyInitDevice(at::kCUDA);
 }
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
-  initialize();
+  load();
   // Do not fill memory that is about to be overwritten.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
