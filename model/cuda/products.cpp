@@ -50,6 +50,7 @@ void with_memory(Body body) {
   for (;;) try {
       return body();
     } catch (const CublasError& error) {
+      (void)cudaGetLastError();  // libtorch throws what it finds there after its next kernel
       if (!out_of_memory(error) || !patience.again()) throw;
     }
 }

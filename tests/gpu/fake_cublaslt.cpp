@@ -70,6 +70,7 @@ extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (handles_fail) return CUBLAS_STATUS_ARCH_MISMATCH;
+  if (fake_gpu::finds_no_memory()) return CUBLAS_STATUS_NOT_INITIALIZED;
   int device = 0;
   (void)cudaGetDevice(&device);
   fake_gpu::note("cublasLt: a handle on GPU " + std::to_string(device));

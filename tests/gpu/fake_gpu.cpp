@@ -191,6 +191,9 @@ void set_gpus(std::vector<int> majors) {
 void fail_allocations(int number) {
   allocations_to_fail = number;
 }
+bool finds_no_memory() {
+  return out_of_memory() && left(cudaErrorMemoryAllocation) != cudaSuccess;
+}
 int failures_left() {
   return allocations_to_fail;
 }

@@ -43,9 +43,11 @@ int blocked_copies();
 std::set<int> devices_with_contexts();
 /// The GPUs of this machine, by the first number of their compute capability; {9} at first.
 void set_gpus(std::vector<int> majors);
-/// The next calls that allocate device memory find none: cudaMalloc, and cudaSetDevice, which
-/// creates a context.
+/// The next calls that allocate device memory find none: cudaMalloc, cublasLtCreate, and
+/// cudaSetDevice, which creates a context.
 void fail_allocations(int number);
+/// One of these calls: true if it finds none, and then leaves the error in cudaGetLastError().
+bool finds_no_memory();
 /// How many of fail_allocations() have not failed yet.
 int failures_left();
 /// Device memory that is allocated now.

@@ -115,6 +115,14 @@ TEST_SUITE("gpu") {
     CHECK(files_below(folder.path).empty());
   }
 
+  TEST_CASE(
+      "gpu: cuBLASLt waits for memory that the device frees later, and leaves no error behind") {
+    fake_gpu::fail_allocations(2);
+    Trainer trainer("");
+    CHECK(fake_gpu::failures_left() == 0);
+    CHECK(cudaGetLastError() == cudaSuccess);  // libtorch would throw it after its next kernel
+  }
+
   TEST_CASE("gpu: an algorithm that fails is not chosen") {
     const Restore restore;
     fake_gpu::set_products({4, 1, 3, 2}, 3);
