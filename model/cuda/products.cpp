@@ -172,6 +172,17 @@ struct Products::Impl {
     return plan;
   }
 
+  /// Why the GPU cannot compute the product by this algorithm; "" if it can.
+  std::string refusal(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+        handle.get(), plan.operation.get(), plan.left.get(), plan.right.get(), plan.out.get(),
+        plan.out.get(), &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS) return cublasLtGetStatusName(status);
+    if (result.workspaceSize <= kWorkspaceBytes) return "";
+    return "it needs a workspace of " + std::to_string(result.workspaceSize) + " bytes";
+  }
+
   /// In cuBLASLt's order, the one that it takes for the fastest first. All accumulate in fp32: the
   /// other schemes add parts of the sums in the type of the result.
   std::vector<cublasLtMatmulAlgo_t> candidates(const Product& p, const Plan& plan) const {
@@ -192,9 +203,9 @@ struct Products::Impl {
                                              preference.get(), kCandidates, found, &count));
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     for (int i = 0; i < count; ++i)
-      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
-    if (algorithms.empty())
-      throw CudaError("cuBLASLt has no algorithm for the product " + p.text(dtype));
+      if (found[i].state == CUBLAS_STATUS_SUCCESS && refusal(plan, found[i].algo).empty())
+        algorithms.push_back(found[i].algo);
+    if (algorithms.empty()) throw CudaError("cuBLASLt has no algorithm for " + p.text(dtype));
     return algorithms;
   }
 
@@ -225,26 +236,31 @@ struct Products::Impl {
     return algorithms[best.index];
   }
 
-  /// A product that is added takes cuBLASLt's first choice: measuring it would destroy c.
+  /// BACKEND-2. A product that is added takes cuBLASLt's first choice: measuring it would destroy c.
   cublasLtMatmulAlgo_t choose(const Product& p, const Plan& plan, const void* a, const void* b,
                               void* c) {
-    if (!chosen || p.accumulate) return candidates(p, plan).front();
+    if (!chosen) return candidates(p, plan).front();
     const std::string name = p.text(dtype);
     const auto take = [](auto result) {
       if (!result.ok()) throw CudaError(result.status().message());
       return result.take();
     };
-    if (const auto earlier = take(chosen->find(name))) {
-      cublasLtMatmulHeuristicResult_t result{};
-      const cublasStatus_t status = cublasLtMatmulAlgoCheck(
-          handle.get(), plan.operation.get(), plan.left.get(), plan.right.get(), plan.out.get(),
-          plan.out.get(), &*earlier, &result);
-      if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes)
-        throw CudaError("the GPU does not take the algorithm in " + chosen->file_of(name) + " (" +
-                        cublasLtGetStatusName(status) + "): remove the file to choose again");
-      return *earlier;
+    auto algorithm = take(chosen->find(name));
+    if (!algorithm) {
+      algorithm = p.accumulate ? candidates(p, plan).front() : measure(p, plan, a, b, c);
+      algorithm = take(chosen->keep(name, *algorithm));
     }
-    return take(chosen->keep(name, measure(p, plan, a, b, c)));  // BACKEND-2
+    if (const std::string why = refusal(plan, *algorithm); !why.empty())
+      throw CudaError("the GPU does not take the algorithm in " + chosen->file_of(name) + " (" +
+                      why + "): remove the file to choose again");
+    return *algorithm;
+  }
+
+  /// For an error.
+  std::string text(const Product& p) const {
+    const std::string name = p.text(dtype);
+    return "product " + name +
+           (chosen && plans.contains(p) ? " by the algorithm in " + chosen->file_of(name) : "");
   }
 
   const DType dtype;
@@ -269,13 +285,17 @@ void Products::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int
   const Product product{transpose_a,  transpose_b,  m,         n, k, alignment(a),
                         alignment(b), alignment(c), accumulate};
   with_memory([&] {
-    auto plan = impl_->plans.find(product);
-    if (plan == impl_->plans.end()) {
-      Plan made = impl_->plan_of(product);
-      made.algorithm = impl_->choose(product, made, a, b, c);
-      plan = impl_->plans.emplace(product, std::move(made)).first;
+    try {
+      auto plan = impl_->plans.find(product);
+      if (plan == impl_->plans.end()) {
+        Plan made = impl_->plan_of(product);
+        made.algorithm = impl_->choose(product, made, a, b, c);
+        plan = impl_->plans.emplace(product, std::move(made)).first;
+      }
+      impl_->launch(plan->second, plan->second.algorithm, a, b, c, accumulate);
+    } catch (const CublasError& error) {
+      throw CublasError(error.status, impl_->text(product) + ": " + error.what());
     }
-    impl_->launch(plan->second, plan->second.algorithm, a, b, c, accumulate);
   });
 }
 

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "tests/gpu/elements.hpp"
 #include "tests/gpu/fake_gpu.hpp"
@@ -24,8 +25,7 @@ constexpr cublasLtReductionScheme_t kSchemes[kAlgorithms] = {
     CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_NONE};
 
 std::atomic<bool> handles_fail = false;
-std::atomic<size_t> version = CUBLAS_VERSION;
-std::atomic<int> times_ms[kAlgorithms] = {4, 1, 3, 2}, failing = -1;
+fake_gpu::Algorithms algorithms;
 
 // What the opaque structures hold here.
 struct Operation {
@@ -59,11 +59,8 @@ T& inside(void* opaque) {
 void simplescale::fake_gpu::fail_handles(bool wanted) {
   handles_fail = wanted;
 }
-void simplescale::fake_gpu::set_products(std::vector<int> ms, int failing_algorithm,
-                                         size_t cublaslt_version) {
-  std::copy_n(ms.begin(), kAlgorithms, times_ms);
-  failing = failing_algorithm;
-  version = cublaslt_version;
+void simplescale::fake_gpu::set_algorithms(Algorithms wanted) {
+  algorithms = std::move(wanted);
 }
 
 extern "C" {
@@ -82,7 +79,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 size_t cublasLtGetVersion() {
-  return version;
+  return algorithms.version;
 }
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED   ? "CUBLAS_STATUS_NOT_SUPPORTED"
@@ -162,12 +159,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int* count) {
   *count = 0;
   const auto& allowed = inside<Preference>(preference);
-  if (allowed.workspace_bytes == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (allowed.workspace_bytes == 0 || algorithms.none) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (uint64_t i = 0; i < kAlgorithms && *count < wanted; ++i) {
     if (kSchemes[i] != CUBLASLT_REDUCTION_SCHEME_NONE && !(kSchemes[i] & allowed.schemes)) continue;
     results[*count] = {};
-    results[*count].algo.data[0] = i;
-    results[*count].algo.data[7] = ~i;
+    auto& data = results[*count].algo.data;
+    data[0] = i;
+    std::copy_n(allowed.alignments, 4, data + 1);
+    data[7] = ~i;
+    if (algorithms.invalid.contains(static_cast<int>(i)))
+      results[*count].state = CUBLAS_STATUS_NOT_SUPPORTED;
     ++*count;
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -187,8 +188,11 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        const cublasLtMatmulAlgo_t* algorithm,
-                                       cublasLtMatmulHeuristicResult_t*) {
-  return algorithm->data[0] < kAlgorithms && algorithm->data[7] == ~algorithm->data[0]
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const auto number = static_cast<int>(algorithm->data[0]);
+  if (algorithms.large.contains(number)) result->workspaceSize = size_t{1} << 40;
+  return algorithm->data[0] < kAlgorithms && algorithm->data[7] == ~algorithm->data[0] &&
+                 !algorithms.refused.contains(number)
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -201,7 +205,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const cublasLtMatmulAlgo_t* algorithm, void*, size_t,
                               cudaStream_t stream) {
   const auto number = static_cast<int>(algorithm->data[0]);
-  if (number == failing) return CUBLAS_STATUS_NOT_SUPPORTED;
+  algorithms.on_product();
+  const void* operands[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i)
+    if (reinterpret_cast<uintptr_t>(operands[i]) % algorithm->data[1 + i] != 0)
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algorithms.failing.contains(number)) return CUBLAS_STATUS_NOT_SUPPORTED;
   fake_gpu::check_last_error();
   const auto& op = inside<Operation>(desc);
   const auto &left = inside<Layout>(a_layout), &right = inside<Layout>(b_layout),
@@ -222,7 +231,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const auto elements = [](const void* data, const Layout& layout) {
     return Elements{const_cast<void*>(data), layout.type == CUDA_R_32F ? DType::f32 : DType::bf16};
   };
-  for (int i = 1; i < times_ms[number]; ++i) fake_gpu::run_on(stream, [] {});
+  for (int i = 1; i < algorithms.ms[number]; ++i) fake_gpu::run_on(stream, [] {});
   fake_gpu::run_on(stream, [=, x = elements(a, left), y = elements(b, right), z = elements(d, out),
                             lda = left.ld, ldb = right.ld, ldd = out.ld] {
     for (int64_t j = 0; j < n; ++j)

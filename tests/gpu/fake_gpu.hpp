@@ -54,10 +54,21 @@ int failures_left();
 size_t device_bytes();
 /// While true, cuBLASLt makes no handle.
 void fail_handles(bool wanted);
-/// The times of cuBLASLt's four algorithms, {4, 1, 3, 2} at first, in its order; which of them fails,
-/// -1: none; its version. Algorithm 1 adds parts of sums in the type of the result.
-void set_products(std::vector<int> ms, int failing_algorithm = -1,
-                  size_t cublaslt_version = 130100);
+/// What cuBLASLt's four algorithms do, which it names in the order of their numbers. Algorithm 1 adds
+/// parts of sums in the type of the result. An algorithm refuses operands that are aligned to less
+/// than the preference said.
+struct Algorithms {
+  std::vector<int> ms = {4, 1, 3, 2};        ///< their times
+  std::set<int> failing = {};                ///< cublasLtMatmul() fails
+  std::set<int> refused = {};                ///< cublasLtMatmulAlgoCheck() refuses them
+  std::set<int> large = {};                  ///< they need more workspace than there is
+  std::set<int> invalid = {};                ///< named in a state other than success
+  bool none = false;                         ///< cuBLASLt names none
+  size_t version = 130100;                   ///< of cuBLASLt
+  std::function<void()> on_product = [] {};  ///< called by cublasLtMatmul()
+};
+/// Change them only while no product is made.
+void set_algorithms(Algorithms algorithms);
 /// While true, streams only order events, and device memory is address space without memory: to
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -48,9 +49,9 @@ struct Trainer {
 
 const std::string kFirst = "cublasLt: product 3 x 5 x 64", kOther = kFirst + ", algorithm 3";
 
-/// Restores the fake's times, failures and version.
+/// Restores the fake's algorithms.
 struct Restore {
-  ~Restore() { fake_gpu::set_products({4, 1, 3, 2}); }
+  ~Restore() { fake_gpu::set_algorithms({}); }
 };
 
 std::vector<std::string> files_below(const std::string& folder) {
@@ -84,7 +85,7 @@ TEST_SUITE("gpu") {
     const test::TempFolder folder;
     const auto bits = Trainer(folder.path).product();
     CHECK(bits != Trainer("").product());
-    fake_gpu::set_products({1, 1, 1, 9});  // now another one would be chosen
+    fake_gpu::set_algorithms({.ms = {1, 1, 1, 9}});  // now another one would be chosen
     std::vector<std::string> calls;
     CHECK(Trainer(folder.path).product(false, &calls) == bits);
     CHECK(calls == std::vector{kOther});
@@ -101,6 +102,21 @@ TEST_SUITE("gpu") {
     CHECK(std::ranges::equal((**other.find("product")).data, first.data));
   }
 
+  TEST_CASE("gpu: BACKEND-2, a trainer that measured takes the choice of an earlier one") {
+    const Restore restore;
+    const test::TempFolder folder, earlier;
+    fake_gpu::set_algorithms({.ms = {1, 1, 1, 9}});
+    const auto bits = Trainer(earlier.path).product();
+    fake_gpu::set_algorithms({.on_product = [&] {  // the choice appears while this trainer measures
+      using enum std::filesystem::copy_options;
+      std::filesystem::copy(earlier.path, folder.path, recursive | skip_existing);
+    }});
+    std::vector<std::string> calls;
+    CHECK(Trainer(folder.path).product(false, &calls) == bits);
+    CHECK(calls.back() == kFirst);
+    CHECK(std::ranges::count(calls, kOther) == 4);  // measured, and not used
+  }
+
   TEST_CASE(
       "gpu: without a folder, and where it is added, a product takes cuBLASLt's first choice") {
     std::vector<std::string> calls;
@@ -112,7 +128,16 @@ TEST_SUITE("gpu") {
     const auto sums = trainer.product(true, &calls), plain = Trainer("").product();
     CHECK(calls == std::vector{kFirst + ", added"});
     for (size_t i = 0; i < sums.size(); ++i) CHECK(sums[i] == doctest::Approx(plain[i] + 1));
-    CHECK(files_below(folder.path).empty());
+  }
+
+  TEST_CASE("gpu: BACKEND-2, an added product is not measured, but its algorithm is kept") {
+    const Restore restore;
+    const test::TempFolder folder;
+    const auto bits = Trainer(folder.path).product(true);
+    fake_gpu::set_algorithms({.invalid = {0}});  // now cuBLASLt names another one first
+    std::vector<std::string> calls;
+    CHECK(Trainer(folder.path).product(true, &calls) == bits);
+    CHECK(calls == std::vector{kFirst + ", added"});
   }
 
   TEST_CASE(
@@ -123,20 +148,58 @@ TEST_SUITE("gpu") {
     CHECK(cudaGetLastError() == cudaSuccess);  // libtorch would throw it after its next kernel
   }
 
-  TEST_CASE("gpu: an algorithm that fails is not chosen") {
+  TEST_CASE("gpu: an algorithm that fails or that the GPU does not take is not chosen") {
     const Restore restore;
-    fake_gpu::set_products({4, 1, 3, 2}, 3);
+    for (const fake_gpu::Algorithms& each : std::vector<fake_gpu::Algorithms>{
+             {.failing = {3}}, {.refused = {3}}, {.large = {3}}, {.invalid = {3}}}) {
+      fake_gpu::set_algorithms(each);
+      const test::TempFolder folder;
+      for (int trainer = 0; trainer < 2; ++trainer) {
+        std::vector<std::string> calls;
+        (void)Trainer(folder.path).product(false, &calls);
+        CHECK(calls.back() == kFirst + ", algorithm 2");
+      }
+    }
+  }
+
+  TEST_CASE("gpu: without an algorithm, and where one fails, the error names the product") {
+    const Restore restore;
     const test::TempFolder folder;
-    std::vector<std::string> calls;
-    (void)Trainer(folder.path).product(false, &calls);
-    CHECK(calls.back() == kFirst + ", algorithm 2");
+    const auto fails = [&] {
+      try {
+        (void)Trainer(folder.path).product();
+      } catch (const CudaError& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    for (const fake_gpu::Algorithms& each :
+         std::vector<fake_gpu::Algorithms>{{.none = true}, {.refused = {0, 1, 2, 3}}}) {
+      fake_gpu::set_algorithms(each);
+      CHECK(fails().find("3 x 5 x 64, fp32, nt") != std::string::npos);
+    }
+    fake_gpu::set_algorithms({});
+    (void)Trainer(folder.path).product();
+    fake_gpu::set_algorithms({.failing = {3}});
+    CHECK(fails().find(files_below(folder.path).at(0)) != std::string::npos);
+  }
+
+  TEST_CASE("gpu: an algorithm's alignments are those of the operands") {
+    const auto first = some<float>(kM * kK + 1), second = some<float>(kN * kK + 1);
+    const Values<float> a(first), b(second), c(std::vector<float>(kM * kN + 1));
+    for (const auto& [of_a, of_b, of_c] : {std::array{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}) {
+      Trainer trainer("");
+      trainer.products.gemm(Transpose::no, Transpose::yes, kM, kN, kK, a.data() + of_a,
+                            b.data() + of_b, c.data() + of_c);
+      CHECK(cudaStreamSynchronize(trainer.stream.at) == cudaSuccess);
+    }
   }
 
   TEST_CASE("gpu: another GPU and another cuBLASLt choose for themselves") {
     const Restore restore;
     const test::TempFolder folder;
     (void)Trainer(folder.path).product();
-    fake_gpu::set_products({1, 1, 1, 9}, -1, 130200);
+    fake_gpu::set_algorithms({.ms = {1, 1, 1, 9}, .version = 130200});
     std::vector<std::string> calls;
     (void)Trainer(folder.path).product(false, &calls);
     CHECK(calls.back() == kFirst);
