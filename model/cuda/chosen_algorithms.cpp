@@ -9,6 +9,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/create_file.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/sync_path.hpp"
@@ -48,6 +49,12 @@ std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
   return algorithm;
 }
 
+std::string hash_of(const std::string& gpu, const std::string& product,
+                    const std::string& algorithm) {
+  const std::string text = gpu + "\n" + product + "\n" + algorithm;
+  return hash128(text.data(), text.size()).hex();
+}
+
 /// Lists a folder. An NFS client that has looked for a name sees a file that another one has made
 /// there after up to 30 s, or once it lists the folder.
 std::vector<std::string> names_in(const std::string& folder) {
@@ -78,8 +85,10 @@ Result<std::optional<cublasLtMatmulAlgo_t>> ChosenAlgorithms::find(
   if (text.status().code() == Code::not_found) return std::optional<cublasLtMatmulAlgo_t>();
   SS_RETURN_IF_ERROR(text.status());
   const nlohmann::json page = parse_json(*text);
-  auto algorithm = from_hex(text_of(page, "algorithm"));
-  if (!algorithm || text_of(page, "gpu") != gpu_ || text_of(page, "product") != product)
+  const std::string digits = text_of(page, "algorithm");
+  auto algorithm = from_hex(digits);
+  if (!algorithm || text_of(page, "hash") != hash_of(gpu_, product, digits) ||
+      text_of(page, "gpu") != gpu_ || text_of(page, "product") != product)
     return Status(Code::bad_data, file + " is damaged: copy it from a backup, or remove it; then " +
                                       "the product's algorithm is chosen again, and the bits of " +
                                       "the run may change there");
@@ -91,17 +100,24 @@ Result<cublasLtMatmulAlgo_t> ChosenAlgorithms::keep(const std::string& product,
   std::error_code error;
   fs::create_directories(own_folder_, error);
   if (error) return system_error("cannot create", own_folder_, error.value());
-  const nlohmann::ordered_json page = {
-      {"gpu", gpu_}, {"product", product}, {"algorithm", hex(algorithm)}};
-  const std::string file = file_of(product);
-  SS_ASSIGN(const bool first, create_file(file, page.dump(1) + "\n"));
-  if (first) {
-    SS_RETURN_IF_ERROR(sync_path(own_folder_));
-    return algorithm;
+  // Most trainers find a choice here, and need not write.
+  SS_ASSIGN(auto counts, find(product));
+  if (!counts) {
+    const std::string digits = hex(algorithm);
+    const nlohmann::ordered_json page = {{"gpu", gpu_},
+                                         {"product", product},
+                                         {"algorithm", digits},
+                                         {"hash", hash_of(gpu_, product, digits)}};
+    const std::string file = file_of(product);
+    SS_RETURN_IF_ERROR(create_file(file, page.dump(1) + "\n").status());
+    SS_ASSIGN(counts, find(product));
+    if (!counts) return Status(Code::io, "cannot read " + file + ", which a trainer has made");
   }
-  SS_ASSIGN(const auto theirs, find(product));
-  if (!theirs) return Status(Code::io, "cannot read " + file + ", which another trainer has made");
-  return *theirs;
+  // The trainer that made the choice may have died before it synced it.
+  const fs::path folder = folder_;
+  for (const std::string& each : {own_folder_, folder.string(), folder.parent_path().string()})
+    SS_RETURN_IF_ERROR(sync_path(each));
+  return *counts;
 }
 
 std::vector<std::string> ChosenAlgorithms::others() const {

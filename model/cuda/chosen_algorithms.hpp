@@ -19,8 +19,8 @@ namespace simplescale::cuda {
 
 class ChosenAlgorithms {
  public:
-  /// folder: BackendOptions::products_folder. gpu: the kind of the GPU and cuBLASLt's version: an algorithm has
-  /// no meaning for others, so each `gpu` has a folder of its own within `folder`.
+  /// folder: BackendOptions::products_folder. gpu: the kind of the GPU and cuBLASLt's version: an
+  /// algorithm has no meaning for others, so each `gpu` has a folder of its own within `folder`.
   ChosenAlgorithms(std::string folder, std::string gpu);
 
   /// What a product takes in this run; none: nobody has chosen yet. bad_data: its file is damaged;

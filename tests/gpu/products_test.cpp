@@ -98,7 +98,12 @@ TEST_SUITE("gpu") {
     REQUIRE(!(*other.find("product")).has_value());
     const cublasLtMatmulAlgo_t first{{1, 2, 3, 4, 5, 6, 7, UINT64_MAX}}, second{{9}};
     CHECK((*one.keep("product", first)).data[7] == UINT64_MAX);
+    const std::filesystem::path in =
+        std::filesystem::path(files_below(folder.path).at(0)).parent_path();
+    std::filesystem::last_write_time(in, {});
     CHECK((*other.keep("product", second)).data[0] == 1);
+    CHECK(std::filesystem::last_write_time(in) ==
+          std::filesystem::file_time_type());  // not written
     CHECK(std::ranges::equal((**other.find("product")).data, first.data));
   }
 
@@ -235,8 +240,11 @@ TEST_SUITE("gpu") {
       other.replace(other.find(old), std::string(old).size(), changed);
       CHECK(fails_with(other).find("damaged") != std::string::npos);
     }
-    std::string unknown = text;
-    unknown[unknown.find("\"0000") + 1] = 'f';
-    CHECK(fails_with(unknown).find("does not take") != std::string::npos);
+    std::string other = text;  // another algorithm that the GPU takes
+    other.replace(other.find("\"0000000000000003") + 16, 1, "1");
+    CHECK(fails_with(other).find("damaged") != std::string::npos);
+    const Restore restore;
+    fake_gpu::set_algorithms({.refused = {3}});
+    CHECK(fails_with(text).find("does not take") != std::string::npos);
   }
 }
