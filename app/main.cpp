@@ -15,6 +15,7 @@
 #include "app/commands/runs.hpp"
 #include "app/processes/http_process.hpp"
 #include "app/report.hpp"
+#include "app/slurm/hosts.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "app/usage.hpp"
@@ -83,6 +84,18 @@ class CommandLine {
                        "message of a run that gave up names them");
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
+    CLI::Option* nnodes =
+        command
+            .add_option("--nnodes", rank_.nnodes,
+                        "train on this number of hosts, nodes and spares, without Slurm: call the "
+                        "same command on each, with a --node-rank of its own")
+            ->envname("PET_NNODES")
+            ->check(CLI::Range(1, 100'000));
+    nnodes->needs(command
+                      .add_option("--node-rank", rank_.node_rank,
+                                  "with --nnodes: the node that this command is, from 0")
+                      ->envname("PET_NODE_RANK")
+                      ->check(CLI::NonNegativeNumber));
   }
 
   /// --from and --with-optimizer stand for the keys run.from and run.with_optimizer.
@@ -106,7 +119,7 @@ class CommandLine {
         add_with_config(app_, "train", "start a run, continue it, or attach to it if it trains",
                         [this](CLI::App* command) {
                           return report_status(train_command(config_, overrides_of(*command), run_,
-                                                             oversubscribe_, detach_));
+                                                             oversubscribe_, detach_, rank_));
                         });
     train->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*train);
@@ -116,7 +129,7 @@ class CommandLine {
         add(app_, "resume", "continue a run with the configuration in its folder, or attach to it",
             [this](CLI::App* command) {
               return report_status(
-                  resume_command(run_, overrides_of(*command), oversubscribe_, detach_));
+                  resume_command(run_, overrides_of(*command), oversubscribe_, detach_, rank_));
             });
     resume->add_option("RUN", run_, "the run's folder")->required();
     resume->allow_extras();
@@ -374,6 +387,7 @@ class CommandLine {
   SweepOptions sweep_;
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
+  HostRank rank_;
   bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
   bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;

@@ -100,16 +100,16 @@ simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
 # Two programs. Users call `simplescale`. `simplescale-compute` beside it runs trainers, `generate` and `evaluate`; it is
 # the only one that links libtorch.
-add_library(slurm STATIC app/slurm/slurm.cpp)
+add_library(slurm STATIC app/slurm/sharing.cpp app/slurm/slurm.cpp)
 target_include_directories(slurm PUBLIC ${CMAKE_SOURCE_DIR})
-target_link_libraries(slurm PUBLIC config)
+target_link_libraries(slurm PUBLIC config run)
 simplescale_flags(slurm)
 
 set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_process.cpp)
 set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate.cpp app/commands/loaded_model.cpp
   app/processes/trainer_process.cpp)
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
-list(REMOVE_ITEM sources ${compute} app/slurm/slurm.cpp)
+list(REMOVE_ITEM sources ${compute} app/slurm/sharing.cpp app/slurm/slurm.cpp)
 add_executable(simplescale ${sources})
 target_link_libraries(simplescale PRIVATE actors slurm http CLI11::CLI11 PkgConfig::libedit)
 add_executable(simplescale-compute ${compute} ${common})

@@ -9,14 +9,17 @@
 
 namespace simplescale {
 
-/// As a task of srun: runs one node agent of the job. Otherwise: runs all nodes on this machine, or
-/// attaches to the run if it trains already.
+struct HostRank;  // app/slurm/hosts.hpp
+
+/// As a task of srun, or as one of several hosts (rank): runs one node agent. Otherwise: runs all
+/// nodes on this machine, or attaches to the run if it trains already.
 /// run: overrides run.folder unless it is "". oversubscribe: skips the check that this host has
 /// room for all processes. detach: returns once the run has started, in the background.
 Status train_command(const std::string& config, Overrides overrides, const std::string& run,
-                     bool oversubscribe, bool detach);
+                     bool oversubscribe, bool detach, const HostRank& rank);
 /// `train` with the run's own config.toml. bad_data: `run` holds no run.
-Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe, bool detach);
+Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe, bool detach,
+                      const HostRank& rank);
 /// The process of a node's agent. Returns its exit code.
 int agent_command(const std::string& run, const std::string& node);
 /// The process of a supervisor on node `node`, or of a standby of the supervisor at the address

@@ -1,12 +1,13 @@
 // `train`: checks the configuration and this host, creates or resumes the run's folder, starts one
 // node agent per node on this machine, and prints the progress. If the run trains already, it only
-// shows its progress (app/launch/attach.hpp). As a task of srun it runs a single agent instead
-// (app/slurm/task.cpp).
+// shows its progress (app/launch/attach.hpp). As a task of srun, or as one of several hosts, it runs
+// a single agent instead (app/slurm/task.cpp).
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -26,6 +27,7 @@
 #include "app/launch/run_view.hpp"
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
+#include "app/slurm/hosts.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
@@ -222,17 +224,24 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 }  // namespace
 
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
-                     bool oversubscribe, bool detach) {
+                     bool oversubscribe, bool detach, const HostRank& rank) {
+  if (rank.node_rank >= std::max(rank.nnodes, 1))
+    return Status(Code::usage, "--node-rank=" + std::to_string(rank.node_rank) + " is not below " +
+                                   "--nnodes=" + std::to_string(rank.nnodes) +
+                                   ": ranks count from 0");
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));
+  const bool hosts = rank.nnodes > 1;
   const auto task = slurm_task();
-  if (task && detach)
+  if (detach && (task || hosts))
     return Status(Code::usage,
-                  "--detach: a task of srun cannot go to the background; use `submit`");
+                  "--detach: a task of srun cannot go to the background; use `submit`. On one of "
+                  "several hosts, use nohup or systemd");
   SS_ASSIGN(const bool finished,
             already_finished({run_folder(start.config)}, start.config, start.plan));
   if (finished) return finish_upload({run_folder(start.config)}, start.config, nullptr);
-  if (task) return train_in_slurm(std::move(start), *task, oversubscribe);
+  if (hosts) return train_on_hosts(std::move(start), rank, oversubscribe);
+  if (task) return train_as_task(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
     terminal::error(
         "simplescale: not started by srun, so all nodes run on this host; to use the whole "
@@ -241,12 +250,13 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
   return train_here(start, oversubscribe, detach);
 }
 
-Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe,
-                      bool detach) {
+Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe, bool detach,
+                      const HostRank& rank) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   // Earlier versions let a run carry the [sweep] of its file, which has no meaning in it.
   overrides.insert(overrides.end(), {"--sweep.keys={}", "--sweep.seeds=[]"});
-  return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe, detach);
+  return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe, detach,
+                       rank);
 }
 
 int agent_command(const std::string& run, const std::string& node) {

@@ -18,8 +18,13 @@ namespace {
 constexpr auto kRestartAfter = std::chrono::seconds(1);
 }  // namespace
 
-AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads)
-    : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {
+AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads,
+                             int death_signal)
+    : run_(std::move(run)),
+      config_(config),
+      instance_(std::move(instance)),
+      threads_(threads),
+      death_signal_(death_signal) {
   // A supervisor whose agent is killed becomes a child of this process, which reaps it at the end.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -40,8 +45,8 @@ Status AgentLauncher::start(int node) {
   command.environment = {{"SIMPLESCALE_INSTANCE", instance_},
                          {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
   command.output = log_of(node);
-  command.death_signal = SIGTERM;  // if this process dies, the agent saves and ends
-  command.block_signals = true;    // blocked until the agent handles them
+  command.death_signal = death_signal_;
+  command.block_signals = true;  // blocked until the agent handles them
   SS_ASSIGN(const pid_t pid, spawn(command));
   agents_[node].pid = pid;
   return {};

@@ -5,6 +5,8 @@
 // configuration, data preparation, starting agents, and the progress on the terminal.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
 #include <map>
 #include <optional>
@@ -21,8 +23,10 @@ namespace simplescale {
 
 class AgentLauncher {
  public:
-  /// instance: id of this start of the run. threads: CPU threads per trainer.
-  AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads);
+  /// instance: id of this start of the run. threads: CPU threads per trainer. death_signal: what
+  /// agents get if this process dies. At SIGTERM the run saves and ends.
+  AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads,
+                int death_signal = SIGTERM);
   /// Kills the agents that still run.
   ~AgentLauncher();
   AgentLauncher(const AgentLauncher&) = delete;
@@ -66,7 +70,7 @@ class AgentLauncher {
   const RunFolder run_;
   const Config& config_;
   const std::string instance_;
-  const int threads_;
+  const int threads_, death_signal_;
   std::map<int, Agent> agents_;
   std::vector<int> codes_;  // exit codes of agents that were not killed
   std::string killed_agents_, failed_log_;

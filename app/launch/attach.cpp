@@ -45,19 +45,6 @@ std::string stop_command(const RunFolder& run) {
   return command_line({"console", shown_path(run.path), "-c", "stop"});
 }
 
-/// bad_config: the run that lives was started with another configuration.
-Status check_same_config(const RunFolder& run, const Config& config) {
-  SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
-  std::string text;
-  for (const KeyDifference& d : diff(living.config, config).allowed)
-    text += (text.empty() ? "" : ", ") + d.key + " is " + d.was + " there, not " + d.now;
-  if (text.empty()) return {};
-  return Status(Code::bad_config,
-                shown_path(run.path) + " trains now, with another configuration: " + text +
-                    "; to see it as it is: " + command_line({"resume", shown_path(run.path)}) +
-                    "; to change it, stop it first: " + stop_command(run));
-}
-
 /// A run begins by removing control/end.json, and writes it when it ends. With end.json and a
 /// living process, a start of the run is being prepared, or is about to end.
 bool has_begun(const RunFolder& run) {
@@ -105,6 +92,20 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 }
 
 }  // namespace
+
+Status check_same_config(const RunFolder& run, const Config& config) {
+  SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
+  const auto differences = diff(living.config, config);
+  std::string text;
+  for (const auto* kind : {&differences.defining, &differences.allowed})
+    for (const KeyDifference& d : *kind)
+      text += (text.empty() ? "" : ", ") + d.key + " is " + d.was + " there, not " + d.now;
+  if (text.empty()) return {};
+  return Status(Code::bad_config,
+                shown_path(run.path) + " trains now, with another configuration: " + text +
+                    "; to see it as it is: " + command_line({"resume", shown_path(run.path)}) +
+                    "; to change it, stop it first: " + stop_command(run));
+}
 
 bool can_attach(const RunFolder& run) {
   const std::string lock = run.control() + "/lock";

@@ -12,6 +12,9 @@ namespace simplescale {
 /// lock: RunLock::take() then says so.
 bool can_attach(const RunFolder& run);
 
+/// bad_config: the run that lives was started with another configuration.
+Status check_same_config(const RunFolder& run, const Config& config);
+
 /// For a run whose launcher or agents live: shows its progress until it has ended, and returns its
 /// result, or an error (bad_config: it trains with another configuration than start.config;
 /// requeue: agents without a launcher still run, but do nothing). Nothing: no process of the run is

@@ -10,7 +10,7 @@ namespace simplescale {
 
 bool has_other_hosts() {
   const auto task = slurm::task_of(environment_variable);
-  return task && task->tasks_on_host < task->tasks;
+  return task && task->other_hosts;
 }
 
 ActorProcess::SystemConfig::SystemConfig(size_t threads) {

@@ -13,8 +13,8 @@
 
 namespace simplescale {
 
-/// True if the run has tasks of srun on other hosts. The nodes of the local launcher are all on this
-/// host.
+/// True if the run has tasks on other hosts, or may have. The nodes of the local launcher are all on
+/// this host.
 bool has_other_hosts();
 
 class ActorProcess {

@@ -23,6 +23,7 @@
 #include "app/processes/agent.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
+#include "app/slurm/sharing.hpp"
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"

@@ -15,6 +15,7 @@
 #include "actors/trainer/trainer.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/trainer_process.hpp"
+#include "app/slurm/sharing.hpp"
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"

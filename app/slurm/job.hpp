@@ -1,8 +1,8 @@
-// What simplescale does in and with a Slurm job: tasks of srun (task.cpp), `submit`, the end of the
+// What simplescale does in and with a Slurm job: tasks (task.cpp), `submit`, the end of the
 // batch script, draining nodes (job.cpp). Slurm's commands run without a shell, and node names are
 // passed to them only if slurm::valid_node_name() accepts them.
 //
-// app/slurm is everything that knows Slurm.
+// app/slurm is everything that knows Slurm, and what takes its place without it (hosts.hpp).
 #pragma once
 
 #include <optional>
@@ -11,15 +11,28 @@
 
 #include "app/launch/run_start.hpp"
 #include "app/slurm/slurm.hpp"
+#include "runtime/run/host_place.hpp"
 
 namespace simplescale {
 
 /// The task that this process is, from its environment; nothing outside srun.
 std::optional<slurm::Task> slurm_task();
 
-/// Runs one node agent of a job. Returns only if the run could not begin; otherwise exits the
-/// process with the run's exit code.
-Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe);
+/// Makes tasks beyond cluster.nodes spares. bad_config: fewer tasks than nodes.
+Status check_task_count(RunStart& start, int tasks);
+/// bad_config: a new run's folder is that of something else. Before anything is written there: once
+/// it has a control/, another task may already be preparing the run.
+Status check_new_folder(const RunFolder& run, const Config& config);
+/// Whether a task has prepared this start of the run, or could not.
+bool is_prepared(const RunFolder& run, const std::string& instance);
+bool is_preparation_failed(const RunFolder& run, const std::string& instance);
+
+/// Runs one node agent of a run with several tasks. place: of this command without srun; then
+/// SIGINT and SIGTERM end only this node, unless all commands receive one. Returns only if the run
+/// could not begin; otherwise exits the process with the run's exit code, or 75 if only this node
+/// has ended.
+Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe,
+                     const HostPlace* place = nullptr);
 
 /// The batch script of a run.
 struct BatchFile {

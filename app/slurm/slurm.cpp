@@ -47,9 +47,28 @@ bool has_own_gpus(const Environment& environment) {
   return bind == "single" || bind == "single:1" || bind.starts_with("per_task:");
 }
 
+/// The task in a text of text_of(); nothing if it is damaged.
+std::optional<Task> parse_task(const std::string& text) {
+  Task task;
+  std::istringstream words(text);
+  words >> task.task >> task.tasks >> task.local_task >> task.tasks_on_host >> task.own_gpus >>
+      task.other_hosts >> task.instance >> task.host;
+  return words ? std::optional(task) : std::nullopt;
+}
+
 }  // namespace
 
+std::string text_of(const Task& task) {
+  std::ostringstream text;
+  for (const int number : {task.task, task.tasks, task.local_task, task.tasks_on_host,
+                           int{task.own_gpus}, int{task.other_hosts}})
+    text << number << ' ';
+  text << task.instance << ' ' << task.host;
+  return text.str();
+}
+
 std::optional<Task> task_of(const Environment& environment) {
+  if (const std::string told = environment(kTaskVariable); !told.empty()) return parse_task(told);
   const std::string job = environment("SLURM_JOB_ID"), step = environment("SLURM_STEP_ID");
   const std::string restart = environment("SLURM_RESTART_COUNT");
   const auto index = number(environment("SLURM_PROCID"));
@@ -68,6 +87,7 @@ std::optional<Task> task_of(const Environment& environment) {
                     static_cast<int>(number(environment("SLURM_NODEID")).value_or(0)));
   task.tasks_on_host = std::max(task.tasks_on_host, task.local_task + 1);
   task.own_gpus = has_own_gpus(environment);
+  task.other_hosts = task.tasks_on_host < task.tasks;
   task.host = environment("SLURMD_NODENAME");
   task.instance = job + "." + step + "." + (number(restart) ? restart : "0");
   return task;
@@ -146,22 +166,10 @@ int tasks_on_node(const std::string& text, int index) {
   return 1;
 }
 
-HostSlots host_slots(const Task& task, int slots) {
-  if (task.own_gpus) return {0, slots};
-  return {task.local_task * slots, task.tasks_on_host * slots};
-}
-
-HostSlots cpu_slots(const Task& task, int slots, int bound, int online) {
-  return bound < online ? HostSlots{0, slots} : host_slots(task, slots);
-}
-
 std::string batch_log(const std::optional<Task>& task) {
-  if (!task || task->task != 0) return "";
-  return "slurm-" + task->instance.substr(0, task->instance.find('.')) + ".out";
-}
-
-int task_cores(const Task& task, int bound, int online) {
-  return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
+  const size_t end_of_job = task ? task->instance.find('.') : std::string::npos;
+  if (end_of_job == std::string::npos || task->task != 0) return "";
+  return "slurm-" + task->instance.substr(0, end_of_job) + ".out";
 }
 
 bool valid_node_name(const std::string& name) {

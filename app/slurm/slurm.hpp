@@ -15,16 +15,23 @@ namespace simplescale::slurm {
 /// Value of an environment variable; "" if it is not set.
 using Environment = std::function<std::string(const char* name)>;
 
-/// A task of srun: one node agent. Several tasks may run on one host.
+/// A task of srun, or the command of one of several hosts (hosts.hpp): one node agent. Several tasks
+/// may run on one host.
 struct Task {
   int task = 0, tasks = 1;                // rank and number of tasks in the step
   int local_task = 0, tasks_on_host = 1;  // the same on this host
   bool own_gpus = false;                  // true: it sees only its own GPUs (--gpus-per-task, ...)
+  bool other_hosts = false;               // true: tasks are, or may come back, on other hosts
   std::string host;                       // Slurm's name of the host; "" if unknown
   std::string instance;                   // id of this start of the run: job.step.restarts
 };
-/// Nothing outside srun, in the shell that salloc opens, and if the numbers are invalid.
+/// Of kTaskVariable, or of srun's variables. Nothing outside srun, in the shell that salloc opens,
+/// and if the numbers are invalid.
 std::optional<Task> task_of(const Environment& environment);
+/// The variable by which a command that srun has not started tells its processes their task, and
+/// its value.
+inline constexpr const char* kTaskVariable = "SIMPLESCALE_TASK";
+std::string text_of(const Task& task);
 
 /// Number of hosts of the allocation if this process runs in its shell or batch script; 0 outside
 /// an allocation and in a step of srun.
@@ -41,23 +48,9 @@ std::string host_of_task(const std::vector<std::string>& hosts, const std::strin
 /// Number of tasks on host `index` of a list such as "2(x3),1"; 1 if the list does not cover it.
 int tasks_on_node(const std::string& text, int index);
 
-/// Numbers the trainer slots of all tasks on a host: slot s of this task is slot `first + s` of
-/// `total`. slots: trainer slots per task.
-struct HostSlots {
-  int first = 0, total = 1;
-};
-HostSlots host_slots(const Task& task, int slots);
-
-/// The same for CPUs. bound: CPUs in the task's mask; online: CPUs of the host. A mask narrower
-/// than the host belongs to this task alone.
-HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
 /// Name of the file in the run's logs that Slurm, srun and the batch script write to. Only the
 /// first task reads it, since it runs on the script's host; "" for every other task.
 std::string batch_log(const std::optional<Task>& task);
-
-/// Number of CPUs for the task's trainers. bound, online: as for cpu_slots(). Tasks share a mask
-/// that covers the whole host.
-int task_cores(const Task& task, int bound, int online);
 
 /// True for a name that may be passed to Slurm's commands: letters, digits, '-', '_', '.',
 /// beginning with a letter or digit; at most 64 characters.

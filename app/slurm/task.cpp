@@ -1,4 +1,4 @@
-// `train` as a task of srun: runs one node's agent. The task that holds the run's lock prepares the
+// `train` as one of several tasks: runs one node's agent. The task that holds the run's lock prepares the
 // run and prints its progress; when that task's host dies, another task takes the lock.
 #include <signal.h>
 #include <unistd.h>
@@ -13,10 +13,12 @@
 #include <thread>
 
 #include "app/launch/agent_launcher.hpp"
+#include "app/launch/attach.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/slurm/job.hpp"
+#include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -58,9 +60,13 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run.control(), error)) {
     const std::string name = entry.path().filename().string();
-    for (const char* kind : {"ready-", "failed-", "preparing-"})
-      if (name.starts_with(kind) && name != kind + instance) fs::remove(entry.path(), error);
+    for (const char* kind : {"ready-", "failed-", "preparing-", "hosts-"})
+      if (name.starts_with(kind) && name != kind + instance) fs::remove_all(entry.path(), error);
   }
+}
+
+Status stopped_early() {
+  return Status(Code::requeue, "stopped by a signal before the run began");
 }
 
 /// Called by the task that holds the run's lock.
@@ -93,7 +99,7 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   const PreparationFiles files(run, instance);
   const auto deadline = Clock::now() + milliseconds(start.config.cluster.join_timeout_ms);
   auto help_at = Clock::now();
-  while (true) {
+  while (signals == 0) {
     std::error_code ignored;  // a disk that does not answer is asked again
     if (fs::exists(files.ready, ignored)) return {};
     if (auto text = read_text(files.failed); text.ok()) return failure_in(files.failed, *text);
@@ -118,40 +124,60 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
       std::this_thread::sleep_for(milliseconds(50));  // polls: a shared file system
     }
   }
-}
-
-/// Makes tasks beyond cluster.nodes spares. bad_config: fewer tasks than nodes.
-Status check_task_count(RunStart& start, const slurm::Task& task) {
-  const int nodes = start.plan.topology.nodes;
-  if (task.tasks < nodes) {
-    const std::string wanted = std::to_string(nodes);
-    return Status(Code::bad_config, "srun started " + std::to_string(task.tasks) +
-                                        " tasks, but cluster.nodes = " + wanted +
-                                        ": use srun --ntasks=" + wanted +
-                                        " --ntasks-per-node=1, or more tasks for spares");
-  }
-  start.config.cluster.spares = task.tasks - nodes;
-  return {};
-}
-
-bool spans_hosts(const slurm::Task& task) {
-  return task.tasks_on_host < task.tasks;
+  return stopped_early();
 }
 
 /// Refuses GPUs on a host that is not on every trusted network of the configuration.
 Status check_gpu_network(const Config& config, const slurm::Task& task) {
   const std::string& trusted = config.transport.trusted_networks;
-  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(spans_hosts(task), trusted))
+  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(task.other_hosts, trusted))
     return {};
-  return nccl_variables(spans_hosts(task), trusted, local_addresses()).status();
+  return nccl_variables(task.other_hosts, trusted, local_addresses()).status();
 }
 
-/// Passes one signal to the agent that this process has received and not passed on yet.
-void pass_signals(AgentLauncher& launcher, int& passed) {
-  if (signals <= passed) return;
-  ++passed;
-  launcher.signal(last_signal);
-}
+/// What the signals do that this process receives. Each one is passed to the agent: the run saves
+/// and ends. But on one of several hosts without srun, SIGINT and SIGTERM end only this node as long
+/// as another command has received none: then the agent is killed after kLeaveMs, as if its host
+/// were lost, or at once at the second signal.
+class Signals {
+ public:
+  explicit Signals(const HostPlace* place) : place_(place) {}
+  /// node: name of this task's node.
+  void pass_to(AgentLauncher& launcher, const std::string& node) {
+    if (signals <= passed_) return;
+    if (place_ && last_signal != SIGUSR1 && !decided(node)) return;
+    passed_ = signals;
+    launcher.signal(left_ ? SIGKILL : last_signal);
+  }
+  /// True if only this node has been ended.
+  bool left() const { return left_; }
+
+ private:
+  bool decided(const std::string& node) {
+    const auto now = Clock::now();
+    if (leave_at_ == Clock::time_point()) {
+      leave_at_ = now + kLeaveMs;
+      terminal::error(
+          "simplescale: %s leaves the run in %d s; if all hosts are stopped until then, the run "
+          "saves and ends\n",
+          node.c_str(), static_cast<int>(kLeaveMs.count() / 1000));
+    }
+    if (now < look_at_) return false;
+    look_at_ = now + milliseconds(100);  // polls: a shared file system
+    if (place_->all_leave()) {
+      place_ = nullptr;  // further signals are passed
+      return true;
+    }
+    left_ = signals > passed_ + 1 || now > leave_at_;
+    return left_;
+  }
+
+  static constexpr milliseconds kLeaveMs{5'000};
+  const HostPlace* place_;
+  int passed_ = 0;
+  bool left_ = false;
+  Clock::time_point leave_at_{}, look_at_{};
+};
 
 /// Prints how the run ended: the task with the view prints the summary, every other task its
 /// failure. Uploads the last checkpoint. Returns the exit code; -1: the agent was killed.
@@ -183,8 +209,38 @@ std::optional<slurm::Task> slurm_task() {
   return slurm::task_of(environment_variable);
 }
 
-Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe) {
-  SS_RETURN_IF_ERROR(check_task_count(start, task));
+Status check_task_count(RunStart& start, int tasks) {
+  const int nodes = start.plan.topology.nodes;
+  if (tasks < nodes) {
+    const std::string wanted = std::to_string(nodes);
+    return Status(Code::bad_config,
+                  "the run has " + std::to_string(tasks) + " tasks, but cluster.nodes = " + wanted +
+                      ": use srun --ntasks=" + wanted + " --ntasks-per-node=1, or --nnodes=" +
+                      wanted + " without srun, or more tasks for spares");
+  }
+  start.config.cluster.spares = tasks - nodes;
+  return {};
+}
+
+Status check_new_folder(const RunFolder& run, const Config& config) {
+  if (fs::exists(run.control())) return {};
+  const Status status = check_run_folder(run, config);
+  return fs::exists(run.control()) ? Status() : status;
+}
+
+bool is_prepared(const RunFolder& run, const std::string& instance) {
+  std::error_code ignored;
+  return fs::exists(PreparationFiles(run, instance).ready, ignored);
+}
+
+bool is_preparation_failed(const RunFolder& run, const std::string& instance) {
+  std::error_code ignored;
+  return fs::exists(PreparationFiles(run, instance).failed, ignored);
+}
+
+Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe,
+                     const HostPlace* place) {
+  SS_RETURN_IF_ERROR(check_task_count(start, task.tasks));
   const Config& config = start.config;
   const Plan& plan = start.plan;
   const RunFolder run{run_folder(config)};
@@ -194,12 +250,8 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   input.writes_checkpoints = task.task == 0;
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
-  input.staged = !nccl_is_allowed(spans_hosts(task), config.transport.trusted_networks);
-  // Refuses a folder of something else before anything is written. Once `control` exists, another
-  // task may already be preparing the run.
-  if (!fs::exists(run.control()))
-    if (Status status = check_run_folder(run, config); !status.ok() && !fs::exists(run.control()))
-      return status;
+  input.staged = !nccl_is_allowed(task.other_hosts, config.transport.trusted_networks);
+  SS_RETURN_IF_ERROR(check_new_folder(run, config));
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(check_gpu_network(config, task));
   struct sigaction action {};
@@ -208,18 +260,24 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process. The
   // agent and its trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);
+  // A command that was started by ssh trains on when the connection ends.
+  for (int signal_number : {SIGHUP, SIGPIPE})
+    if (place) signal(signal_number, SIG_IGN);
   std::optional<RunLock> lock;
   SS_RETURN_IF_ERROR(wait_until_prepared(run, start, task.instance, lock));
-  if (signals > 0) return Status(Code::requeue, "stopped by a signal before the run began");
+  if (signals > 0) return stopped_early();
+  if (place && !lock) SS_RETURN_IF_ERROR(check_same_config(run, config));
 
   const int cores = slurm::task_cores(task, usable_cores(),
                                       static_cast<int>(std::thread::hardware_concurrency()));
-  AgentLauncher launcher(run, config, task.instance, threads_per_trainer(config, cores, slots));
+  AgentLauncher launcher(run, config, task.instance, threads_per_trainer(config, cores, slots),
+                         place ? SIGKILL : SIGTERM);
   SS_RETURN_IF_ERROR(launcher.start(task.task));
   std::unique_ptr<RunView> view;
   auto lock_due = Clock::now();
-  for (int passed = 0; launcher.poll();) {
-    pass_signals(launcher, passed);
+  Signals passed(place);
+  while (launcher.poll()) {
+    passed.pass_to(launcher, node_name(task.task));
     // Some task must hold the lock while the run lives: `status` and other starts depend on it.
     if (!lock && Clock::now() >= lock_due) {
       if (auto taken = RunLock::take(run); taken.ok()) lock = taken.take();
@@ -234,6 +292,14 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   const std::string mine = "ss-" + task.instance + "-" + node_name(task.task);
   unlink_shared_memory(mine + ".");
   unlink_shared_memory(mine + "-");
+  if (passed.left() && launcher.exit_code() < 0) {
+    view.reset();
+    terminal::error(
+        "simplescale: %s has left the run, which goes on without it; the same command "
+        "brings it back\n",
+        node_name(task.task).c_str());
+    std::exit(exit_code(Code::requeue));
+  }
   int code = print_end(run, config, task, launcher, view.get());
   std::fflush(nullptr);
   if (code < 0) code = exit_code(Code::requeue);

@@ -95,7 +95,8 @@ std::set<int> Rendezvous::tasks_in(const std::string& stage) const {
 }
 
 std::set<int> Rendezvous::wait(const std::string& stage,
-                               const std::function<void(const std::set<int>&)>& missing) const {
+                               const std::function<void(const std::set<int>&)>& missing,
+                               const std::function<bool()>& enough) const {
   std::set<int> all;
   for (int task = 0; stage == kFirstStage && task < tasks_; ++task) all.insert(task);
   const auto begin = Clock::now();
@@ -104,7 +105,7 @@ std::set<int> Rendezvous::wait(const std::string& stage,
   poll_until(timeout_ms_, poll_ms_, [&] {
     if (stage != kFirstStage) all = tasks_in(kFirstStage);
     there = tasks_in(stage);
-    if (std::ranges::includes(there, all)) return true;
+    if (std::ranges::includes(there, all) || (enough && enough())) return true;
     if (!reported && Clock::now() - begin > milliseconds(kReportMissingMs)) {
       std::set<int> late;
       std::ranges::set_difference(all, there, std::inserter(late, late.end()));

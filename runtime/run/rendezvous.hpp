@@ -37,9 +37,13 @@ class Rendezvous {
   Status publish(const std::string& stage, const nlohmann::json& document) const;
   /// Waits until every task has published its document of `stage`, or until the timeout. At stages
   /// after the first, waits only for tasks that have published at the first. Returns the tasks that
-  /// have published. missing: called once, after 3 s, with the tasks that have not.
+  /// have published. missing: called once, after 3 s, with the tasks that have not. enough: true
+  /// ends the wait.
   std::set<int> wait(const std::string& stage,
-                     const std::function<void(const std::set<int>&)>& missing = {}) const;
+                     const std::function<void(const std::set<int>&)>& missing = {},
+                     const std::function<bool()>& enough = {}) const;
+  /// The tasks that have published their document of `stage`.
+  std::set<int> tasks_in(const std::string& stage) const;
   /// The document of a task at a stage; null if there is none, or if it is damaged.
   nlohmann::json read(const std::string& stage, int task) const;
 
@@ -55,7 +59,6 @@ class Rendezvous {
  private:
   Rendezvous(std::string folder, int task, int tasks, int64_t timeout_ms);
   std::string path(const std::string& stage, int task) const;
-  std::set<int> tasks_in(const std::string& stage) const;
 
   RunFolder folder_;
   int task_, tasks_;

@@ -49,6 +49,7 @@ TEST_SUITE("slurm") {
     CHECK(task->tasks_on_host == 2);
     CHECK(task->host == "host-4");
     CHECK(task->instance == "77.3.0");
+    CHECK(task->other_hosts);
     auto again = third_task;
     again["SLURM_RESTART_COUNT"] = "4";
     CHECK(task_of(environment(again))->instance == "77.3.4");
@@ -68,24 +69,28 @@ TEST_SUITE("slurm") {
     }
   }
 
+  TEST_CASE("slurm: a command without srun tells its processes their task by a variable") {
+    Task task{.task = 2, .tasks = 3, .local_task = 1, .tasks_on_host = 2, .own_gpus = true};
+    task.other_hosts = true;
+    task.host = "host-4";
+    task.instance = "0123456789abcdef";
+    auto variables = third_task;  // --nnodes inside an allocation of Slurm
+    variables[kTaskVariable] = text_of(task);
+    const auto read = task_of(environment(variables));
+    REQUIRE(read);
+    CHECK(text_of(*read) == "2 3 1 2 1 1 0123456789abcdef host-4");
+    CHECK(text_of(*read) == text_of(task));
+    CHECK_FALSE(task_of(environment({{kTaskVariable, "2 3 1"}})));
+    task.task = 0;
+    CHECK(batch_log(task).empty());  // it has no batch script
+  }
+
   TEST_CASE("slurm: tasks per host are parsed from Slurm's short form") {
     CHECK(tasks_on_node("2(x3),1", 0) == 2);
     CHECK(tasks_on_node("2(x3),1", 2) == 2);
     CHECK(tasks_on_node("2(x3),1", 3) == 1);
     CHECK(tasks_on_node("8", 0) == 8);
     for (const char* wrong : {"", "x", "(x2)", ",,", "-4"}) CHECK(tasks_on_node(wrong, 0) >= 1);
-  }
-
-  TEST_CASE("slurm: tasks of one host share its GPUs and CPUs unless Slurm has divided them") {
-    Task task{.local_task = 1, .tasks_on_host = 2};
-    CHECK(host_slots(task, 4).first == 4);
-    CHECK(host_slots(task, 4).total == 8);
-    CHECK(task_cores(task, 16, 16) == 8);  // no mask: half of the host
-    CHECK(task_cores(task, 6, 16) == 6);   // Slurm's mask
-    CHECK(task_cores(task, 1, 1) == 1);
-    task.own_gpus = true;
-    CHECK(host_slots(task, 4).first == 0);
-    CHECK(host_slots(task, 4).total == 4);
   }
 
   TEST_CASE("slurm: a task has its own GPUs by each of Slurm's ways to bind them, and only then") {
@@ -106,14 +111,6 @@ TEST_SUITE("slurm") {
       CAPTURE(bind);
       CHECK_FALSE(own("SLURM_GPU_BIND", bind));
     }
-  }
-
-  TEST_CASE("slurm: a narrow CPU mask belongs to the task, a mask of the whole host is shared") {
-    const Task task{.local_task = 1, .tasks_on_host = 2};
-    CHECK(cpu_slots(task, 4, 8, 16).first == 0);
-    CHECK(cpu_slots(task, 4, 8, 16).total == 4);
-    CHECK(cpu_slots(task, 4, 16, 16).first == 4);
-    CHECK(cpu_slots(task, 4, 16, 16).total == 8);
   }
 
   TEST_CASE("slurm: only the first task reads the batch script's output") {

@@ -10,6 +10,7 @@ configs/ and .deps/; pages share prepared data. A comment on the line before a b
     <!-- not run: needs Slurm -->
     <!-- not run: needs a GPU -->
     <!-- not run: needs a bucket -->
+    <!-- not run: needs several hosts -->
     <!-- not run: takes N minutes -->
     <!-- run if installed: PACKAGE -->     runs where .deps/python has that Python package
 
@@ -29,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README_LINES_MAX, COLUMNS_MAX = 130, 100
 BLOCK_S_MAX = float(os.environ.get("SIMPLESCALE_DOCS_BLOCK_S", 300))  # a slow, busy machine
-NOT_RUN = re.compile(r"<!-- not run: (needs Slurm|needs a GPU|needs a bucket|takes \d+ minutes?) -->$")
+NOT_RUN = re.compile(r"<!-- not run: (needs Slurm|needs a GPU|needs a bucket|needs several hosts|takes \d+ minutes?) -->$")
 RUN_IF = re.compile(r"<!-- run if installed: (\w+) -->$")
 PATH = re.compile(r"`((?:runtime|model|transport|actors|app|tests|configs|cmake)/[\w./-]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

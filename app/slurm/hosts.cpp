@@ -1,0 +1,95 @@
+#include "app/slurm/hosts.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/slurm/job.hpp"
+#include "app/slurm/sharing.hpp"
+#include "app/terminal.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
+#include "transport/nccl/device_plane.hpp"
+
+namespace simplescale {
+
+namespace {
+
+/// The GPUs that this process may use, by CUDA's own account: it applies CUDA_VISIBLE_DEVICES.
+std::vector<std::string> visible_gpus(const Config& config) {
+  if (config.cluster.device == DeviceKind::cpu) return {};
+  const auto device = choose_device(0, 1);
+  if (!device.ok()) return {};  // the trainers say why
+  std::vector<std::string> gpus = device->uuids;
+  std::erase(gpus, "");  // an unsuitable one
+  return gpus;
+}
+
+HostFacts facts_of_this_host(const Config& config) {
+  HostFacts facts;
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  facts.host = name;
+  facts.scope = pid_scope();
+  // Containers of one host that cannot reach each other by its sockets count as hosts.
+  struct stat network {};
+  if (stat("/proc/self/ns/net", &network) == 0) facts.scope += "/" + std::to_string(network.st_ino);
+  facts.pid = getpid();
+  facts.gpus = visible_gpus(config);
+  return facts;
+}
+
+/// 32 hexadecimal digits as CUDA_VISIBLE_DEVICES names a GPU: GPU-8-4-4-4-12.
+std::string cuda_name(std::string uuid) {
+  for (const size_t dash : {8, 13, 18, 23})
+    if (uuid.size() > dash) uuid.insert(dash, "-");
+  return "GPU-" + uuid;
+}
+
+/// Makes this process, and those that it starts, prefer the task's own GPUs. False: there are too
+/// few for all tasks, which share them then.
+bool take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
+  std::map<int, std::vector<std::string>> seen;
+  for (const auto& [task, facts] : told) seen[task] = facts.gpus;
+  const auto own = slurm::share_gpus(seen, rank, slots);
+  if (!own) return false;
+  if (*own == seen[rank]) return true;
+  std::string names;
+  for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + cuda_name(uuid);
+  setenv("CUDA_VISIBLE_DEVICES", names.c_str(), 1);
+  return true;
+}
+
+}  // namespace
+
+Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) {
+  SS_RETURN_IF_ERROR(check_task_count(start, rank.nnodes));  // before it waits for the other hosts
+  const Config& config = start.config;
+  const RunFolder run{run_folder(config)};
+  SS_RETURN_IF_ERROR(check_new_folder(run, config));
+  SS_RETURN_IF_ERROR(make_control(run));
+  HostPlace::Options options;
+  options.rank = rank.node_rank;
+  options.nnodes = rank.nnodes;
+  options.timeout_ms = config.cluster.join_timeout_ms;
+  options.facts = facts_of_this_host(config);
+  options.ended = [&run](const std::string& instance) {
+    return end_of(run, instance).has_value() || is_preparation_failed(run, instance);
+  };
+  options.began = [&run](const std::string& instance) { return is_prepared(run, instance); };
+  options.say = [](const std::string& text) { terminal::error("simplescale: %s\n", text.c_str()); };
+  SS_ASSIGN(HostPlace place, HostPlace::take(run, std::move(options)));
+  const auto told = place.told();
+  slurm::Task task = slurm::task_among(told, rank.node_rank, rank.nnodes);
+  task.own_gpus = take_own_gpus(told, rank.node_rank, start.plan.topology.trainers_per_node);
+  task.instance = place.instance();
+  setenv(slurm::kTaskVariable, slurm::text_of(task).c_str(), 1);  // for the processes of the node
+  return train_as_task(std::move(start), task, oversubscribe, &place);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,19 @@
+// `train --nnodes=N --node-rank=R`: a run on several hosts without Slurm. The commands of all hosts
+// tell each other in the run's folder what srun tells its tasks; from then on each is such a task.
+#pragma once
+
+#include "app/launch/run_start.hpp"
+
+namespace simplescale {
+
+/// Of the command line, as torchrun's options of these names.
+struct HostRank {
+  int nnodes = 0;  // nodes and spares of the run; 0: the option is not given
+  int node_rank = 0;
+};
+
+/// Takes this command's place among the hosts of the run, and trains as a task of srun does
+/// (train_as_task). Errors: those of HostPlace::take and train_as_task.
+Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe);
+
+}  // namespace simplescale

@@ -1,0 +1,37 @@
+// How the tasks on one host divide its CPUs and GPUs. Pure functions.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/slurm/slurm.hpp"
+#include "runtime/run/host_place.hpp"
+
+namespace simplescale::slurm {
+
+/// Numbers the trainer slots of all tasks on a host: slot s of this task is slot `first + s` of
+/// `total`. slots: trainer slots per task.
+struct HostSlots {
+  int first = 0, total = 1;
+};
+HostSlots host_slots(const Task& task, int slots);
+
+/// The same for CPUs, also if the task has GPUs of its own. bound: CPUs in the task's mask; online:
+/// CPUs of the host. A mask narrower than the host belongs to this task alone.
+HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
+/// Number of CPUs for the task's trainers. bound, online: as for cpu_slots(). Tasks share a mask
+/// that covers the whole host.
+int task_cores(const Task& task, int bound, int online);
+
+/// The GPUs for a task, by UUID: `slots` of its own first, then the others that it sees. seen: the
+/// GPUs that each task sees. Tasks that see fewer GPUs choose first. Nothing: there are too few for
+/// all tasks, which must agree whether they share GPUs.
+std::optional<std::vector<std::string>> share_gpus(
+    const std::map<int, std::vector<std::string>>& seen, int task, int slots);
+
+/// The task that a command is among those that have told their facts. own_gpus is false.
+Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes);
+
+}  // namespace simplescale::slurm

@@ -1,0 +1,208 @@
+#include "runtime/run/host_place.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
+#include "runtime/base/process.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPoll{50};
+constexpr int64_t kProbedMs = 1'000;  // lives() holds a rank's lock for a moment
+constexpr size_t kStartBytesMax = 4096;
+
+struct Start {
+  std::string instance, by;
+  int nnodes = 0;
+};
+
+Result<int> open_lock(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) return system_error("cannot write", path, errno);
+  return fd;
+}
+
+/// False: another process holds the lock.
+Result<bool> lock(int fd, int operation, const std::string& path) {
+  if (flock(fd, operation | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK || errno == EINTR) return false;
+  return system_error("cannot lock", path, errno);
+}
+
+/// Its instance is "" if the file is empty or damaged.
+Start read_start(int fd) {
+  std::string text(kStartBytesMax, '\0');
+  const ssize_t got = pread(fd, text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  const json page = parse_json(text);
+  try {
+    if (page.is_object()) return {page.at("instance"), page.at("by"), page.at("nnodes")};
+  } catch (const json::exception&) {  // a member is missing or has another type
+  }
+  return {};
+}
+
+/// The file keeps its inode, which is locked.
+Status write_start(int fd, const Start& start, const std::string& path) {
+  const std::string text =
+      json_text({{"instance", start.instance}, {"by", start.by}, {"nnodes", start.nnodes}}) + "\n";
+  if (ftruncate(fd, 0) == 0 &&
+      pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+      fsync(fd) == 0)
+    return {};
+  return system_error("cannot write", path, errno);
+}
+
+/// LOCK-2: the start that this command belongs to. fd: shares the lock of its file from now on.
+Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int& fd) {
+  const std::string path = run.control() + "/hosts";
+  const auto deadline = Clock::now() + milliseconds(o.timeout_ms);
+  while (true) {
+    SS_ASSIGN(fd, open_lock(path));  // anew: an NFS client asks its server then
+    SS_ASSIGN(const bool alone, lock(fd, LOCK_EX, path));
+    if (alone)
+      SS_RETURN_IF_ERROR(write_start(
+          fd, {unique_id(), "n" + std::to_string(o.rank) + " on " + o.facts.host, o.nnodes}, path));
+    if (const Start seen = read_start(fd); !seen.instance.empty() && !o.ended(seen.instance)) {
+      SS_ASSIGN(const bool shared, lock(fd, LOCK_SH, path));
+      // While it is shared, no command begins another start.
+      if (shared && read_start(fd).instance == seen.instance) return seen;
+    }
+    close(std::exchange(fd, -1));
+    if (Clock::now() > deadline)
+      return Status(Code::unavailable, "an earlier start of " + run.path +
+                                           " has ended, but a command of it still runs after " +
+                                           std::to_string(o.timeout_ms / 1000) +
+                                           " s: end it, or, if its host is lost, remove " + path);
+    std::this_thread::sleep_for(kPoll);  // flock has no timeout
+  }
+}
+
+json to_json(const HostFacts& facts) {
+  return {{"host", facts.host}, {"scope", facts.scope}, {"pid", facts.pid}, {"gpus", facts.gpus}};
+}
+
+/// A host without a name if the document is damaged.
+HostFacts facts_of(const json& document) {
+  try {
+    if (document.is_object())
+      return {document.at("host"), document.at("scope"), document.at("pid"), document.at("gpus")};
+  } catch (const json::exception&) {
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<HostPlace> HostPlace::take(const RunFolder& run, Options options) {
+  int fd = -1;
+  const auto start = join_start(run, options, fd);
+  if (!start.ok()) {
+    if (fd >= 0) close(fd);
+    return start.status();
+  }
+  const std::string folder = run.control() + "/hosts-" + start->instance;
+  auto rendezvous = Rendezvous::join(folder, options.rank, options.nnodes, options.timeout_ms);
+  if (!rendezvous.ok()) {
+    close(fd);
+    return rendezvous.status();
+  }
+  HostPlace place(std::move(options), start->instance, rendezvous.take(), fd);
+  if (start->nnodes != place.options_.nnodes)
+    return Status(Code::bad_config, "--nnodes is " + std::to_string(place.options_.nnodes) +
+                                        " here, but " + std::to_string(start->nnodes) + " at " +
+                                        start->by + ", which began this start of " + run.path +
+                                        ": give all hosts the same number");
+  SS_RETURN_IF_ERROR(place.lock_rank());
+  SS_RETURN_IF_ERROR(place.tell());
+  return place;
+}
+
+HostPlace::~HostPlace() {
+  for (const int fd : {rank_fd_, start_fd_})
+    if (fd >= 0) close(fd);
+}
+
+std::string HostPlace::rank_file(int rank) const {
+  return rendezvous_.folder().path + "/rank-" + std::to_string(rank);
+}
+
+Status HostPlace::lock_rank() {
+  const int rank = options_.rank;
+  const std::string path = rank_file(rank);
+  SS_ASSIGN(rank_fd_, open_lock(path));
+  const auto begin = Clock::now();
+  for (bool said = false;;) {
+    SS_ASSIGN(const bool locked, lock(rank_fd_, LOCK_EX, path));
+    if (locked) return {};
+    const HostFacts holder = facts_of(rendezvous_.read("here", rank));
+    const std::string text = "another command has --node-rank=" + std::to_string(rank) +
+                             ": process " + std::to_string(holder.pid) + " on " + holder.host;
+    // A file server may hold the lock of a host that is lost for a while.
+    const bool may_be_lost = holder.scope != options_.facts.scope;
+    if (Clock::now() - begin > milliseconds(may_be_lost ? options_.timeout_ms : kProbedMs))
+      return Status(Code::bad_config, text + ": give each host a rank of its own");
+    if (may_be_lost && !said && Clock::now() - begin > milliseconds(kProbedMs)) {
+      options_.say(text + "; waiting for " + std::to_string(options_.timeout_ms / 1000) +
+                   " s, in case it is lost");
+      said = true;
+    }
+    std::this_thread::sleep_for(kPoll);  // flock has no timeout
+  }
+}
+
+Status HostPlace::tell() {
+  std::error_code error;  // of an earlier command of this rank
+  std::filesystem::remove(rendezvous_.folder().path + "/leaving/" + std::to_string(options_.rank),
+                          error);
+  SS_RETURN_IF_ERROR(rendezvous_.publish("here", to_json(options_.facts)));
+  rendezvous_.wait(
+      "here",
+      [this](const std::set<int>& late) {
+        options_.say("still waiting for " + std::to_string(late.size()) + " of " +
+                     std::to_string(options_.nnodes) +
+                     " hosts, first for --node-rank=" + std::to_string(*late.begin()));
+      },
+      [this] { return options_.began(instance_); });
+  return {};
+}
+
+std::map<int, HostFacts> HostPlace::told() const {
+  std::map<int, HostFacts> all;
+  for (const int rank : rendezvous_.tasks_in("here"))
+    all[rank] = facts_of(rendezvous_.read("here", rank));
+  all[options_.rank] = options_.facts;
+  return all;
+}
+
+bool HostPlace::lives(int rank) const {
+  const int fd = open(rank_file(rank).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool held = flock(fd, LOCK_SH | LOCK_NB) != 0;
+  close(fd);
+  return held;
+}
+
+bool HostPlace::all_leave() const {
+  if (!rendezvous_.publish("leaving", json::object()).ok()) return false;
+  const std::set<int> leaving = rendezvous_.tasks_in("leaving");
+  for (int rank = 0; rank < options_.nnodes; ++rank)
+    if (!leaving.contains(rank) && lives(rank)) return false;
+  return true;
+}
+
+}  // namespace simplescale

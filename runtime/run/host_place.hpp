@@ -1,0 +1,84 @@
+// The place of a command among those that train one run on several hosts without a scheduler. Each
+// command is told its rank and their number (--node-rank, --nnodes). They meet in the run's folder:
+//
+//   control/hosts              {"instance","nnodes","by"}: the newest start. Its commands share a
+//                              lock on this file
+//   control/hosts-<instance>/  where the commands of a start meet (rendezvous.hpp)
+//     here/<rank>              what the command of a rank tells the others
+//     rank-<rank>              locked by the command of the rank
+//     leaving/<rank>           the command of the rank has been asked to end
+//
+//   LOCK-2  A command joins a start of the run only while another command of it lives and the start
+//           has not ended; else it begins a new one. At most one command has a rank of a start.
+//
+// The kernel, or the file server, releases the locks of a command that dies. Blocks; one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/run/rendezvous.hpp"
+
+namespace simplescale {
+
+/// What a command tells the others about its host.
+struct HostFacts {
+  std::string host;   // its name
+  std::string scope;  // equal for commands that share the host's memory, CPUs and sockets
+  int pid = 0;        // of the command
+  std::vector<std::string> gpus;  // UUIDs of the GPUs that it sees, in CUDA's order
+};
+
+class HostPlace {
+ public:
+  struct Options {
+    int rank = 0, nnodes = 1;
+    int64_t timeout_ms = 0;  // of each wait
+    HostFacts facts;
+    /// True if the start `instance` of the run has ended, so that no command may join it.
+    std::function<bool(const std::string& instance)> ended;
+    /// True if the start does not wait for further commands any more.
+    std::function<bool(const std::string& instance)> began;
+    std::function<void(const std::string& text)> say;  // why take() waits
+  };
+  /// Joins the start that lives, or begins one; waits until all commands of it have told their
+  /// facts, at most timeout_ms. The folder has a control/. bad_config: the start has another
+  /// nnodes, or another command has the rank; unavailable: an earlier start is still ending; errors
+  /// of Rendezvous.
+  static Result<HostPlace> take(const RunFolder& run, Options options);
+  HostPlace(HostPlace&& other) noexcept
+      : options_(std::move(other.options_)),
+        instance_(std::move(other.instance_)),
+        rendezvous_(std::move(other.rendezvous_)),
+        start_fd_(std::exchange(other.start_fd_, -1)),
+        rank_fd_(std::exchange(other.rank_fd_, -1)) {}
+  HostPlace& operator=(HostPlace&&) = delete;
+  ~HostPlace();
+
+  const std::string& instance() const { return instance_; }
+  /// What the commands of the start have told, by rank. A command that is lost counts.
+  std::map<int, HostFacts> told() const;
+  /// Tells the others that this command was asked to end. True if each of them that lives was, too.
+  bool all_leave() const;
+
+ private:
+  HostPlace(Options options, std::string instance, Rendezvous rendezvous, int start_fd)
+      : options_(std::move(options)),
+        instance_(std::move(instance)),
+        rendezvous_(std::move(rendezvous)),
+        start_fd_(start_fd) {}
+  std::string rank_file(int rank) const;
+  Status lock_rank();
+  Status tell();
+  bool lives(int rank) const;
+
+  Options options_;
+  std::string instance_;
+  Rendezvous rendezvous_;
+  int start_fd_ = -1, rank_fd_ = -1;
+};
+
+}  // namespace simplescale

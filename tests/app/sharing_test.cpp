@@ -1,0 +1,71 @@
+// How tasks on one host divide its CPUs and GPUs.
+#include "app/slurm/sharing.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace simplescale;
+using namespace simplescale::slurm;
+
+namespace {
+using Gpus = std::vector<std::string>;
+}  // namespace
+
+TEST_SUITE("sharing") {
+  TEST_CASE("sharing: tasks of one host share its GPUs and CPUs unless they are divided") {
+    Task task{.local_task = 1, .tasks_on_host = 2};
+    CHECK(host_slots(task, 4).first == 4);
+    CHECK(host_slots(task, 4).total == 8);
+    CHECK(task_cores(task, 16, 16) == 8);  // no mask: half of the host
+    CHECK(task_cores(task, 6, 16) == 6);   // Slurm's mask
+    CHECK(task_cores(task, 1, 1) == 1);
+    task.own_gpus = true;
+    CHECK(host_slots(task, 4).first == 0);
+    CHECK(host_slots(task, 4).total == 4);
+  }
+
+  TEST_CASE("sharing: a narrow CPU mask belongs to the task, a mask of the whole host is shared") {
+    Task task{.local_task = 1, .tasks_on_host = 2};
+    for (const bool own_gpus : {false, true}) {  // which says nothing about CPUs
+      task.own_gpus = own_gpus;
+      CHECK(cpu_slots(task, 4, 8, 16).first == 0);
+      CHECK(cpu_slots(task, 4, 8, 16).total == 4);
+      CHECK(cpu_slots(task, 4, 16, 16).first == 4);
+      CHECK(cpu_slots(task, 4, 16, 16).total == 8);
+    }
+  }
+
+  TEST_CASE("sharing: a command's task follows from what the others tell of their hosts") {
+    const std::map<int, HostFacts> told = {{0, {"a", "boot-1", 10, {}}},
+                                           {2, {"b", "boot-2", 20, {}}},
+                                           {3, {"a", "boot-1", 30, {}}},
+                                           {4, {"a", "boot-4", 40, {}}}};  // the same name
+    const Task task = task_among(told, 3, 5);                              // 1 is late
+    CHECK(task.task == 3);
+    CHECK(task.tasks == 5);
+    CHECK(task.local_task == 1);
+    CHECK(task.tasks_on_host == 2);
+    CHECK(task.other_hosts);
+    CHECK(task.host == "a");
+    CHECK_FALSE(task.own_gpus);
+  }
+
+  TEST_CASE("sharing: two tasks that see the same GPUs prefer different ones") {
+    const std::map<int, Gpus> seen = {{0, {"a", "b", "c", "d"}}, {1, {"a", "b", "c", "d"}}};
+    CHECK(share_gpus(seen, 0, 2) == Gpus{"a", "b", "c", "d"});
+    CHECK(share_gpus(seen, 1, 2) == Gpus{"c", "d", "a", "b"});
+  }
+
+  TEST_CASE("sharing: a task that sees all GPUs leaves those to others that they alone see") {
+    const std::map<int, Gpus> seen = {{0, {"a", "b", "c"}}, {1, {"b"}}, {2, {"a"}}, {3, {"x"}}};
+    CHECK(share_gpus(seen, 0, 1) == Gpus{"c", "a", "b"});
+    CHECK(share_gpus(seen, 1, 1) == Gpus{"b"});
+    CHECK(share_gpus(seen, 2, 1) == Gpus{"a"});
+    CHECK(share_gpus(seen, 3, 1) == Gpus{"x"});  // of another host
+  }
+
+  TEST_CASE("sharing: with too few GPUs no task has GPUs of its own") {
+    const std::map<int, Gpus> seen = {{0, {"a"}}, {1, {"a"}}, {2, {"x"}}};
+    for (const int task : {0, 1, 2}) CHECK_FALSE(share_gpus(seen, task, 1));
+    CHECK_FALSE(share_gpus({{0, {}}, {1, {}}}, 0, 1));
+  }
+}

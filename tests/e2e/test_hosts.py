@@ -1,0 +1,231 @@
+"""`train --nnodes=N --node-rank=R` on several hosts without Slurm: a command for each host, and a shared run folder. The hosts
+are network namespaces (root), or commands that share this host."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from common import PROGRAM, Case, last_step, leftovers, lines, status
+from namespaces import WHY_NOT, Network
+
+
+
+class Hosts(Case):
+    """Commands that share this host. LOCK-2: a command joins the start that lives, or begins one; no rank twice."""
+    nnodes = 3
+    spaces = None  # the network namespaces of the hosts
+
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.folder / "run"
+        self.keys = ["--train.global_batch_size=12", *self.layout(3, 1), "--parallel.collective_timeout_ms=10000",
+                     "--supervision.max_restarts=100", "--train.schedule=constant", "--train.warmup_steps=0"]
+        self.steps = 10 ** 6  # more than a test waits for
+        self.commands = {}
+        self.addCleanup(self.end_all)
+
+    def host(self, rank, *more, nnodes=None, env=None, log=None):
+        """Calls the command of a rank. The file log-RANK has its stderr."""
+        space = ["ip", "netns", "exec", self.spaces[rank]] if self.spaces else []
+        with open(self.folder / (log or f"log-{rank}"), "a") as errors:
+            process = subprocess.Popen(
+                [*space, PROGRAM, "train", str(self.config), f"--run={self.run_folder}", f"--nnodes={nnodes or self.nnodes}",
+                 f"--node-rank={rank}", *self.keys, f"--train.max_steps={self.steps}", *more],
+                cwd=self.folder, env={**os.environ, **(env or {})}, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def begin(self, *ranks):
+        for rank in ranks or range(self.nnodes):
+            self.commands[rank] = self.host(rank)
+        self.wait_for(lambda: last_step(self.run_folder) >= 5, "step 5")
+
+    def end_all(self):
+        for pid in leftovers(self.run_folder):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def log(self, rank):
+        return (self.folder / f"log-{rank}").read_text()
+
+    def lose(self, rank):
+        """Kills all processes of a host."""
+        name = f"n{rank}"
+        agents = [e["pid"] for e in self.node_processes(rank)]
+        self.commands[rank].kill()
+        for pid in agents:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.commands[rank].wait()
+        self.wait_for(lambda: any(e["subject"] == name for e in self.events("node_lost")), f"the loss of {name}")
+
+    def node_processes(self, rank):
+        """Agent, supervisor and trainers of a node."""
+        found = []
+        for pid in leftovers(self.run_folder):
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            for option in ("--node", "--process"):
+                if option in words and words[words.index(option) + 1].split(".")[0].split("/")[0] in (str(rank), f"n{rank}"):
+                    found.append({"pid": int(pid), "words": words})
+        return found
+
+    def events(self, *kinds):
+        return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
+
+    def more_steps(self, count):
+        at = last_step(self.run_folder)
+        self.wait_for(lambda: last_step(self.run_folder) >= at + count, "further steps")
+
+    def add(self, rank):
+        """Calls the command of a rank while the others train, and waits until its node trains, too."""
+        def ups():
+            return sum(e["subject"] == f"n{rank}" for e in self.events("node_up"))
+        before = ups()
+        self.commands[rank] = self.host(rank)
+
+        def trains():
+            document = status(self.run_folder) if ups() > before else None
+            return document and document["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in document["nodes"])
+        self.wait_for(trains, "all nodes to train")
+
+    def end(self, *commands, code=0):
+        for command in commands or self.commands.values():
+            self.assertEqual(command.wait(120), code, [self.log(rank) for rank in self.commands])
+
+    def stop_all(self):
+        """All hosts are asked to end: the run saves, and each command ends with 75."""
+        for command in self.commands.values():
+            command.terminate()
+        self.end(code=75)
+        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
+        saved = os.readlink(self.run_folder / "checkpoints/latest")
+        self.assertEqual(int(saved.partition("-")[2]), last_step(self.run_folder))
+
+    def check(self):
+        """The bits are those of as many steps on one host."""
+        self.assertIn("each sample exactly once", self.verify(self.run_folder))
+        same = self.train("reference", *self.keys, f"--train.max_steps={last_step(self.run_folder)}")
+        self.assertEqual(self.digest(self.run_folder), self.digest(same))
+
+    def instance(self):
+        return (self.run_folder / "control/instance").read_text().strip()
+
+    def test_any_order_and_a_spare(self):
+        self.nnodes, self.steps = 4, 60
+        self.begin(3, 1, 0, 2)
+        self.end()
+        self.check()
+
+    def test_a_host_that_is_lost_returns(self):
+        self.begin()
+        instance = self.instance()
+        self.lose(1)
+        self.more_steps(20)
+        self.add(1)
+        self.assertEqual(self.instance(), instance)
+        self.stop_all()
+        self.check()
+
+    def test_a_killed_command_takes_its_node_with_it_and_returns(self):
+        self.begin()
+        self.commands[2].kill()
+        self.commands[2].wait()
+        self.wait_for(lambda: any(e["subject"] == "n2" for e in self.events("node_lost")), "the loss of n2")
+        self.add(2)
+        self.stop_all()
+        self.check()
+
+    def test_a_rank_or_number_that_does_not_fit_is_refused(self):
+        self.begin()
+        twice = self.host(1, log="twice")
+        self.assertEqual(twice.wait(60), 78)
+        self.assertIn("another command has --node-rank=1: process "
+                      f"{self.commands[1].pid} on {os.uname().nodename}: give each host a rank of its own",
+                      (self.folder / "twice").read_text())
+        self.commands[2].kill()
+        self.commands[2].wait()
+        wrong = self.host(2, nnodes=5, log="wrong")
+        self.assertEqual(wrong.wait(60), 78)
+        self.assertRegex((self.folder / "wrong").read_text(), r"--nnodes is 5 here, but 3 at n\d on .*, which began this start")
+        other = self.host(2, "--train.learning_rate=0.1", log="other")
+        self.assertEqual(other.wait(60), 78)
+        self.assertIn("train.learning_rate is 0.003 there, not 0.1", (self.folder / "other").read_text())
+        self.add(2)
+        self.stop_all()
+        self.check()
+
+    def test_one_host_leaves_and_returns(self):
+        self.begin()
+        self.commands[1].send_signal(signal.SIGTERM)
+        self.end(self.commands[1], code=75)
+        self.assertIn("n1 has left the run, which goes on without it", self.log(1))
+        self.more_steps(20)
+        self.add(1)
+        self.stop_all()
+        self.check()
+
+    def test_all_hosts_stop_and_resume(self):
+        self.begin()
+        instance = self.instance()
+        self.stop_all()
+        stopped_at = last_step(self.run_folder)
+        self.begin(2, 1, 0)
+        self.wait_for(lambda: self.instance() != instance, "a new start")
+        self.wait_for(lambda: last_step(self.run_folder) > stopped_at, "a further step")
+        self.stop_all()
+        self.check()
+
+    def test_all_hosts_are_lost_and_return(self):
+        self.keys.append("--checkpoint.disk_every_steps=20")
+        self.begin()
+        instance = self.instance()
+        self.wait_for(lambda: (self.run_folder / "checkpoints/latest").exists(), "a checkpoint")
+        self.end_all()
+        for command in self.commands.values():
+            command.wait()
+        self.wait_for(lambda: not leftovers(self.run_folder), "all processes to end")
+        lost_at = last_step(self.run_folder)
+        self.begin(1, 2, 0)
+        self.wait_for(lambda: self.instance() != instance, "a new start")
+        self.wait_for(lambda: last_step(self.run_folder) > lost_at, "a step that no earlier start made")
+        self.stop_all()
+        self.check()
+
+    def test_a_late_host(self):
+        self.keys += ["--cluster.join_timeout_ms=5000"]
+        self.begin(0, 1)
+        self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", self.log(0))
+        self.add(2)
+        self.stop_all()
+        self.check()
+
+    def test_too_few_hosts_are_refused_at_once(self):
+        self.command("train", self.config, f"--run={self.run_folder}", *self.keys, "--train.max_steps=9", "--nnodes=2", "--node-rank=0", code=78)
+        self.assertIn("the run has 2 tasks, but cluster.nodes = 3: use srun --ntasks=3 --ntasks-per-node=1, or --nnodes=3 without srun, "
+                      "or more tasks for spares", self.stderr)
+        self.assertFalse(self.run_folder.exists())
+
+    def test_variables_of_a_pytorch_job(self):
+        usage = self.command("train", self.config, f"--run={self.run_folder}", code=64, env={"PET_NNODES": "3", "PET_NODE_RANK": "3"})
+        self.assertIn("--node-rank=3 is not below --nnodes=3: ranks count from 0", usage + self.stderr)
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Namespaces(Hosts):
+    """Hosts that reach each other only by TCP."""
+
+    def setUp(self):
+        super().setUp()
+        network = Network(4)
+        self.addCleanup(network.close)
+        self.spaces = network.spaces
+
+
+if __name__ == "__main__":
+    unittest.main()
