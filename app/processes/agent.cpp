@@ -192,6 +192,27 @@ LinkOptions make_link_options(const AgentOptions& o, const Config& config, Trans
   return options;
 }
 
+/// Finds the nodes whose links a diagnosis checks. Its actor has a thread of its own, on which it
+/// may outlive the transport. Any thread.
+class NodeLookup {
+ public:
+  explicit NodeLookup(Transport& transport) : transport_(&transport) {}
+  Result<caf::actor> find(const std::string& address) {
+    std::lock_guard lock(mutex_);
+    if (!transport_) return Status(Code::aborted, "the agent ends");
+    return transport_->lookup(address, "node", kLookupMs);
+  }
+  /// Call it once the transport has stopped, which ends a lookup that waits.
+  void end() {
+    std::lock_guard lock(mutex_);
+    transport_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  Transport* transport_;
+};
+
 /// The run's exit code and the reason of its end.
 using End = std::pair<int, std::string>;
 
@@ -251,6 +272,7 @@ Result<int> run_agent(const AgentOptions& o) {
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
   to_watch.set_value(supervisor);
 
+  auto nodes = std::make_shared<NodeLookup>(transport);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   NodeOptions options{o.node,
@@ -267,9 +289,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       [end](int code, std::string reason) {
                         end->set_value({code, std::move(reason)});
                       },
-                      [&transport](const std::string& address) {
-                        return transport.lookup(address, "node", kLookupMs);
-                      },
+                      [nodes](const std::string& address) { return nodes->find(address); },
                       plane,
                       peers,
                       std::make_shared<LogRules>(std::move(rules)),
@@ -283,6 +303,7 @@ Result<int> run_agent(const AgentOptions& o) {
   node = nullptr;
   supervisor = nullptr;
   transport.stop();
+  nodes->end();
   filler->stop();
   if (!supervisors->wait(config.supervision.shutdown_ms))
     log::info("a supervisor that this agent started is still running");

@@ -56,6 +56,15 @@ class Nodes(Case):
         joined = self.kinds(run, "joined")
         self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
 
+    def test_a_run_that_stops_while_a_node_is_diagnosed(self):
+        run, process = self.start("run", *self.layout_flags, "--train.max_steps=1000000")
+        self.wait_for(lambda: last_step(run) >= 5, "step 5")
+        self.kill_node(run, "n1")
+        self.wait_for(lambda: "a diagnosis: " in (run / "logs/n1.log").read_text(), "a diagnosis of n1")
+        process.terminate()
+        self.assertEqual(process.wait(60), 75, process.stdout.read())
+        self.assertNotIn("Segmentation fault", (run / "logs/n1.log").read_text())
+
     def test_a_node_that_finds_other_tokens_does_not_come_back(self):
         """The other node has the tokens of the start open and goes on with them."""
         want = self.reference()
