@@ -44,13 +44,6 @@ HostFacts facts_of_this_host(const Config& config) {
   return facts;
 }
 
-/// 32 hexadecimal digits as CUDA_VISIBLE_DEVICES names a GPU: GPU-8-4-4-4-12.
-std::string cuda_name(std::string uuid) {
-  for (const size_t dash : {8, 13, 18, 23})
-    if (uuid.size() > dash) uuid.insert(dash, "-");
-  return "GPU-" + uuid;
-}
-
 /// Makes this process, and those that it starts, prefer the task's own GPUs. False: there are too
 /// few for all tasks, which share them then.
 bool take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
@@ -60,7 +53,7 @@ bool take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
   if (!own) return false;
   if (*own == seen[rank]) return true;
   std::string names;
-  for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + cuda_name(uuid);
+  for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + slurm::cuda_name(uuid);
   setenv("CUDA_VISIBLE_DEVICES", names.c_str(), 1);
   return true;
 }

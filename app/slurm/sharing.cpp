@@ -1,6 +1,7 @@
 #include "app/slurm/sharing.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -37,6 +38,12 @@ std::optional<std::vector<std::string>> share_gpus(
     if (each == task) own = std::move(gpus);
   }
   return own;
+}
+
+std::string cuda_name(std::string uuid) {
+  for (const int dash : {8, 13, 18, 23})
+    if (std::ssize(uuid) > dash) uuid.insert(uuid.begin() + dash, '-');
+  return "GPU-" + uuid;
 }
 
 Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes) {

@@ -63,6 +63,11 @@ TEST_SUITE("sharing") {
     CHECK(share_gpus(seen, 3, 1) == Gpus{"x"});  // of another host
   }
 
+  TEST_CASE("sharing: a GPU is named as the driver names it") {
+    CHECK(cuda_name("0123456789abcdef0123456789abcdef") ==
+          "GPU-01234567-89ab-cdef-0123-456789abcdef");
+  }
+
   TEST_CASE("sharing: with too few GPUs no task has GPUs of its own") {
     const std::map<int, Gpus> seen = {{0, {"a"}}, {1, {"a"}}, {2, {"x"}}};
     for (const int task : {0, 1, 2}) CHECK_FALSE(share_gpus(seen, task, 1));
