@@ -29,8 +29,9 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
   command.environment = {{"SIMPLESCALE_AGENT", o.address}, {"SIMPLESCALE_INSTANCE", o.instance}};
   // Holds the output until the process learns which trainer it is; then it writes logs/n1.0.log.
   command.output = o.run.logs() + "/" + with_dots(process) + ".log";
-  // Slurm signals every process of a job step; the agent alone is to act on that.
-  command.ignore_signals = std::getenv("SLURM_STEP_ID") != nullptr;
+  // Slurm signals every process of a job step, systemd every one of a service (--nnodes); the agent
+  // or its launcher alone is to act on that.
+  command.ignore_signals = std::getenv("SLURM_STEP_ID") || std::getenv("SIMPLESCALE_TASK");
   if (may_lower_nice()) command.nice = kWarmNice;
   command.cpus = cpus_of(o, slot);
   return command;

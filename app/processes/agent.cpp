@@ -140,10 +140,14 @@ class SignalThread {
       : thread_([node] {
           sigset_t set = signals();
           bool asked = false;
+          const bool of_host = !environment_variable(slurm::kTaskVariable).empty();
           while (true) {
-            int signal = 0;
-            if (sigwait(&set, &signal) != 0) continue;
+            siginfo_t info{};
+            const int signal = sigwaitinfo(&set, &info);
+            if (signal < 0) continue;
             if (signal == SIGALRM) return;  // from the destructor
+            // systemd signals all processes of a host; its command decides what that means.
+            if (of_host && info.si_pid != getppid()) continue;
             caf::anon_send(node, local::StopSignal{asked && signal == SIGINT ? SIGQUIT : signal});
             asked = true;
           }

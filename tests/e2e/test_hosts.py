@@ -170,6 +170,21 @@ class Hosts(Case):
         self.stop_all()
         self.check()
 
+    def test_a_signal_to_all_processes_of_a_host_ends_only_its_node(self):
+        """As systemd sends it. The end of a terminal (SIGHUP) ends nothing."""
+        self.begin()
+        self.commands[1].send_signal(signal.SIGHUP)
+        self.more_steps(5)
+        for pid in [self.commands[1].pid, *(e["pid"] for e in self.node_processes(1))]:
+            os.kill(pid, signal.SIGTERM)
+        self.end(self.commands[1], code=75)
+        self.assertIn("n1 has left the run, which goes on without it", self.log(1))
+        self.more_steps(20)
+        self.assertFalse(self.events("stop_requested"))
+        self.add(1)
+        self.stop_all()
+        self.check()
+
     def test_all_hosts_stop_and_resume(self):
         self.begin()
         instance = self.instance()
