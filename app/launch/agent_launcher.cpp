@@ -95,7 +95,10 @@ bool AgentLauncher::poll() {
 void AgentLauncher::signal(int number) {
   if (number == SIGKILL || number == SIGINT || number == SIGTERM) stopping_ = true;
   for (const auto& [node, agent] : agents_)
-    if (agent.pid > 0) kill(agent.pid, number);
+    if (agent.pid > 0 && number == SIGKILL)
+      kill(agent.pid, SIGKILL);
+    else if (agent.pid > 0)
+      sigqueue(agent.pid, SIGRTMIN, {.sival_int = number});
 }
 
 void AgentLauncher::reap_remaining(int64_t timeout_ms) {

@@ -37,7 +37,9 @@ class AgentLauncher {
   /// Reaps agents that have ended and restarts killed ones. Does not block. True while an agent
   /// runs or is about to be restarted.
   bool poll();
-  /// Sends a signal to all agents. SIGINT, SIGTERM and SIGKILL also end the restarting.
+  /// Sends a signal to all agents: SIGKILL itself, any other one as the value of SIGRTMIN, which
+  /// Linux merges with no pending signal of another process. SIGINT, SIGTERM and SIGKILL also end
+  /// the restarting.
   void signal(int number);
   /// Agents that end from now on are not restarted.
   void stop_restarting() { stopping_ = true; }

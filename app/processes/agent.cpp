@@ -132,8 +132,8 @@ class SupervisorProcesses {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Sends the signals of this process to the node actor. A second SIGINT is sent as SIGQUIT: stop at
-/// once.
+/// Sends the signals of this process to the node actor, and those that the launcher queues as values
+/// of SIGRTMIN. A second SIGINT is sent as SIGQUIT: stop at once.
 class SignalThread {
  public:
   explicit SignalThread(caf::actor node)
@@ -143,11 +143,13 @@ class SignalThread {
           const bool of_host = !environment_variable(slurm::kTaskVariable).empty();
           while (true) {
             siginfo_t info{};
-            const int signal = sigwaitinfo(&set, &info);
+            int signal = sigwaitinfo(&set, &info);
             if (signal < 0) continue;
             if (signal == SIGALRM) return;  // from the destructor
+            const bool of_launcher = signal == SIGRTMIN;
             // systemd signals all processes of a host; its command decides what that means.
-            if (of_host && info.si_pid != getppid()) continue;
+            if (of_host && !of_launcher) continue;
+            if (of_launcher) signal = info.si_value.sival_int;
             caf::anon_send(node, local::StopSignal{asked && signal == SIGINT ? SIGQUIT : signal});
             asked = true;
           }
@@ -159,7 +161,8 @@ class SignalThread {
   static sigset_t signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGALRM}) sigaddset(&set, signal);
+    for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGALRM, SIGRTMIN})
+      sigaddset(&set, signal);
     return set;
   }
 

@@ -79,7 +79,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     sigset_t none;
     sigemptyset(&none);
     if (options.block_signals)
-      for (int number : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&none, number);
+      for (int number : {SIGINT, SIGTERM, SIGUSR1, SIGRTMIN}) sigaddset(&none, number);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (options.nice != 0)
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);

@@ -27,7 +27,7 @@ struct SpawnOptions {
   int nice = 0;                 // added to this process's nice value; see set_nice()
   std::vector<int> cpus;        // CPU affinity (cpu_affinity.hpp); empty: that of this process
   bool ignore_signals = false;  // the child starts with SIGINT, SIGTERM and SIGUSR1 ignored
-  bool block_signals = false;   // the child starts with these three blocked: they stay pending
+  bool block_signals = false;   // the child starts with these and SIGRTMIN blocked
 };
 
 /// Starts a process in a process group of its own and returns its pid. io: the output file cannot

@@ -185,6 +185,23 @@ class Hosts(Case):
         self.stop_all()
         self.check()
 
+    def test_the_signal_of_a_command_arrives_beside_that_of_systemd(self):
+        """The agent of n1 handles neither until both have arrived."""
+        self.begin()
+        agent = next(e["pid"] for e in self.node_processes(1) if "agent" in e["words"])
+        os.kill(agent, signal.SIGSTOP)
+        os.kill(agent, signal.SIGTERM)
+        for command in self.commands.values():
+            command.terminate()
+
+        def pending():
+            fields = dict(line.split(":", 1) for line in open(f"/proc/{agent}/status"))
+            return bin(int(fields["ShdPnd"], 16)).count("1") == 2
+        self.wait_for(pending, "the command's signal")
+        os.kill(agent, signal.SIGCONT)
+        self.stop_all()
+        self.check()
+
     def test_all_hosts_stop_and_resume(self):
         self.begin()
         instance = self.instance()
