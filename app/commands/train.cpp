@@ -237,10 +237,10 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
     return Status(Code::usage,
                   "--detach: a task of srun cannot go to the background; use `submit`. On one of "
                   "several hosts, use nohup or systemd");
+  if (hosts) return train_on_hosts(std::move(start), rank, oversubscribe);
   SS_ASSIGN(const bool finished,
             already_finished({run_folder(start.config)}, start.config, start.plan));
   if (finished) return finish_upload({run_folder(start.config)}, start.config, nullptr);
-  if (hosts) return train_on_hosts(std::move(start), rank, oversubscribe);
   if (task) return train_as_task(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
     terminal::error(

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/bucket_start.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
 #include "transport/nccl/device_plane.hpp"
@@ -75,8 +77,16 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
     return end_of(run, instance).has_value() || is_preparation_failed(run, instance);
   };
   options.began = [&run](const std::string& instance) { return is_prepared(run, instance); };
+  options.ending = [&run] { return launcher_lives(run); };
+  bool finished = false;
+  options.may_begin = [&]() -> Status {
+    SS_ASSIGN(finished, already_finished(run, config, start.plan));
+    return finished ? Status(Code::aborted, "the run is already finished") : Status();
+  };
   options.say = [](const std::string& text) { terminal::error("simplescale: %s\n", text.c_str()); };
-  SS_ASSIGN(HostPlace place, HostPlace::take(run, std::move(options)));
+  auto taken = HostPlace::take(run, std::move(options));
+  if (finished) return finish_upload(run, config, nullptr);
+  SS_ASSIGN(HostPlace place, std::move(taken));
   const auto told = place.told();
   slurm::Task task = slurm::task_among(told, rank.node_rank, rank.nnodes);
   task.own_gpus = take_own_gpus(told, rank.node_rank, start.plan.topology.trainers_per_node);

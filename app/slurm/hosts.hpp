@@ -13,7 +13,8 @@ struct HostRank {
 };
 
 /// Takes this command's place among the hosts of the run, and trains as a task of srun does
-/// (train_as_task). Errors: those of HostPlace::take and train_as_task.
+/// (train_as_task), unless the run is already finished. Errors: those of HostPlace::take and
+/// train_as_task.
 Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe);
 
 }  // namespace simplescale

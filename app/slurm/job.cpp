@@ -160,25 +160,6 @@ Status record_failed_node(const std::string& run, const json& line) {
   return written ? Status() : Status(Code::io, "cannot write " + path);
 }
 
-/// The nodes in control/status.json.
-std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
-  std::vector<slurm::LastKnownNode> nodes;
-  const auto text = read_text(run.status());
-  const json document = text.ok() ? parse_json(*text) : json();
-  if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
-    return nodes;
-  for (const json& node : document["nodes"]) {
-    if (!node.is_object()) continue;
-    try {
-      nodes.push_back(
-          {node.value("name", ""), node.value("host", ""), node.value("state", "") == "lost"});
-    } catch (const json::exception&) {
-      return {};
-    }
-  }
-  return nodes;
-}
-
 /// Appends the further output of this process to a file.
 void redirect_output_to(const std::string& path) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -207,6 +188,24 @@ bool host_responds(const std::string& host) {
 }
 
 }  // namespace
+
+std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
+  std::vector<slurm::LastKnownNode> nodes;
+  const auto text = read_text(run.status());
+  const json document = text.ok() ? parse_json(*text) : json();
+  if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
+    return nodes;
+  for (const json& node : document["nodes"]) {
+    if (!node.is_object()) continue;
+    try {
+      nodes.push_back(
+          {node.value("name", ""), node.value("host", ""), node.value("state", "") == "lost"});
+    } catch (const json::exception&) {
+      return {};
+    }
+  }
+  return nodes;
+}
 
 Result<BatchFile> plan_batch_file(RunStart start) {
   const RunFolder folder{run_folder(start.config)};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/launch/run_start.hpp"
 #include "app/slurm/slurm.hpp"
@@ -33,6 +34,9 @@ bool is_preparation_failed(const RunFolder& run, const std::string& instance);
 /// has ended.
 Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe,
                      const HostPlace* place = nullptr);
+
+/// The nodes in control/status.json.
+std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run);
 
 /// The batch script of a run.
 struct BatchFile {

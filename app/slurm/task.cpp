@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "app/launch/agent_launcher.hpp"
@@ -138,10 +139,11 @@ Status check_gpu_network(const Config& config, const slurm::Task& task) {
 /// What the signals do that this process receives. Each one is passed to the agent: the run saves
 /// and ends. But on one of several hosts without srun, SIGINT and SIGTERM end only this node as long
 /// as another command has received none: then the agent is killed after kLeaveMs, as if its host
-/// were lost, or at once at the second signal.
+/// were lost, or at once at the second signal. The command of a node that the run has lost does not
+/// count: it may seem to live.
 class Signals {
  public:
-  explicit Signals(const HostPlace* place) : place_(place) {}
+  Signals(RunFolder run, const HostPlace* place) : run_(std::move(run)), place_(place) {}
   /// node: name of this task's node.
   void pass_to(AgentLauncher& launcher, const std::string& node) {
     if (signals <= passed_) return;
@@ -155,24 +157,37 @@ class Signals {
  private:
   bool decided(const std::string& node) {
     const auto now = Clock::now();
+    if (now < look_at_) return false;
+    look_at_ = now + milliseconds(100);  // polls: a shared file system
+    const std::string others = training_nodes();
+    if (others.empty()) {
+      place_ = nullptr;  // further signals are passed
+      return true;
+    }
     if (leave_at_ == Clock::time_point()) {
       leave_at_ = now + kLeaveMs;
       terminal::error(
-          "simplescale: %s leaves the run in %d s; if all hosts are stopped until then, the run "
-          "saves and ends\n",
-          node.c_str(), static_cast<int>(kLeaveMs.count() / 1000));
-    }
-    if (now < look_at_) return false;
-    look_at_ = now + milliseconds(100);  // polls: a shared file system
-    if (place_->all_leave()) {
-      place_ = nullptr;  // further signals are passed
-      return true;
+          "simplescale: %s leaves the run in %d s; if the commands of%s are stopped until then, "
+          "too, the run saves and ends\n",
+          node.c_str(), static_cast<int>(kLeaveMs.count() / 1000), others.c_str());
     }
     left_ = signals > passed_ + 1 || now > leave_at_;
     return left_;
   }
 
+  /// Of the commands that were not asked to end, each with a space before it.
+  std::string training_nodes() const {
+    std::set<std::string> lost;
+    for (const slurm::LastKnownNode& node : last_known_nodes(run_))
+      if (node.lost) lost.insert(node.name);
+    std::string others;
+    for (const int rank : place_->not_leaving())
+      if (!lost.contains(node_name(rank))) others += " " + node_name(rank);
+    return others;
+  }
+
   static constexpr milliseconds kLeaveMs{5'000};
+  const RunFolder run_;
   const HostPlace* place_;
   int passed_ = 0;
   bool left_ = false;
@@ -267,6 +282,11 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   SS_RETURN_IF_ERROR(wait_until_prepared(run, start, task.instance, lock));
   if (signals > 0) return stopped_early();
   if (place && !lock) SS_RETURN_IF_ERROR(check_same_config(run, config));
+  if (const auto end = end_of(run, task.instance)) {  // after this command had joined it
+    terminal::error("simplescale: %s: the run has ended: %s\n", node_name(task.task).c_str(),
+                    end->reason.c_str());
+    std::exit(end->code);
+  }
 
   const int cores = slurm::task_cores(task, usable_cores(),
                                       static_cast<int>(std::thread::hardware_concurrency()));
@@ -275,7 +295,7 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   SS_RETURN_IF_ERROR(launcher.start(task.task));
   std::unique_ptr<RunView> view;
   auto lock_due = Clock::now();
-  Signals passed(place);
+  Signals passed(run, place);
   while (launcher.poll()) {
     passed.pass_to(launcher, node_name(task.task));
     // Some task must hold the lock while the run lives: `status` and other starts depend on it.

@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{50};
 constexpr int64_t kProbedMs = 1'000;  // lives() holds a rank's lock for a moment
+constexpr int64_t kSayMs = 3'000;
 constexpr size_t kStartBytesMax = 4096;
 
 struct Start {
@@ -70,24 +71,31 @@ Status write_start(int fd, const Start& start, const std::string& path) {
 /// LOCK-2: the start that this command belongs to. fd: shares the lock of its file from now on.
 Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int& fd) {
   const std::string path = run.control() + "/hosts";
-  const auto deadline = Clock::now() + milliseconds(o.timeout_ms);
-  while (true) {
+  const auto begin = Clock::now();
+  for (bool said = false;;) {
     SS_ASSIGN(fd, open_lock(path));  // anew: an NFS client asks its server then
     SS_ASSIGN(const bool alone, lock(fd, LOCK_EX, path));
-    if (alone)
+    if (alone) {
+      SS_RETURN_IF_ERROR(o.may_begin());
       SS_RETURN_IF_ERROR(write_start(
           fd, {unique_id(), "n" + std::to_string(o.rank) + " on " + o.facts.host, o.nnodes}, path));
+    }
     if (const Start seen = read_start(fd); !seen.instance.empty() && !o.ended(seen.instance)) {
       SS_ASSIGN(const bool shared, lock(fd, LOCK_SH, path));
       // While it is shared, no command begins another start.
       if (shared && read_start(fd).instance == seen.instance) return seen;
     }
     close(std::exchange(fd, -1));
-    if (Clock::now() > deadline)
+    const auto waited = Clock::now() - begin;
+    if (waited > milliseconds(o.timeout_ms) && !o.ending())
       return Status(Code::unavailable, "an earlier start of " + run.path +
                                            " has ended, but a command of it still runs after " +
                                            std::to_string(o.timeout_ms / 1000) +
                                            " s: end it, or, if its host is lost, remove " + path);
+    if (!said && waited > milliseconds(kSayMs)) {
+      o.say("waits for the commands of an earlier start of " + run.path + " to end");
+      said = true;
+    }
     std::this_thread::sleep_for(kPoll);  // flock has no timeout
   }
 }
@@ -197,12 +205,13 @@ bool HostPlace::lives(int rank) const {
   return held;
 }
 
-bool HostPlace::all_leave() const {
-  if (!rendezvous_.publish("leaving", json::object()).ok()) return false;
+std::set<int> HostPlace::not_leaving() const {
+  const bool told = rendezvous_.publish("leaving", json::object()).ok();
   const std::set<int> leaving = rendezvous_.tasks_in("leaving");
+  std::set<int> others;
   for (int rank = 0; rank < options_.nnodes; ++rank)
-    if (!leaving.contains(rank) && lives(rank)) return false;
-  return true;
+    if (!told || (!leaving.contains(rank) && lives(rank))) others.insert(rank);
+  return others;
 }
 
 }  // namespace simplescale

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,18 +37,22 @@ class HostPlace {
  public:
   struct Options {
     int rank = 0, nnodes = 1;
-    int64_t timeout_ms = 0;  // of each wait
+    int64_t timeout_ms = 0;  // of each wait, except while `ending`
     HostFacts facts;
     /// True if the start `instance` of the run has ended, so that no command may join it.
     std::function<bool(const std::string& instance)> ended;
     /// True if the start does not wait for further commands any more.
     std::function<bool(const std::string& instance)> began;
+    /// True if a command of an earlier start may still end its run, for example by an upload.
+    std::function<bool()> ending;
+    /// Called before a start is begun, with no other command of the run; its error ends take().
+    std::function<Status()> may_begin;
     std::function<void(const std::string& text)> say;  // why take() waits
   };
   /// Joins the start that lives, or begins one; waits until all commands of it have told their
   /// facts, at most timeout_ms. The folder has a control/. bad_config: the start has another
-  /// nnodes, or another command has the rank; unavailable: an earlier start is still ending; errors
-  /// of Rendezvous.
+  /// nnodes, or another command has the rank; unavailable: a command of an earlier start lives,
+  /// though none is ending; errors of may_begin and Rendezvous.
   static Result<HostPlace> take(const RunFolder& run, Options options);
   HostPlace(HostPlace&& other) noexcept
       : options_(std::move(other.options_)),
@@ -61,8 +66,10 @@ class HostPlace {
   const std::string& instance() const { return instance_; }
   /// What the commands of the start have told, by rank. A command that is lost counts.
   std::map<int, HostFacts> told() const;
-  /// Tells the others that this command was asked to end. True if each of them that lives was, too.
-  bool all_leave() const;
+  /// Tells the others that this command was asked to end. Returns the ranks whose commands live and
+  /// were not asked; all ranks if the folder fails. A file server shows a command of a host that is
+  /// lost as living for a while.
+  std::set<int> not_leaving() const;
 
  private:
   HostPlace(Options options, std::string instance, Rendezvous rendezvous, int start_fd)

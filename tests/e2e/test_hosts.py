@@ -1,6 +1,7 @@
 """`train --nnodes=N --node-rank=R` on several hosts without Slurm: a command for each host, and a shared run folder. The hosts
 are network namespaces (root), or commands that share this host."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -74,6 +75,21 @@ class Hosts(Case):
                 if option in words and words[words.index(option) + 1].split(".")[0].split("/")[0] in (str(rank), f"n{rank}"):
                     found.append({"pid": int(pid), "words": words})
         return found
+
+    def hold(self, name, kind=fcntl.LOCK_EX):
+        """Locks a file in control/, as a file server does for a host that is lost. Returns what ends that."""
+        file = open(self.run_folder / "control" / name)
+        self.addCleanup(file.close)
+        self.wait_for(lambda: self.locks(file, kind), f"the lock of {name}")
+        return file.close
+
+    @staticmethod
+    def locks(file, kind):
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
 
     def events(self, *kinds):
         return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
@@ -201,6 +217,45 @@ class Hosts(Case):
         os.kill(agent, signal.SIGCONT)
         self.stop_all()
         self.check()
+
+    def test_a_lost_host_whose_lock_is_kept_keeps_no_run_from_saving(self):
+        self.begin()
+        self.lose(2)
+        self.hold(f"hosts-{self.instance()}/rank-2")
+        del self.commands[2]
+        self.stop_all()
+        self.check()
+
+    def test_a_host_that_joins_as_the_run_ends_ends_with_it(self):
+        self.begin()
+        self.lose(2)
+        release = self.hold(f"hosts-{self.instance()}/rank-2")
+        (self.run_folder / f"control/hosts-{self.instance()}/here/2").unlink()  # n2 may have been on another host
+        late = self.host(2, log="late")
+        self.wait_for(lambda: "in case it is lost" in (self.folder / "late").read_text(), "n2 to have joined")
+        del self.commands[2]
+        for command in self.commands.values():
+            command.terminate()
+        self.end(code=75)
+        stopped_at = last_step(self.run_folder)
+        release()
+        self.assertEqual(late.wait(60), 75, (self.folder / "late").read_text())
+        self.assertEqual(last_step(self.run_folder), stopped_at)
+        self.assertIn("n2: the run has ended: ", (self.folder / "late").read_text())
+
+    def test_a_host_that_returns_as_the_run_ends_begins_it_not_again(self):
+        self.steps = 30
+        self.begin()
+        self.end()
+        instance = self.instance()
+        ends = [self.hold("hosts", fcntl.LOCK_SH), self.hold("lock")]  # as a command that still prints the summary
+        late = self.host(1, log="late")
+        self.wait_for(lambda: "waits for the commands of an earlier start" in (self.folder / "late").read_text(), "n1 to wait")
+        for end in reversed(ends):
+            end()
+        self.assertEqual(late.wait(60), 0)
+        self.assertIn("is already finished at 30/30", (self.folder / "late").read_text())
+        self.assertEqual(self.instance(), instance)
 
     def test_all_hosts_stop_and_resume(self):
         self.begin()

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -22,6 +23,8 @@ struct Run {
   RunFolder folder{
       (fs::temp_directory_path() / ("host-place-" + std::to_string(getpid()))).string()};
   std::set<std::string> ended;
+  bool ending = false;
+  Status may_begin;
   std::string said;
   Run() {
     fs::remove_all(folder.path);
@@ -41,6 +44,8 @@ struct Run {
                      {"gpu-" + std::to_string(rank)}};
     options.ended = [this](const std::string& instance) { return ended.contains(instance); };
     options.began = [](const std::string&) { return false; };
+    options.ending = [this] { return std::exchange(ending, false); };
+    options.may_begin = [this] { return may_begin; };
     options.say = [this](const std::string& text) { said += text + "\n"; };
     return options;
   }
@@ -99,7 +104,16 @@ TEST_SUITE("host place") {
     const Status early = HostPlace::take(run.folder, run.options(1, 2, 100)).status();
     CHECK(early.code() == Code::unavailable);
     CHECK(early.message().find("has ended, but a command of it still runs") != std::string::npos);
+    run.ending = true;  // it says so once
+    const int64_t timeout_ms = 4'000;
+    CHECK_FALSE(HostPlace::take(run.folder, run.options(1, 2, timeout_ms)).ok());
+    CHECK_FALSE(run.ending);
+    CHECK(run.said ==
+          "waits for the commands of an earlier start of " + run.folder.path + " to end\n");
     old.reset();
+    run.may_begin = Status(Code::aborted, "no");
+    CHECK(run.take(1, 2).status().code() == Code::aborted);
+    run.may_begin = {};
     CHECK(run.take(1, 2)->instance() != instance);
   }
 
@@ -140,14 +154,14 @@ TEST_SUITE("host place") {
     Run run;
     const auto zero = run.take(0, 3), one = run.take(1, 3);
     auto two = std::make_unique<Result<HostPlace>>(run.take(2, 3));
-    CHECK_FALSE(zero->all_leave());
+    CHECK(zero->not_leaving() == std::set{1, 2});
     two.reset();  // lost
-    CHECK_FALSE(zero->all_leave());
-    CHECK(one->all_leave());
-    CHECK(zero->all_leave());
+    CHECK(zero->not_leaving() == std::set{1});
+    CHECK(one->not_leaving().empty());
+    CHECK(zero->not_leaving().empty());
     const auto again = run.take(2, 3);
-    CHECK_FALSE(zero->all_leave());
-    CHECK(again->all_leave());
+    CHECK(zero->not_leaving() == std::set{2});
+    CHECK(again->not_leaving().empty());
   }
 
   TEST_CASE("host place: a damaged file of a start that nobody shares is replaced") {
