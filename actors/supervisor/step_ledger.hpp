@@ -91,9 +91,10 @@ class StepLedger {
   std::optional<ReportedStep> take_committed(uint64_t step);
   /// Each step up to this one is recorded, or a trainer has reported it.
   uint64_t reported_up_to() const;
-  /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
+  /// The records go on after `step`, or earlier if lines before it are of another history than `job`,
+  /// the state after that decision (JOB-2), where they end later, or nowhere yet. Returns whether that
   /// changed.
-  bool rewind(uint64_t step);
+  bool rewind(uint64_t step, const job::State& job);
   /// Steps up to `step` were undone and count again: takes rewind() back as far as the files have
   /// lines that count in `job`, the state after that decision (JOB-2). Returns whether that changed
   /// anything.

@@ -415,10 +415,15 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
     joined_ = acted_generation_ = join->generation;
     const uint64_t committed = committed_;
     set_committed(join->step);
-    if (join->regained)
+    if (join->regained) {
       std::erase_if(made_, [&](const auto& made) {
         return job::undone(supervisor.job, made.first, made.second);
       });
+      // The records may have lines of the other history.
+      for (const job::Undoing& u : supervisor.job.undoings)
+        if (u.generation == join->generation && u.since > 0)
+          marked_ = std::min(marked_, u.step - std::min<uint64_t>(u.step, 1));
+    }
     if (join->source == job::Source::checkpoint)
       if (const Checkpoint* checkpoint = cluster_.checkpoint_of(join->step))
         check_history(*join, committed, checkpoint->shards.begin()->second.made);

@@ -58,11 +58,16 @@ void Cluster::record_committed(Supervisor& by, const job::Join& order) {
                                : job::committed_of(by.job, by.undone->step, by.undone->generation);
     if (by.recorded && std::min(order.step, count) > *by.recorded)
       set_mark(by, *(by.recorded = std::min(order.step, count)));
-  } else if (!by.recorded || *by.recorded > order.step) {
+  }
+  const uint64_t count =
+      !by.recorded
+          ? order.step
+          : std::min(order.step, job::committed_of(by.job, *by.recorded, by.recorded_generation));
+  if (!by.recorded || *by.recorded > count) {
     if (!by.undone && by.recorded) by.undone = HeldStep{*by.recorded, by.recorded_generation};
-    by.recorded = order.step;
-    if (!by.first_after) by.first_after = order.step;
-    set_mark(by, order.step);
+    by.recorded = count;
+    if (!by.first_after) by.first_after = count;
+    set_mark(by, count);
   }
   uint64_t reported = by.recorded.value_or(0);
   while (by.step_reports.contains(reported + 1)) ++reported;

@@ -108,17 +108,21 @@ bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
   });
 }
 
+namespace {
+bool undoes(const Undoing& u, uint64_t generation) {
+  return generation >= u.since && generation < u.generation;
+}
+}  // namespace
+
 bool undone(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
-    return step >= u.step && generation >= u.since && generation < u.generation;
-  });
+  return std::ranges::any_of(
+      state.undoings, [&](const Undoing& u) { return step >= u.step && undoes(u, generation); });
 }
 
 bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings) {
   for (size_t i = 0; i < state.undoings.size(); ++i) {
     const Undoing& u = state.undoings[i];
-    if (step < u.step || generation < u.since) continue;
-    if ((generation < u.generation) == (i < undoings)) return false;
+    if (step >= u.step && undoes(u, generation) == (i < undoings)) return false;
   }
   return !is_suspect(state, step, generation);
 }
@@ -170,7 +174,7 @@ uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
     if (generation >= u.generation) continue;
     // JOB-2: no step of the generation that began then is recorded. The newest one began with
     // joined_step; of an older one it is not known whether it began with u.step or the step before.
-    const bool newest = u.generation == state.undoings.back().generation;
+    const bool newest = &u == &state.undoings.back();
     if (newest || generation >= u.since)
       step = std::min(step, newest ? state.joined_step : u.step - std::min<uint64_t>(u.step, 1));
   }

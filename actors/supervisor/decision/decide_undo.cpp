@@ -68,11 +68,15 @@ void Decider::fence_if_newer_state_returned() {
 
 void Decider::take_undoings_back(size_t kept) {
   auto& list = s_.undoings;
-  const auto taken = list.begin() + static_cast<std::ptrdiff_t>(kept);
-  for (auto undoing = taken; undoing != list.end(); ++undoing)
-    *undoing = {s_.generation, undoing->step, undoing->generation, false};
-  // Those before may still be taken back.
-  std::rotate(std::ranges::find_if(list.begin(), taken, &Undoing::tentative), taken, list.end());
+  std::vector<Undoing> taken(list.begin() + static_cast<std::ptrdiff_t>(kept), list.end());
+  list.resize(kept);
+  // The tentative ones before may still be taken back alone.
+  auto at = std::ranges::find_if(list, &Undoing::tentative);
+  for (const Undoing& u : taken) {
+    // It had taken back an undoing, which counts again.
+    if (u.since > 0) at = std::next(list.insert(at, {u.since, u.step, 0, false}));
+    at = std::next(list.insert(at, {s_.generation, u.step, u.generation, true}));
+  }
 }
 
 }  // namespace simplescale::job

@@ -229,7 +229,7 @@ class Decider {
   size_t fewest_undoings() const;
   /// Ends a generation that has made no step if a newer state than it began with has come back.
   void fence_if_newer_state_returned();
-  /// Begins with a state that had been undone: what was made since is undone instead.
+  /// Begins with a state that had been undone: what was made since is undone instead, tentatively.
   void take_undoings_back(size_t kept);
   /// No step after this one can have been committed: all ranks commit a step, and a trainer's memory
   /// holds the last step that it made.

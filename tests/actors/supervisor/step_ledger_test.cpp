@@ -302,9 +302,10 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("step ledger: records go on after an older step only if they end later") {
     StepLedger steps = ledger();
-    CHECK_FALSE(steps.rewind(5));
-    CHECK_FALSE(steps.rewind(6));
-    CHECK(steps.rewind(3));
+    const job::State job;
+    CHECK_FALSE(steps.rewind(5, job));
+    CHECK_FALSE(steps.rewind(6, job));
+    CHECK(steps.rewind(3, job));
     CHECK(steps.recorded_step() == 3);
   }
 
@@ -312,13 +313,13 @@ TEST_SUITE("step ledger") {
     StepLedger steps = ledger();
     const job::State job;
     CHECK_FALSE(steps.regain(6, job));  // none was undone
-    CHECK(steps.rewind(3));
-    CHECK(steps.rewind(2));
+    CHECK(steps.rewind(3, job));
+    CHECK(steps.rewind(2, job));
     CHECK(steps.regain(4, job));
     CHECK(steps.recorded_step() == 4);
     CHECK(steps.regain(6, job));  // the line of step 6 is still to be written
     CHECK(steps.recorded_step() == 5);
-    steps.rewind(3);
+    steps.rewind(3, job);
     steps.begin(6, members, 3);
     CHECK(steps.take_committed(4)->newest.step == 4);
     steps.record(*steps.take_committed(4));
@@ -331,6 +332,19 @@ TEST_SUITE("step ledger") {
     CHECK(successor.recorded_step() == 5);
     successor.resume(5, members, 5, HeldStep{5, 4});
     CHECK_FALSE(successor.regain(6, job));
+  }
+
+  TEST_CASE("step ledger: JOB-2, lines of a history that was left again are not kept") {
+    // Generation 2 began with step 9. Generation 3 took that back and gave the lines of steps 10 to 28
+    // its number. Generation 4 begins with step 18 as generation 2 made it.
+    job::State job;
+    job.joined_step = 18;
+    job.undoings = {{2, 10, 0, false}, {4, 10, 3, true}, {4, 29, 3, true}, {4, 19, 0, true}};
+    StepLedger steps = ledger();
+    steps.resume(3, members, 28, HeldStep{28, 3});
+    CHECK_FALSE(steps.regain(18, job));
+    CHECK(steps.rewind(18, job));
+    CHECK(steps.recorded_step() == 9);
   }
 
   TEST_CASE("step ledger: JOB-2, lines that were undone before are not regained with later steps") {
@@ -347,9 +361,9 @@ TEST_SUITE("step ledger") {
     StepLedger steps = ledger();
     steps.resume(1, members, 2, HeldStep{2, 1});
     steps.record(*steps.take_committed(3));
-    CHECK(steps.rewind(0));
+    CHECK(steps.rewind(0, job));
     steps.begin(2, members, 0);
-    CHECK_FALSE(steps.rewind(0));
+    CHECK_FALSE(steps.rewind(0, job));
     steps.begin(3, members, 0);
     CHECK_FALSE(steps.regain(10, job));
     CHECK(steps.recorded_step() == 0);

@@ -265,6 +265,32 @@ TEST_SUITE("undo") {
     for (const uint64_t generation : {2, 3, 4}) CHECK_FALSE(trusted(j.s, 11, generation));
   }
 
+  TEST_CASE("undo: JOB-1: what an undoing that was taken back had made counts if no more is left") {
+    // Generation 2 makes step 13, of which the supervisor does not hear. n1 comes back, and generation
+    // 3 begins with step 12 of generation 1. Before it makes a step, n1 is lost and n0 comes back.
+    Job j = undone();
+    j.tell(NodeLost{"n0", "cut off"});
+    j.comes_back(newer);
+    const uint64_t third = j.newest().generation;
+    REQUIRE(j.newest().step == 12);
+    REQUIRE(j.newest().regained);
+    j.tell(NodeLost{"n1", "its host died"});
+    j.node_up("n0", {{12, 2}, {13, 2}});
+    j.tell(NodeChecked{"n0", true, ""});
+    j.answer();
+    CHECK(j.newest().generation > third);
+    CHECK(j.newest().step == 13);
+    CHECK(j.newest().regained);
+    for (const bool settled : {false, true}) {
+      CAPTURE(settled);
+      if (settled) j.tell(StepCommitted{j.s.generation, 14});
+      CHECK(trusted(j.s, 13, 2));
+      CHECK(trusted(j.s, 10, 1));
+      CHECK_FALSE(trusted(j.s, 12, 1));
+      CHECK_FALSE(trusted(j.s, 12, third));
+    }
+  }
+
   TEST_CASE("undo: JOB-3: what was made before an undoing was taken back stays undone") {
     Job j = partly_regained();
     SUBCASE("when the undoings that were not taken back become final") {
