@@ -186,7 +186,7 @@ struct CarryOut {
   void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
   void operator()(const job::Join& join) const {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
-    if ((join.regained && s.steps.regain(join.step, s.job)) || s.steps.rewind(join.step, s.job))
+    if (join.regained ? s.steps.regain(join.step, s.job) : s.steps.rewind(join.step))
       s.options.journal->mark(*s.steps.recorded_step());
     const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     record_up_to(self, std::min(join.step, s.steps.reported_up_to()));

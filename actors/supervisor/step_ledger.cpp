@@ -139,21 +139,20 @@ std::optional<ReportedStep> StepLedger::take_complete() {
   return std::move(pending_.extract(pending_.begin()).mapped());
 }
 
-bool StepLedger::rewind(uint64_t step, const job::State& job) {
-  if (recorded_step_) {
-    step = std::min(step, job::committed_of(job, *recorded_step_, recorded_generation_));
-    if (*recorded_step_ <= step) return false;
-    if (!undone_) undone_ = HeldStep{*recorded_step_, recorded_generation_};
-  }
+bool StepLedger::rewind(uint64_t step) {
+  if (recorded_step_ && *recorded_step_ <= step) return false;
+  if (!undone_ && recorded_step_) undone_ = HeldStep{*recorded_step_, recorded_generation_};
   recorded_step_ = step;
   if (!first_after_) first_after_ = step;
   return true;
 }
 
 bool StepLedger::regain(uint64_t step, const job::State& job) {
-  if (!undone_ || !recorded_step_) return false;
-  const uint64_t count = std::min(step, job::committed_of(job, undone_->step, undone_->generation));
-  if (count <= *recorded_step_) return false;
+  if (!recorded_step_) return false;
+  uint64_t count = job::committed_of(job, *recorded_step_, recorded_generation_);
+  if (undone_) count = std::max(count, job::committed_of(job, undone_->step, undone_->generation));
+  count = std::min(step, count);
+  if (count <= *recorded_step_) return rewind(count);
   recorded_step_ = count;
   return true;
 }

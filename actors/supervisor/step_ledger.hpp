@@ -91,13 +91,12 @@ class StepLedger {
   std::optional<ReportedStep> take_committed(uint64_t step);
   /// Each step up to this one is recorded, or a trainer has reported it.
   uint64_t reported_up_to() const;
-  /// The records go on after `step`, or earlier if lines before it are of another history than `job`,
-  /// the state after that decision (JOB-2), where they end later, or nowhere yet. Returns whether that
+  /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
   /// changed.
-  bool rewind(uint64_t step, const job::State& job);
+  bool rewind(uint64_t step);
   /// Steps up to `step` were undone and count again: takes rewind() back as far as the files have
-  /// lines that count in `job`, the state after that decision (JOB-2). Returns whether that changed
-  /// anything.
+  /// lines that count in `job`, the state after that decision, or rewinds where lines are of a history
+  /// that was left for it (JOB-2). Returns whether that changed anything.
   bool regain(uint64_t step, const job::State& job);
   /// Newest step in metrics.jsonl and ledger.jsonl.
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }

@@ -180,6 +180,10 @@ bool Cluster::publish_step(Supervisor& by, const SavedStep& saved, PublishStep s
   const auto placed = disk.steps.find(number);
   switch (step) {
     case PublishStep::take:
+      if (there && folder->second.shards.size() < static_cast<size_t>(by.job.rules.shards)) {
+        end_publishing(by, saved, "a shard is missing");  // removed as older, then written again
+        return false;
+      }
       if (there && own_names) folder->second.owner = by.epoch;
       if (there) return true;
       if (placed != disk.steps.end() && placed->second.generation == saved.generation)

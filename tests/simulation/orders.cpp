@@ -51,18 +51,17 @@ void Cluster::record_up_to(Supervisor& by, uint64_t step) {
 
 /// A generation begins: the records go on after its first step, up to which every step is committed.
 void Cluster::record_committed(Supervisor& by, const job::Join& order) {
-  if (order.regained) {
-    const uint64_t count = !by.undone ? 0
-                           : options.bug == Bug::undone_lines_regained
-                               ? by.undone->step
-                               : job::committed_of(by.job, by.undone->step, by.undone->generation);
-    if (by.recorded && std::min(order.step, count) > *by.recorded)
-      set_mark(by, *(by.recorded = std::min(order.step, count)));
+  uint64_t count = order.step;
+  if (order.regained && by.recorded) {
+    const auto of = [&](const HeldStep& last) {
+      return options.bug == Bug::undone_lines_regained
+                 ? last.step
+                 : job::committed_of(by.job, last.step, last.generation);
+    };
+    const uint64_t lines = of({*by.recorded, by.recorded_generation});
+    count = std::min(count, by.undone ? std::max(lines, of(*by.undone)) : lines);
+    if (count > *by.recorded) set_mark(by, *(by.recorded = count));
   }
-  const uint64_t count =
-      !by.recorded
-          ? order.step
-          : std::min(order.step, job::committed_of(by.job, *by.recorded, by.recorded_generation));
   if (!by.recorded || *by.recorded > count) {
     if (!by.undone && by.recorded) by.undone = HeldStep{*by.recorded, by.recorded_generation};
     by.recorded = count;

@@ -9,14 +9,15 @@ namespace simplescale::job {
 void Decider::undo_from(uint64_t step) {
   auto& list = s_.undoings;
   list.push_back({s_.generation, step, 0, true});
-  if (list.size() <= undoings_kept) return;
-  // The list is full: merge the two oldest. JOB-3 before JOB-1: some copies that are older than the
-  // last undoings_kept beginnings then count as undone although they are not.
-  list[1].generation = std::max(list[0].generation, list[1].generation);
-  list[1].step = std::min(list[0].step, list[1].step);
-  list[1].since = std::min(list[0].since, list[1].since);
-  list[1].tentative = list[0].tentative && list[1].tentative;
-  list.erase(list.begin());
+  // If the list is full, merge the first ones. JOB-3 before JOB-1: some copies, mostly those older
+  // than the last undoings_kept beginnings, then count as undone although they are not.
+  while (list.size() > undoings_kept) {
+    list[1].generation = std::max(list[0].generation, list[1].generation);
+    list[1].step = std::min(list[0].step, list[1].step);
+    list[1].since = std::min(list[0].since, list[1].since);
+    list[1].tentative = list[0].tentative && list[1].tentative;
+    list.erase(list.begin());
+  }
 }
 
 bool Decider::step_was_made() const {
@@ -72,11 +73,12 @@ void Decider::take_undoings_back(size_t kept) {
   list.resize(kept);
   // The tentative ones before may still be taken back alone.
   auto at = std::ranges::find_if(list, &Undoing::tentative);
-  for (const Undoing& u : taken) {
-    // It had taken back an undoing, which counts again.
+  for (const Undoing& u : taken)  // it had taken back an undoing, which counts again
     if (u.since > 0) at = std::next(list.insert(at, {u.since, u.step, 0, false}));
+  // Of these, those behind one are taken back with it: so what the older generations made comes last.
+  std::ranges::stable_sort(taken, std::ranges::greater(), &Undoing::generation);
+  for (const Undoing& u : taken)
     at = std::next(list.insert(at, {s_.generation, u.step, u.generation, true}));
-  }
 }
 
 }  // namespace simplescale::job

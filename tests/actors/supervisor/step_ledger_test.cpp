@@ -302,10 +302,9 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("step ledger: records go on after an older step only if they end later") {
     StepLedger steps = ledger();
-    const job::State job;
-    CHECK_FALSE(steps.rewind(5, job));
-    CHECK_FALSE(steps.rewind(6, job));
-    CHECK(steps.rewind(3, job));
+    CHECK_FALSE(steps.rewind(5));
+    CHECK_FALSE(steps.rewind(6));
+    CHECK(steps.rewind(3));
     CHECK(steps.recorded_step() == 3);
   }
 
@@ -313,13 +312,13 @@ TEST_SUITE("step ledger") {
     StepLedger steps = ledger();
     const job::State job;
     CHECK_FALSE(steps.regain(6, job));  // none was undone
-    CHECK(steps.rewind(3, job));
-    CHECK(steps.rewind(2, job));
+    CHECK(steps.rewind(3));
+    CHECK(steps.rewind(2));
     CHECK(steps.regain(4, job));
     CHECK(steps.recorded_step() == 4);
     CHECK(steps.regain(6, job));  // the line of step 6 is still to be written
     CHECK(steps.recorded_step() == 5);
-    steps.rewind(3, job);
+    steps.rewind(3);
     steps.begin(6, members, 3);
     CHECK(steps.take_committed(4)->newest.step == 4);
     steps.record(*steps.take_committed(4));
@@ -342,8 +341,7 @@ TEST_SUITE("step ledger") {
     job.undoings = {{2, 10, 0, false}, {4, 10, 3, true}, {4, 29, 3, true}, {4, 19, 0, true}};
     StepLedger steps = ledger();
     steps.resume(3, members, 28, HeldStep{28, 3});
-    CHECK_FALSE(steps.regain(18, job));
-    CHECK(steps.rewind(18, job));
+    CHECK(steps.regain(18, job));
     CHECK(steps.recorded_step() == 9);
   }
 
@@ -361,9 +359,9 @@ TEST_SUITE("step ledger") {
     StepLedger steps = ledger();
     steps.resume(1, members, 2, HeldStep{2, 1});
     steps.record(*steps.take_committed(3));
-    CHECK(steps.rewind(0, job));
+    CHECK(steps.rewind(0));
     steps.begin(2, members, 0);
-    CHECK_FALSE(steps.rewind(0, job));
+    CHECK_FALSE(steps.rewind(0));
     steps.begin(3, members, 0);
     CHECK_FALSE(steps.regain(10, job));
     CHECK(steps.recorded_step() == 0);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -289,6 +290,33 @@ TEST_SUITE("undo") {
       CHECK_FALSE(trusted(j.s, 12, 1));
       CHECK_FALSE(trusted(j.s, 12, third));
     }
+  }
+
+  TEST_CASE(
+      "undo: JOB-1: of two undoings that were taken back the older one can count again alone") {
+    // Generation 2 makes step 13, of which the supervisor does not hear, and copies it. Generation 3
+    // begins with a checkpoint and fails. Generation 4 begins with step 12 of generation 1.
+    Job j = undone();
+    j.tell(CheckpointSaved{6});
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    j.idle({{10, 2}});
+    j.trainer_up("n0.0", {}, 2);
+    j.answer();
+    j.tell(TrainerDown{"n0.1", "signal 9"});
+    j.comes_back(newer);
+    j.idle({{6, 3}});
+    j.trainer_up("n0.1", {{6, 3}}, 2);
+    REQUIRE(j.newest().generation == 4);
+    REQUIRE(j.newest().step == 12);
+    j.tell(NodeLost{"n1", "its host died"});
+    j.tell(PeerCopies{"n0", {{0, 13, 2}, {1, 13, 2}}, 0});
+    j.idle({{6, 3}});
+    CHECK(j.newest().step == 13);
+    CHECK(j.newest().regained);
+    CHECK(trusted(j.s, 13, 2));
+    CHECK_FALSE(trusted(j.s, 12, 1));
+    CHECK_FALSE(trusted(j.s, 6, 3));
+    CHECK(std::ranges::is_partitioned(j.s.undoings, std::logical_not(), &Undoing::tentative));
   }
 
   TEST_CASE("undo: JOB-3: what was made before an undoing was taken back stays undone") {
