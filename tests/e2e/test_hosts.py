@@ -3,6 +3,7 @@ are network namespaces (root), or commands that share this host."""
 
 import fcntl
 import os
+import pathlib
 import signal
 import subprocess
 import unittest
@@ -74,7 +75,7 @@ class Hosts(Case):
         """Agent, supervisor and trainers of a node."""
         found = []
         for pid in leftovers(self.run_folder):
-            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             for option in ("--node", "--process"):
                 if option in words and words[words.index(option) + 1].split(".")[0].split("/")[0] in (str(rank), f"n{rank}"):
                     found.append({"pid": int(pid), "words": words})
@@ -94,6 +95,11 @@ class Hosts(Case):
             return True
         except BlockingIOError:
             return False
+
+    @staticmethod
+    def status_of(task):
+        with open(f"{task}/status") as file:
+            return {name: value.strip() for name, value in (line.split(":", 1) for line in file)}
 
     def events(self, *kinds):
         return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
@@ -209,14 +215,15 @@ class Hosts(Case):
         """The agent of n1 handles neither until both have arrived."""
         self.begin()
         agent = next(e["pid"] for e in self.node_processes(1) if "agent" in e["words"])
+        def pending():
+            return bin(int(self.status_of(f"/proc/{agent}")["ShdPnd"], 16)).count("1") == 2
         os.kill(agent, signal.SIGSTOP)
+        # A thread that has not stopped yet would take the signal.
+        self.wait_for(lambda: all(self.status_of(thread)["State"].startswith("T")
+                                  for thread in pathlib.Path(f"/proc/{agent}/task").iterdir()), "all threads to stop")
         os.kill(agent, signal.SIGTERM)
         for command in self.commands.values():
             command.terminate()
-
-        def pending():
-            fields = dict(line.split(":", 1) for line in open(f"/proc/{agent}/status"))
-            return bin(int(fields["ShdPnd"], 16)).count("1") == 2
         self.wait_for(pending, "the command's signal")
         os.kill(agent, signal.SIGCONT)
         self.stop_all()
