@@ -77,17 +77,25 @@ Job undone() {
 
 const Held newer = {{11, 1}, {12, 1}};
 
-/// Then a trainer loses its memory, and generation 3 begins with the checkpoint of step 6. Peer copies
-/// give step 10 back: generation 4 begins with it.
-Job partly_regained() {
+/// Then a trainer loses its memory: shard 0 is only in the checkpoint of step 6, and generation 3 begins
+/// with that. Another trainer ends it.
+Job undone_to_checkpoint() {
   Job j = undone();
   j.tell(CheckpointSaved{6});
   j.tell(TrainerDown{"n0.0", "signal 9"});
   j.idle({{10, 2}});
   j.trainer_up("n0.0", {}, 2);
   j.answer();
+  REQUIRE(j.joins.size() == 3);
+  REQUIRE(j.newest().source == Source::checkpoint);
   REQUIRE(j.newest().step == 6);
   j.tell(TrainerDown{"n0.1", "signal 9"});
+  return j;
+}
+
+/// Then peer copies give step 10 back: generation 4 begins with it.
+Job partly_regained() {
+  Job j = undone_to_checkpoint();
   j.idle({{6, 3}});
   j.tell(PeerCopies{"n0", {{0, 10, 1}, {1, 10, 1}}, j.s.generation});
   j.trainer_up("n0.1", {{6, 3}}, 2);
@@ -230,16 +238,7 @@ TEST_SUITE("undo") {
   }
 
   TEST_CASE("undo: JOB-1: two generations that made no step are both taken back") {
-    Job j = undone();
-    j.tell(CheckpointSaved{6});
-    j.tell(TrainerDown{"n0.0", "signal 9"});
-    j.idle({{10, 2}});
-    j.trainer_up("n0.0", {}, 2);  // without its memory: shard 0 is only in the checkpoint
-    j.answer();
-    REQUIRE(j.joins.size() == 3);
-    CHECK(j.newest().source == Source::checkpoint);
-    CHECK(j.newest().step == 6);
-    j.tell(TrainerDown{"n0.1", "signal 9"});
+    Job j = undone_to_checkpoint();
     j.comes_back(newer);
     j.idle({{6, 3}});
     j.trainer_up("n0.1", {{6, 3}}, 2);
@@ -296,13 +295,7 @@ TEST_SUITE("undo") {
       "undo: JOB-1: of two undoings that were taken back the older one can count again alone") {
     // Generation 2 makes step 13, of which the supervisor does not hear, and copies it. Generation 3
     // begins with a checkpoint and fails. Generation 4 begins with step 12 of generation 1.
-    Job j = undone();
-    j.tell(CheckpointSaved{6});
-    j.tell(TrainerDown{"n0.0", "signal 9"});
-    j.idle({{10, 2}});
-    j.trainer_up("n0.0", {}, 2);
-    j.answer();
-    j.tell(TrainerDown{"n0.1", "signal 9"});
+    Job j = undone_to_checkpoint();
     j.comes_back(newer);
     j.idle({{6, 3}});
     j.trainer_up("n0.1", {{6, 3}}, 2);
