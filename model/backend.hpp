@@ -211,6 +211,15 @@ class Backend {
   virtual void muon_update(const Muon& options, std::span<const ParameterRun> runs,
                            const void* update, const float* from_params, const void* from_avg_sq,
                            float* to_params, void* to_avg_sq) = 0;
+
+  // --- Traces of the device's kernels and copies, of all its queues ---
+  /// Begins to record them, unless it was begun already. unavailable, also where there are none.
+  virtual Status start_kernel_trace() { return Status(Code::unavailable, "no GPU, no kernels"); }
+  /// Waits for the device, ends the recording and writes it as a Chrome trace. not_found: nothing is
+  /// recorded; io.
+  virtual Status write_kernel_trace(const std::string& /*file*/) {
+    return Status(Code::not_found, "");
+  }
 };
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options);

@@ -40,6 +40,8 @@ struct ComputeOptions {
       choose_device;
   /// BackendOptions::products_folder.
   std::string products_folder;
+  /// Where traces of a GPU's kernels go, of the steps of metrics.trace_steps.
+  std::string traces_folder;
   /// GPUs on which the thread makes contexts until its first generation (supervision.warm_context).
   std::set<int> warm_devices;
 };
@@ -95,6 +97,8 @@ class ComputeThread {
   Status open_tasks();
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
+  void start_kernel_trace(uint64_t step);
+  void write_kernel_trace(uint64_t step, bool last);
   double learning_rate(const JoinTrainer& order, uint64_t step) const;
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
                      double interval_ms) const;

@@ -113,6 +113,7 @@ ComputeOptions make_compute_options(const RunFolder& run, const Config& config, 
                       : std::max(1, std::atoi(threads.c_str())),
       {},
       run.control() + "/products",
+      run.traces(),
       {}};
   if (!gpu) return options;
   const int warm_slots = config.supervision.warm_context ? plan.topology.trainers_per_node : 0;

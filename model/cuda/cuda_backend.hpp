@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "model/cuda/aten.hpp"
+#include "model/cuda/kernel_trace.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/memory.hpp"
 #include "model/cuda/products.hpp"
@@ -82,6 +83,10 @@ class CudaBackend final : public LlamaBackend {
   void muon_update(const Muon& options, std::span<const ParameterRun> runs, const void* update,
                    const float* from_params, const void* from_avg_sq, float* to_params,
                    void* to_avg_sq) override;
+  Status start_kernel_trace() override { return cuda::start_kernel_trace(); }
+  Status write_kernel_trace(const std::string& file) override {
+    return cuda::write_kernel_trace(file);
+  }
 
  private:
   /// What the forward pass of one block keeps for its backward pass.

@@ -90,7 +90,7 @@ TEST_SUITE("gpu") {
           const Outcome ours = run_micro_batch(*device, m, dtype),
                         again = run_micro_batch(*device, m, dtype);
           CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
-          CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 3e-2));
+          CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 5e-2));
           CHECK(ours.loss == again.loss);
           for (size_t u = 0; u < ours.grads.size(); ++u) {
             CAPTURE(u);
@@ -189,8 +189,9 @@ TEST_SUITE("gpu") {
         for (const int64_t bytes : {(rows / 4 + 1) * row_bytes, int64_t{1}}) {
           options.part_bytes = bytes;
           const Outcome parts = run_micro_batch(*gpu(options), m, dtype);
-          CHECK(parts.losses == whole.losses);
-          CHECK(parts.logits == whole.logits);
+          // A product of fewer rows may take another algorithm, with other bits.
+          CHECK(distance(parts.losses, whole.losses) < (wide ? 1e-5 : 1e-2));
+          CHECK(distance(parts.logits, whole.logits) < (wide ? 1e-5 : 1e-2));
           for (size_t u = 0; u < whole.grads.size(); ++u) {
             CAPTURE(u);
             CHECK(distance(parts.grads[u], whole.grads[u]) < (wide ? 1e-5 : 5e-2));

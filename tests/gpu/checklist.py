@@ -22,13 +22,14 @@ import tempfile
 import threading
 import time
 
+import kernel_trace
 import machine
 import products
 from processes import Late, Skip, Stopped, Wrong, call, end_all, expect, our_environment, prepare
 
 ROOT = machine.ROOT
 SECONDS = 570  # for all parts together; less than the ten minutes that a lent machine may allow. Parts seldom need their limits
-SAVE_SECONDS = 20  # for the final save of a speed part
+SAVE_SECONDS = 45  # for the final save of the part `speed_one`
 PEAK_FLOPS = [("H100", 989e12), ("H200", 989e12), ("A100", 312e12), ("B200", 2250e12)]  # dense bf16; in the GPU's name
 REHEARSED_GPU = "NVIDIA H100 (rehearsed on the CPU)"
 
@@ -116,9 +117,9 @@ class Checklist:
             return subprocess.Popen([self.program, "train", config, f"--run={run}"], stdout=log, stderr=log,
                                     env={**our_environment(), "SIMPLESCALE_LOG": "debug"}), run
 
-    def end(self, process):
-        """Stops a run that a failed check left behind."""
-        for number, seconds in ((signal.SIGINT, SAVE_SECONDS), (signal.SIGTERM, 5)):
+    def end(self, process, save_seconds=SAVE_SECONDS):
+        """Stops a run; a second Ctrl-C ends its save."""
+        for number, seconds in ((signal.SIGINT, save_seconds), (signal.SIGINT, 10), (signal.SIGTERM, 5)):
             if process.poll() is not None:
                 return
             process.send_signal(number)
@@ -132,7 +133,7 @@ class Checklist:
     def train(self, preset, vocab, steps, save_seconds=None, like=None, **settings):
         """Run folder, its metrics and the seconds from the last step to the end of the process, which saves the state.
 
-        save_seconds: the limit of the save, beyond which the third is None; None: it counts towards that of the part."""
+        save_seconds: the limit of the save, beyond which it is ended and the third is None; None: it counts towards that of the part."""
         process, run = self.start(self.config(preset, vocab, steps, **settings), like)
         end = time.monotonic() + self.seconds
         try:
@@ -144,14 +145,14 @@ class Checklist:
                 time.sleep(0.02)
             last = time.monotonic()
             try:
-                process.wait(save_seconds or max(1, end - last))
+                process.wait(max(1, end - last) if save_seconds is None else save_seconds)
             except subprocess.TimeoutExpired:
-                expect(save_seconds, f"all steps are done, but the process did not end within {time.monotonic() - last:.0f} s: {self.command}")
+                expect(save_seconds is not None, f"all steps are done, but the process did not end within {time.monotonic() - last:.0f} s: {self.command}")
                 return run, lines(run / "metrics.jsonl"), None
             expect(process.returncode == 0, f"exit code {process.returncode}: {self.command}\n{log()}")
             return run, lines(run / "metrics.jsonl"), round(time.monotonic() - last, 2)
         finally:
-            self.end(process)
+            self.end(process, SAVE_SECONDS if save_seconds is None else 1)
 
     def breakdown(self, run):
         """Medians over a trainer's log lines of its steps. rest_ms: the wait for the state's copy, and its hash."""
@@ -215,8 +216,8 @@ class Checklist:
         self.figures.update(table=[f"{r['kernel']:38}{r['ms']:10.3f} ms {100 * r['share']:6.1f} % of {r['of']}" for r in rows] + products.table(chosen),
                             rows=rows, products=chosen)
 
-    def large_model(self, samples, steps, **settings):
-        """TinyLlama, or a smaller model, in steps of `samples` samples: speed, memory, its estimate, and the time of the final save.
+    def large_model(self, samples, steps, save_seconds=1, **settings):
+        """TinyLlama, or a smaller model, in steps of `samples` samples: speed, memory, its estimate, and the time of the final save if it may take that long.
 
         Without copies of the state: until its 27 GB are registered with the driver, 20 s or so, they are slow, and other calls wait."""
         if not self.model:
@@ -226,7 +227,7 @@ class Checklist:
         thread = threading.Thread(target=self.watch_memory, args=(peak, over))
         thread.start()
         try:
-            run, metrics, save_s = self.train(preset, vocab, steps, SAVE_SECONDS, metrics__health_every_ms=500, train__micro_batch_size=8,
+            run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, metrics__health_every_ms=500, train__micro_batch_size=8,
                                               train__global_batch_size=samples, checkpoint__folder=str(saves), checkpoint__memory_every_steps=0,
                                               **settings)
         finally:
@@ -245,7 +246,6 @@ class Checklist:
                    "products_gain": products.gain(products.chosen((run / "logs/n0.0.log").read_text())),
                    "gpu_health": (lines(run / "health.jsonl") or [{}])[-1].get("gpus")}
         self.figures.update(figures)
-        expect(save_s is not None, f"the final save took longer than {SAVE_SECONDS} s, and was ended")
         expect(self.rehearse or figures["gpu_health"], "health.jsonl has no GPU")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
         expect(self.rehearse or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
@@ -255,7 +255,11 @@ class Checklist:
         self.large_model(64, 6 if self.rehearse else 12)
 
     def speed_one(self):
-        self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24)
+        run = self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, SAVE_SECONDS, metrics__trace_steps=[4, 5] if self.rehearse else [20, 21])
+        traces = sorted((run / "traces").glob("kernels-*.json"))
+        expect(traces or self.rehearse, "no trace of kernels was written")
+        expect(self.figures["final_save_s"], f"the final save took longer than {SAVE_SECONDS} s, and was ended")
+        self.figures["kernels"] = kernel_trace.table(traces[0]) if traces else []
 
     def native(self):
         """With the fastest attention and NCCL's sums, whose bits may differ between runs."""
@@ -309,24 +313,42 @@ class Checklist:
         four, _, _ = self.train("micro", 4096, 20, like=one, **layout)
         self.figures["same_bits"] = self.digest(one) == self.digest(four)
         expect(self.figures["same_bits"], "2 x 2 trainers end with other bits than 1 x 1")
-        process, run = self.start(self.config("micro", 4096, 100_000, supervision__warm_context=True, **layout))
-        end = time.monotonic() + self.seconds
+        self.kill("n1.0", 10, lambda step_ms: True, self.config("micro", 4096, 100_000, supervision__warm_context=True, **layout))
+
+    def recovery(self):
+        """The model of the speed parts with a copy of its state in host memory at every step; its trainer is killed."""
+        if not self.model:
+            self.choose_model()
+        preset, _, vocab, _ = self.model
+        config = self.config(preset, vocab, 100_000, supervision__warm_context=True, train__micro_batch_size=8, train__global_batch_size=8)
+        # Copies wait for each other until the memory is pinned.
+        self.kill("n0.0", 25, lambda step_ms: max(step_ms[-8:]) < 1000, config, save_seconds=1)
+
+    def kill(self, trainer, steps, ready, config, save_seconds=SAVE_SECONDS):
+        """Kills a trainer once `steps` steps are made and ready(ms of each) holds: ms until the next step."""
+        process, run = self.start(config)
+        end = time.monotonic() + self.seconds - 5
         try:
-            wait_until(lambda: len(lines(run / "metrics.jsonl")) >= 10, end, process, "the run did not reach step 10")
+            def trained():
+                times = [line["time"] for line in lines(run / "metrics.jsonl")]
+                step_ms = [1e3 * (b - a) for a, b in zip(times, times[1:])]
+                return len(step_ms) >= steps and ready(step_ms) and step_ms
+            self.figures["step_ms"] = statistics.median(wait_until(trained, end, process, f"the run did not make {steps} good steps")[-8:])
             status = json.loads((run / "control/status.json").read_text())
-            pid = next(t["pid"] for n in status["nodes"] for t in n["trainers"] if t["name"] == "n1.0")
+            pid = next(t["pid"] for n in status["nodes"] for t in n["trainers"] if t["name"] == trainer)
             os.kill(pid, signal.SIGKILL)
             phase = lambda name: next((e for e in lines(run / "events.jsonl") if e["phase"] == name), None)
             resumed = wait_until(lambda: phase("resume"), end, process, "the run did not resume after the kill")
-            self.figures.update(kill_to_next_step_ms=resumed["ms"] - phase("detect")["ms"], what=resumed["reason"])
+            self.figures.update(kill_to_next_step_ms=resumed["ms"] - phase("detect")["ms"], what=resumed["reason"],
+                                phases={e["phase"]: e["ms"] for e in lines(run / "events.jsonl") if e["phase"]})
             refused = next((line for log in (run / "logs").glob("*.log") for line in log.read_text().splitlines() if "no context beforehand" in line), None)
             expect(not refused, f"a waiting process has no CUDA context: {refused}")
             # What a process logged before it became a trainer lies in a file of its own, which the process wrote last when it left it.
-            became = [log for log in (run / "logs").glob("*.log") if re.search(r"this log continues in .*/n1\.0\.log", log.read_text())]
+            became = [log for log in (run / "logs").glob("*.log") if re.search(rf"this log continues in .*/{re.escape(trainer)}\.log", log.read_text())]
             replaced_by = max(became, key=lambda log: log.stat().st_mtime, default=None)
-            expect(self.rehearse or replaced_by and "made a context beforehand" in replaced_by.read_text(), f"the process that replaced n1.0 had made no CUDA context: {replaced_by}")
+            expect(self.rehearse or replaced_by and "made a context beforehand" in replaced_by.read_text(), f"the process that replaced {trainer} had made no CUDA context: {replaced_by}")
         finally:
-            self.end(process)
+            self.end(process, save_seconds)
 
     def nccl(self):
         """Communicators of one rank, made, used and closed or aborted 100 times."""
@@ -372,7 +394,7 @@ class Checklist:
 PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend, engine", 70), ("speed", "TinyLlama, 8 micro-batches a step", 110),
          ("speed_one", "TinyLlama, one micro-batch a step", 80), ("pytorch", "the same in PyTorch, eager and compiled", 110),
          ("kernels", "each kernel against its limit", 25), ("runs", "losses as on the CPU, twice the same bits", 70),
-         ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("nccl", "communicators made and aborted 100 times", 40),
+         ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("nccl", "communicators made and aborted 100 times", 90),
          ("snapshots", "checkpoints off and at every step", 30), ("memory", "peak against the estimate", 5),
          ("native", "speed_one with train.deterministic = false", 80), ("sanitizer", "memcheck, racecheck, initcheck", 60)]
 NEEDED = ("machine",)  # without these no other part can succeed
@@ -380,8 +402,8 @@ NEEDED = ("machine",)  # without these no other part can succeed
 
 def told(figures):
     """The lines of a part's table on the terminal."""
-    table = figures.get("table", [])
-    return [*table, *(f"{k}: {v}" for k, v in figures.items() if not table)]
+    table, kernels = figures.get("table", []), figures.get("kernels", [])
+    return [*table, *(f"{k}: {v}" for k, v in figures.items() if not table and v is not kernels), *kernels]
 
 
 def say(text):

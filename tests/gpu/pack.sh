@@ -39,7 +39,7 @@ for file in "$out"/build/release/bin/* "$out"/lib/ucx/*; do needs "$torch" "$fil
   in_torch "$path" || cp -L "$path" "$out/lib/$name"
 done
 strip --strip-unneeded "$out"/build/release/bin/* "$out"/lib/*.so* "$out"/lib/ucx/*
-cp "$root"/tests/gpu/{checklist.sh,checklist.py,machine.py,processes.py,products.py} "$out/tests/gpu"
+cp "$root"/tests/gpu/{checklist.sh,checklist.py,machine.py,processes.py,products.py,kernel_trace.py} "$out/tests/gpu"
 cp -rL "$root/tests/bench/peers" "$out/tests/bench/peers"
 git -C "$root" -c safe.directory='*' describe --always --dirty >"$out/COMMIT"
 grep ^torch== "$root/cmake/wheels.lock" >"$out/TORCH"
