@@ -116,7 +116,6 @@ Status CudaBackend<T>::allocate_buffers() {
   row_document_ = token_rows_ + aligned(N_);
   document_begin_ = row_document_ + aligned(N_);
   token_begin_ = document_begin_ + aligned(N_ + 1);
-  losses_ = take<float>(N_);
   const auto rows_at_a_time = [this](int64_t row) {
     return std::clamp<int64_t>(options_.part_bytes / (row * int64_t{sizeof(T)}), 1, N_);
   };

@@ -179,7 +179,6 @@ class CudaBackend final : public LlamaBackend {
   float* d_gamma_ = nullptr;                   // the partial gradients of one norm or of the biases
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)
-  float* losses_ = nullptr;                    // (N)
   // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each, and a product of the size of the
   // largest matrix, which is at least (S, S).
   T *gram_ = nullptr, *polynomial_ = nullptr, *muon_product_ = nullptr;

@@ -48,6 +48,10 @@ template <class T>
 void CudaBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
                           void* tied_grad) {
   SS_ASSERT(!grad || options_.training);
+  // The kernel writes to host memory. A copy would wait for those of the state, which the GPU's copy
+  // engine makes in turn, and with it all kernels after it.
+  auto* losses =
+      static_cast<float*>(pinned_losses_.reserve(static_cast<size_t>(N_) * sizeof(float)));
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
   T* weight_grad = nullptr;
@@ -60,15 +64,12 @@ void CudaBackend<T>::head(const void* params, const void* tied, float scale, voi
     const T* normed = normed_ + begin * C_;
     products_.gemm(kNo, kYes, rows, V_, C_, normed, weight, logits_);
     SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, options_.z_loss,
-                          grad != nullptr, losses_ + begin));
+                          grad != nullptr, losses + begin));
     if (!grad) continue;
     weight_gradient(rows, V_, C_, logits_, normed, weight_grad, begin > 0);
     products_.gemm(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);
   }
   if (grad) norm_backward(last, gamma, product_, nullptr, d_out_, static_cast<T*>(grad));
-  const size_t bytes = static_cast<size_t>(N_) * sizeof(float);
-  void* losses = pinned_losses_.reserve(bytes);
-  SS_CUDA(cudaMemcpyAsync(losses, losses_, bytes, cudaMemcpyDeviceToHost, stream_));
   SS_CUDA(cudaEventRecord(losses_ready_, stream_));
 }
 

@@ -76,20 +76,18 @@ __global__ void rms_norm_backward_kernel(int64_t rows, int64_t C, const T* x, co
     const float mean = sums.y * rstd * rstd / static_cast<float>(C);
     for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x) {
       const int64_t i = row + j * A::n;
-      float y[A::n], b[A::n];
+      float y[A::n], b[A::n], other[A::n] = {};
       A::load(x + i, a);
       A::load(gamma + j * A::n, g);
       A::load(dy + i, d);
+      if (residual) A::load(residual + i, other);  // no load waits for the stores
       for (int k = 0; k < A::n; ++k) {
         y[k] = a[k] * rstd * g[k];
         dgamma[k * vectors + j] += d[k] * a[k] * rstd;
         b[k] = rstd * (d[k] * g[k] - a[k] * mean);
+        if (residual) b[k] += other[k];
       }
       A::store(normed + i, y);
-      if (residual) {
-        A::load(residual + i, a);
-        for (int k = 0; k < A::n; ++k) b[k] += a[k];
-      }
       A::store(dx + i, b);
     }
   }
@@ -115,7 +113,7 @@ __device__ inline float2 warp_sum(float2 v) {
   return v;
 }
 
-constexpr int kNormWarps = 4;
+constexpr int kNormWarps = 4, kAhead = 4;
 
 /// The same for rows of at most 32 * n * kVectors elements. A warp computes a row and keeps x and
 /// dy in registers, so that it reads them once and waits for no other warp. Each warp has its own
@@ -158,26 +156,38 @@ __global__ void rms_norm_backward_warp_kernel(int64_t rows, int C, const T* x, c
     sums = warp_sum(sums);
     const float rstd = 1.0f / sqrtf(sums.x / static_cast<float>(C) + eps);
     const float mean = sums.y * rstd * rstd / static_cast<float>(C);
+    // The compiler moves no load before a store to what may be the same memory. So the residuals of
+    // several vectors are loaded before any of them is stored.
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int j = v * 32 + lane;
-      if (j >= vectors) continue;
-      const int64_t i = row + j * A::n;
-      float y[A::n], b[A::n];
-      A::unpack(of_x[v], a);
-      A::unpack(of_dy[v], d);
-      A::load(gamma + j * A::n, g);
-      for (int k = 0; k < A::n; ++k) {
-        y[k] = a[k] * rstd * g[k];
-        dgamma[k * vectors + j] += d[k] * a[k] * rstd;
-        b[k] = rstd * (d[k] * g[k] - a[k] * mean);
+    for (int first = 0; first < kVectors; first += kAhead) {
+      uint4 of_residual[kAhead] = {};
+#pragma unroll
+      for (int v = 0; v < kAhead; ++v) {
+        const int j = (first + v) * 32 + lane;
+        if (residual && j < vectors)
+          of_residual[v] = *reinterpret_cast<const uint4*>(residual + row + j * A::n);
       }
-      A::store(normed + i, y);
-      if (residual) {
-        A::load(residual + i, a);
-        for (int k = 0; k < A::n; ++k) b[k] += a[k];
+#pragma unroll
+      for (int v = 0; v < kAhead; ++v) {
+        const int j = (first + v) * 32 + lane;
+        if (j >= vectors) continue;
+        const int64_t i = row + j * A::n;
+        float y[A::n], b[A::n];
+        A::unpack(of_x[first + v], a);
+        A::unpack(of_dy[first + v], d);
+        A::load(gamma + j * A::n, g);
+        for (int k = 0; k < A::n; ++k) {
+          y[k] = a[k] * rstd * g[k];
+          dgamma[k * vectors + j] += d[k] * a[k] * rstd;
+          b[k] = rstd * (d[k] * g[k] - a[k] * mean);
+        }
+        A::store(normed + i, y);
+        if (residual) {
+          A::unpack(of_residual[v], a);
+          for (int k = 0; k < A::n; ++k) b[k] += a[k];
+        }
+        A::store(dx + i, b);
       }
-      A::store(dx + i, b);
     }
   }
   __syncthreads();

@@ -268,9 +268,10 @@ class Rows {
                    values(2), values(5), at(6, E));
     });
     // The three arrays of a state, after AdamW and again at the end of the next step.
-    kernel("hash_blocks", 1, E, 4.0 * double(E), 6 * P / double(E), [=, this] {
-      return hash_blocks(stream(), E, memory_->at<float>(0, E),
-                         memory_->at<uint64_t>(1, 2 * (E / kHashBlock + 1)));
+    const auto all = static_cast<int64_t>(P);
+    kernel("hash_blocks", 1, all, 4.0 * P, 6, [=, this] {
+      return hash_blocks(stream(), all, memory_->at<float>(0, all),
+                         memory_->at<uint64_t>(1, 2 * (all / kHashBlock + 1)));
     });
     rows_.push_back({"state to host memory", by(1, E), 4.0 * double(E), 3 * P / double(E),
                      Limit::host, [=, this] {

@@ -69,6 +69,7 @@ class Checklist:
         self.figures = {}  # of the current part, which adds them as it finds them
         self.found = {}  # part -> its figures
         self.model = None  # of the speed parts: see choose_model()
+        self.health = None  # of the GPU, in status.json after the steps of train()
 
     # ---- running things ----
 
@@ -144,6 +145,7 @@ class Checklist:
                 expect(time.monotonic() < end, f"not {steps} steps after {self.seconds:.0f} s: {self.command}\n{log()}")
                 time.sleep(0.02)
             last = time.monotonic()
+            self.health = json.loads((run / "control/status.json").read_text())["nodes"][0].get("health", {}).get("gpus")
             try:
                 process.wait(max(1, end - last) if save_seconds is None else save_seconds)
             except subprocess.TimeoutExpired:
@@ -223,8 +225,8 @@ class Checklist:
         if not self.model:
             self.choose_model()
         preset, _, vocab, in_memory = self.model
-        saves, peak, over = pathlib.Path(tempfile.mkdtemp(prefix="gpu-checklist-", dir="/dev/shm" if in_memory else self.folder)), [0.0], threading.Event()
-        thread = threading.Thread(target=self.watch_memory, args=(peak, over))
+        saves, peak, over = pathlib.Path(tempfile.mkdtemp(prefix="gpu-checklist-", dir="/dev/shm" if in_memory else self.folder)), {}, threading.Event()
+        thread = threading.Thread(target=self.watch_gpu, args=(peak, over))
         thread.start()
         try:
             run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, metrics__health_every_ms=500, train__micro_batch_size=8,
@@ -241,12 +243,12 @@ class Checklist:
         expect(estimate, "config show has no line `memory`")
         figures = {"model": preset, "step_ms": round(step_ms, 2), "tokens_per_second": round(metrics[-1]["tokens"] / steps / step_ms * 1e3),
                    "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "final_save_s": save_s,
-                   "gpu_peak_mib": peak[0], "estimate": estimate[1],
+                   "gpu_peak_mib": peak.get("memory.used", 0), "watts": peak.get("power.draw"), "estimate": estimate[1],
                    "estimate_mib": float(estimate[2]) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[estimate[3]],
                    "products_gain": products.gain(products.chosen((run / "logs/n0.0.log").read_text())),
-                   "gpu_health": (lines(run / "health.jsonl") or [{}])[-1].get("gpus")}
+                   "gpu_health": self.health}
         self.figures.update(figures)
-        expect(self.rehearse or figures["gpu_health"], "health.jsonl has no GPU")
+        expect(self.rehearse or figures["gpu_health"], "status.json has no GPU's health")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
         expect(self.rehearse or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
         return run
@@ -268,10 +270,11 @@ class Checklist:
         self.figures["attention"] = chosen and chosen[0]
         expect(self.rehearse or chosen, "the trainer did not say which attention it uses")
 
-    def watch_memory(self, peak, over):
+    def watch_gpu(self, peak, over):
         while not over.wait(1) and not self.rehearse:  # seldom: nvidia-smi takes the driver's time, too
-            used = machine.ask_smi("memory.used").get("memory.used", "")
-            peak[0] = max(peak[0], float(used) if used.isdigit() else 0)
+            for field, value in machine.ask_smi("memory.used", "power.draw").items():
+                if re.fullmatch(r"[\d.]+", value):
+                    peak[field] = max(peak.get(field, 0), float(value))
 
     def pytorch(self):
         """fsdp_baseline.py on the model of the parts before, eager and compiled."""
