@@ -242,8 +242,10 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
   if (!state_ || state_->name() != order.state_segment) {
     if (state_ && backend_) backend_->unpin_host(state_->side(0).params.data());
+    prefault_.reset();
     SS_ASSIGN(state_, TrainState::open(order.state_segment,
                                        shard_layout(units_of(options_.plan.shape), shards).total));
+    if (device_index_ && options_.config.checkpoint.memory_every_steps > 0) prefault_state();
   }
   g.state = &*state_;
   g.state->set_generation(order.generation);
@@ -256,6 +258,19 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   SS_ASSIGN(g.shard, plane_->join(shard));
   SS_ASSIGN(g.replicate, plane_->join(replicate));
   return {};
+}
+
+/// A GPU's copies of the state are written to pages that this process has not used yet. First those of
+/// the side to which the next copy goes.
+void ComputeThread::prefault_state() {
+  const auto all_of = [this](int side) {
+    const TrainState::Side s = state_->side(side);
+    return std::span(s.params.data(), s.values());
+  };
+  const bool first_is_committed =
+      state_->has_step() && state_->committed().params.data() == state_->side(0).params.data();
+  const int next = first_is_committed ? 1 : 0;
+  prefault_.emplace(std::vector{all_of(next), all_of(1 - next)}, std::min(options_.threads, 8));
 }
 
 Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {

@@ -23,6 +23,7 @@
 #include "actors/trainer/validation.hpp"
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "runtime/base/prefault.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "transport/collective/data_plane.hpp"
@@ -90,6 +91,7 @@ class ComputeThread {
   void report_failure(const JoinTrainer& order, const Status& status);
   Status restore_state(Generation& g, const JoinTrainer& order, Restore& restore);
   Status join_generation(Generation& g, const JoinTrainer& order);
+  void prefault_state();
   Status make_engine(Generation& g, const JoinTrainer& order);
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);
@@ -120,6 +122,7 @@ class ComputeThread {
   // state_ and backend_ survive generations: mapping and pinning a large state takes seconds. The
   // engine pins it. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;
+  std::optional<Prefault> prefault_;
   std::unique_ptr<Backend> backend_;
   std::vector<ValidationSource> validation_;  // opened by open_validation()
   bool validates_ = false;                    // a source of validation_ has micro-batches

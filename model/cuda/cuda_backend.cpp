@@ -90,7 +90,8 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
             {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_, options.shape.window()},
             options.deterministic),
       stream_(aten_.stream()),
-      products_(options.device_index, options.precision, stream_, options.products_folder) {
+      products_(options.device_index, options.precision, stream_, options.products_folder),
+      copies_(options.threads) {
   for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
     SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
 }
@@ -163,22 +164,12 @@ Result<void*> CudaBackend<T>::allocate(size_t bytes) {
 
 template <class T>
 void CudaBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
-  auto* to = static_cast<char*>(device);
-  const auto* from = static_cast<const char*>(host);
-  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
-    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyHostToDevice, stream_));
-  });
-  synchronize();  // the caller may now change its host memory
+  copies_.copy(stream_, device, host, bytes, false);
 }
 
 template <class T>
 void CudaBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
-  auto* to = static_cast<char*>(host);
-  const auto* from = static_cast<const char*>(device);
-  for_each_piece(host, bytes, [&](size_t at, size_t piece) {
-    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_));
-  });
-  synchronize();
+  copies_.copy(stream_, host, device, bytes, true);
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -32,7 +33,7 @@ using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
 /// Reached once all work enqueued on `stream` so far is done.
 Event event_after(cudaStream_t stream) {
   cudaEvent_t event = nullptr;
-  SS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  SS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
   Event owner(event);
   SS_CUDA(cudaEventRecord(event, stream));
   return owner;
@@ -137,31 +138,110 @@ void SideStream::finish() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
-void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
-  const auto copy = [this, host, device, bytes] {
-    auto* to = static_cast<char*>(host);
-    const auto* from = static_cast<const char*>(device);
-    for_each_piece(host, bytes, [&](size_t at, size_t piece) {
-      SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_.get()));
-    });
+namespace {
+
+/// Of host memory that is pinned, or short.
+void copy_pinned(cudaStream_t stream, void* to, const void* from, size_t bytes,
+                 cudaMemcpyKind kind) {
+  // So that a copy by another stream need not wait for all of it. None crosses an end of a
+  // PinnedRange's piece.
+  constexpr size_t kCopyBytes = size_t{16} << 20;
+  static_assert(PinnedRange::kPieceBytes % kCopyBytes == 0);
+  const auto host = reinterpret_cast<uintptr_t>(kind == cudaMemcpyDeviceToHost ? to : from);
+  for (size_t at = 0, piece; at < bytes; at += piece) {
+    piece = std::min(bytes - at, kCopyBytes - (host + at) % kCopyBytes);
+    SS_CUDA(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, piece,
+                            kind, stream));
+  }
+}
+
+constexpr size_t kStagedBytes = size_t{2} << 20;  // the fastest of 2, 8 and 32 MiB
+
+/// A thread of copy_unpinned(): copies pieces while there are any. `next`: where the next one begins.
+void copy_pieces(cudaEvent_t after, char* to, const char* from, size_t bytes, bool to_host,
+                 std::atomic<size_t>& next) {
+  struct Turn {
+    PinnedBuffer buffer;
+    Event done;
+    size_t at = 0, bytes = 0;  // of the piece that is on its way; 0 bytes: none
+  } turns[2];
+  SideStream stream;
+  SS_CUDA(cudaStreamWaitEvent(stream.get(), after, 0));
+  const auto finish = [&](Turn& turn) {
+    if (turn.bytes == 0) return;
+    SS_CUDA(cudaEventSynchronize(turn.done.get()));
+    if (to_host) std::memcpy(to + turn.at, turn.buffer.reserve(0), turn.bytes);
+    turn.bytes = 0;
   };
-  const auto covers = [&](const auto& range) { return range.second.covers(host, bytes); };
-  if (begins_.empty() && std::ranges::any_of(pinned_, covers)) {
+  size_t at, count = 0;
+  while ((at = next.fetch_add(kStagedBytes)) < bytes) {
+    Turn& turn = turns[count++ % 2];
+    finish(turn);
+    void* const buffer = turn.buffer.reserve(kStagedBytes);
+    turn.at = at;
+    turn.bytes = std::min(kStagedBytes, bytes - at);
+    if (to_host) {
+      SS_CUDA(cudaMemcpyAsync(buffer, from + at, turn.bytes, cudaMemcpyDeviceToHost, stream.get()));
+    } else {
+      std::memcpy(buffer, from + at, turn.bytes);
+      SS_CUDA(cudaMemcpyAsync(to + at, buffer, turn.bytes, cudaMemcpyHostToDevice, stream.get()));
+    }
+    turn.done = event_after(stream.get());
+  }
+  for (Turn& turn : turns) finish(turn);
+}
+
+/// Copies between device memory and host memory that is not pinned, once `after` is reached, and
+/// returns when all is copied. The driver makes such copies with one thread, 8 to 14 GB/s on the host
+/// of an H200; this makes them with `threads`, each with a stream and two small pinned buffers: 46
+/// GB/s with eight.
+void copy_unpinned(cudaEvent_t after, void* to, const void* from, size_t bytes, bool to_host,
+                   int threads) {
+  int device = 0;
+  SS_CUDA(cudaGetDevice(&device));
+  std::atomic<size_t> next = 0;
+  std::vector<std::future<void>> parts;
+  for (int i = 0; i < threads; ++i)
+    parts.push_back(std::async(std::launch::async, [=, &next] {
+      SS_CUDA(cudaSetDevice(device));
+      copy_pieces(after, static_cast<char*>(to), static_cast<const char*>(from), bytes, to_host,
+                  next);
+    }));
+  for (std::future<void>& part : parts) part.wait();  // they use `next`
+  for (std::future<void>& part : parts) part.get();
+}
+
+}  // namespace
+
+bool HostCopies::is_pinned(const void* host, size_t bytes) const {
+  return std::ranges::any_of(pinned_,
+                             [&](const auto& range) { return range.second.covers(host, bytes); });
+}
+
+void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
+  if (is_pinned(host, bytes)) {
     stream_.follow(after);
-    return copy();
+    return copy_pinned(stream_.get(), host, device, bytes, cudaMemcpyDeviceToHost);
   }
   int index = 0;
   SS_CUDA(cudaGetDevice(&index));
-  begins_.push_back(std::async(std::launch::async, [this, copy, index, made = event_after(after)] {
+  begun_.push_back(std::async(std::launch::async, [=, this, made = event_after(after)] {
     SS_CUDA(cudaSetDevice(index));
-    SS_CUDA(cudaStreamWaitEvent(stream_.get(), made.get(), 0));
-    copy();
+    const std::lock_guard one_at_a_time(threads_lock_);
+    copy_unpinned(made.get(), host, device, bytes, true, threads_);
   }));
 }
 
 void HostCopies::finish() {
-  for (std::future<void>& begin : std::exchange(begins_, {})) begin.get();
+  for (std::future<void>& copy : std::exchange(begun_, {})) copy.get();
   stream_.finish();
+}
+
+void HostCopies::copy(cudaStream_t after, void* to, const void* from, size_t bytes, bool to_host) {
+  if (bytes > kStagedBytes && !is_pinned(to_host ? to : from, bytes))
+    return copy_unpinned(event_after(after).get(), to, from, bytes, to_host, threads_);
+  copy_pinned(after, to, from, bytes, to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
+  SS_CUDA(cudaStreamSynchronize(after));
 }
 
 }  // namespace simplescale::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <future>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -56,10 +57,10 @@ class PinnedBuffer {
 };
 
 /// Host memory that is registered with the driver for as long as this object lives. The driver
-/// registers 1 to 2 GB a second, so this object's thread registers one piece after the other, and
-/// the compute thread does not wait. Pieces end at multiples of kPieceBytes in the address space.
-/// No copy may cross such an end (for_each_piece): the driver refuses a copy of which only a part
-/// is registered.
+/// registers 4 GB a second of pages that this process has not used, 30 GB of others, and lets other
+/// calls wait meanwhile. So this object's thread registers one piece after the other. Pieces end at
+/// multiples of kPieceBytes in the address space. No copy may cross such an end: the driver refuses
+/// a copy of which only a part is registered.
 class PinnedRange {
  public:
   static constexpr size_t kPieceBytes = size_t{64} << 20;
@@ -87,22 +88,6 @@ class PinnedRange {
   std::jthread thread_;
 };
 
-/// Calls body(offset, bytes) for each piece of host memory that one copy may take: pieces end at
-/// multiples of 16 MiB in the address space, so none crosses an end of a PinnedRange's piece. One
-/// call registers such a piece, and we rely on the driver to let it take effect as a whole: a copy
-/// that begins meanwhile finds all of its memory registered, or none.
-template <class Body>
-void for_each_piece(const void* host, size_t bytes, Body body) {
-  // Short copies (losses, norms) need not wait for a whole piece of a PinnedRange.
-  constexpr size_t kCopyBytes = size_t{16} << 20;
-  static_assert(PinnedRange::kPieceBytes % kCopyBytes == 0);
-  for (size_t at = 0, piece; at < bytes; at += piece) {
-    piece =
-        std::min(bytes - at, kCopyBytes - (reinterpret_cast<uintptr_t>(host) + at) % kCopyBytes);
-    body(at, piece);
-  }
-}
-
 /// A stream beside the computation, of the lowest priority: the device runs its kernels where those
 /// of other streams leave room. Throws CudaError.
 class SideStream {
@@ -123,23 +108,32 @@ class SideStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Copies from device to host memory, concurrent with the computation, on a stream of its own. If the
-/// host memory is not pinned yet, the driver blocks the thread that asks for a copy, and may block
-/// every other call on that stream meanwhile: then only threads of this object make these calls.
+/// Copies between device and host memory; those to the host are concurrent with the computation.
+/// Pinned host memory is copied by the device alone; other memory by threads of this object, through
+/// small pinned buffers of theirs.
 class HostCopies {
  public:
+  /// threads: of a copy of memory that is not pinned.
+  explicit HostCopies(int threads) : threads_(std::clamp(threads, 1, kMostThreads)) {}
   /// Begins to pin this memory, unless it is pinned. If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes) { pinned_.try_emplace(host, host, bytes); }
   void unpin(void* host) { pinned_.erase(host); }
   /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
-  /// Waits for all copies. Throws CudaError.
+  /// Waits for the copies that start() began. Throws CudaError.
   void finish();
+  /// Copies after all work enqueued on `after` so far; returns when all is copied. Throws CudaError.
+  void copy(cudaStream_t after, void* to, const void* from, size_t bytes, bool to_host);
 
  private:
+  static constexpr int kMostThreads = 8;  // more are not faster
+  bool is_pinned(const void* host, size_t bytes) const;
+
+  const int threads_;
   std::map<void*, PinnedRange> pinned_;
-  SideStream stream_;                      // ends before the memory is unpinned
-  std::vector<std::future<void>> begins_;  // copies that threads begin; these end before the stream
+  SideStream stream_;                     // ends before the memory is unpinned
+  std::mutex threads_lock_;               // copies by threads come one after the other
+  std::vector<std::future<void>> begun_;  // copies by threads
 };
 
 }  // namespace simplescale::cuda

@@ -78,6 +78,11 @@ void Engine::Parts::use_rows(uint64_t step_rows) {
 void Engine::Parts::load() {
   optimizer->load();
   gather->reset(optimizer->params(), false);
+  // With copies on demand, the first one is often that of an engine that ends because another trainer
+  // has failed, and registering the memory would delay the recovery.
+  if (options.memory_every_steps == 0) return;
+  const TrainState::Side first = state.side(0);  // the two sides are adjacent
+  backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
 }
 
 /// Finishes this engine: aborts both communicators, so that no peer waits for this rank.
@@ -326,10 +331,6 @@ Status Engine::Parts::commit() {
   gather->reset(optimizer->params(), updated_units() != nullptr);
   if (const uint64_t every = options.memory_every_steps; every == 0 || newest_step % every != 0)
     return {};
-  // Only now: with copies on demand, the first one is often that of an engine that ends because
-  // another trainer has failed, and registering the memory would delay the recovery.
-  const TrainState::Side first = state.side(0);  // the two sides are adjacent
-  backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
   return optimizer->start_store(options.state_timeout_ms, wait);
 }
 

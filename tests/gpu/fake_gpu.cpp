@@ -74,7 +74,6 @@ std::atomic<bool> counting_only = false;
 std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
 std::atomic<unsigned> flags = 0;
-std::atomic<int> blocked = 0;  // threads in a copy to memory that is not pinned
 std::atomic<int> works = 0;    // of run_on() that have run; each takes a millisecond
 
 thread_local std::vector<std::string>* calls = nullptr;
@@ -180,9 +179,6 @@ void allow_pinning(size_t pieces) {
 size_t registered_pieces() {
   const std::lock_guard lock(memory_mutex);
   return registered.size();
-}
-int blocked_copies() {
-  return blocked;
 }
 void set_gpus(std::vector<int> majors) {
   const std::lock_guard lock(memory_mutex);
@@ -304,11 +300,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   note_copy(to, bytes, kind);
   const std::lock_guard call(stream->calling);
   run_on(stream, [=] { std::memcpy(to, from, bytes); });
-  if (to_host && host == Pinned::no) {
-    ++blocked;
-    wait_for(stream);
-    --blocked;
-  }
+  if (to_host && host == Pinned::no) wait_for(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

@@ -34,11 +34,8 @@ void hang_aborts();
 void allow_pinning(size_t pieces);
 /// Number of pieces of host memory that are registered. A copy to or from memory of which only a
 /// part, or parts of two pieces, are registered is refused, as by the driver. A copy to memory that
-/// is not registered blocks until it is done,
-/// and so do the calls of other threads on its stream.
+/// is not registered blocks until it is done, and so do the calls of other threads on its stream.
 size_t registered_pieces();
-/// Number of threads in such a copy.
-int blocked_copies();
 /// The GPUs that have a context. cudaSetDevice() makes it, as it does since CUDA 12.
 std::set<int> devices_with_contexts();
 /// The GPUs of this machine, by the first number of their compute capability; {9} at first.
