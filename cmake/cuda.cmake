@@ -42,7 +42,12 @@ simplescale_wheel_library(CUBLASLT_LIBRARY cu13 cublasLt)
 simplescale_wheel_library(NCCL_LIBRARY nccl nccl)
 find_path(NCCL_INCLUDE nccl.h PATHS ${NVIDIA_WHEELS}/nccl/include ${cuda_root}/include NO_DEFAULT_PATH)
 find_path(NCCL_INCLUDE nccl.h)
-foreach(need CUDA_INCLUDE CUDART_LIBRARY CUBLASLT_LIBRARY NCCL_LIBRARY NCCL_INCLUDE)
+# cuDNN's and NVRTC's headers only: cudnn-frontend loads the libraries that libtorch has loaded.
+find_path(CUDNN_INCLUDE cudnn.h PATHS ${NVIDIA_WHEELS}/cudnn/include ${cuda_root}/include NO_DEFAULT_PATH)
+find_path(NVRTC_INCLUDE nvrtc.h PATHS ${CUDA_INCLUDE} ${NVIDIA_WHEELS}/cu13/include NO_DEFAULT_PATH)
+find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS ${NVIDIA_WHEELS}/../include NO_DEFAULT_PATH)
+foreach(need CUDA_INCLUDE CUDART_LIBRARY CUBLASLT_LIBRARY NCCL_LIBRARY NCCL_INCLUDE CUDNN_INCLUDE NVRTC_INCLUDE
+    CUDNN_FRONTEND_INCLUDE)
   if(NOT ${need} OR NOT EXISTS ${${need}})
     message(STATUS "CUDA: ${need} not found, the GPU libraries are not built")
     return()
@@ -69,6 +74,10 @@ target_include_directories(deps::nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
 target_link_libraries(deps::nccl INTERFACE ${NCCL_LIBRARY} deps::cudart)
 add_library(deps::cublaslt INTERFACE IMPORTED)
 target_link_libraries(deps::cublaslt INTERFACE ${CUBLASLT_LIBRARY} deps::cudart)
+add_library(deps::cudnn INTERFACE IMPORTED)
+target_include_directories(deps::cudnn SYSTEM INTERFACE ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE} ${CUDA_INCLUDE}
+  ${NVRTC_INCLUDE})
+target_link_libraries(deps::cudnn INTERFACE deps::cudart ${CMAKE_DL_LIBS})
 add_library(deps::torch_cuda INTERFACE IMPORTED)
 # libtorch_cuda.so registers its kernels when it is loaded; no symbol of it is referenced. Debian's gcc links with
 # --as-needed, which would drop the library.
@@ -95,7 +104,9 @@ function(simplescale_gpu_library name)
 endfunction()
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/model/cuda/*.cpp ${CMAKE_SOURCE_DIR}/model/cuda/*.cu)
-simplescale_gpu_library(simplescale_cuda SOURCES ${sources} LINK deps::torch_cuda deps::cublaslt)
+# libtorch exports functions of another version of cudnn-frontend: neither may take the other's.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/model/cuda/cudnn_attention.cpp PROPERTIES COMPILE_OPTIONS -fvisibility=hidden)
+simplescale_gpu_library(simplescale_cuda SOURCES ${sources} LINK deps::torch_cuda deps::cublaslt deps::cudnn)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/transport/nccl/*.cpp ${CMAKE_SOURCE_DIR}/transport/nccl/*.cu)
 if(sources)

@@ -5,37 +5,31 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <cmath>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "model/cuda/fastest.hpp"
-#include "model/cuda/memory.hpp"
+#include "model/cuda/chosen_algorithms.hpp"
+#include "model/cuda/cudnn_attention.hpp"
+#include "runtime/base/patience.hpp"
 
 namespace simplescale::cuda {
 namespace {
 
-/// Which of libtorch's kernels computes attention.
-enum class Kernel {
-  efficient,  // fp32; without grouped queries, so keys and values are repeated; documents by a mask
-  flash,      // bf16; its backward pass can be deterministic, and it knows windows and documents
-  cudnn,      // bf16; without windows and documents; often the fastest
-};
+using Kernel = AttentionKernel;
 
 /// Makes libtorch choose deterministic kernels during its lifetime. The setting is process-wide, so
 /// it is limited to the one call that needs it.
@@ -57,12 +51,10 @@ class Deterministic {
 /// libtorch has an exception of its own for its allocator only.
 bool out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) return true;
+  if (const auto* of_cudnn = dynamic_cast<const CudnnError*>(&error)) return of_cudnn->no_memory;
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
-  if (!of_libtorch) return false;
-  const std::string text = of_libtorch->what_without_backtrace();
-  for (const char* sign : {"out of memory", "CUDNN_STATUS_ALLOC_FAILED", "cudnnCreate"})
-    if (text.find(sign) != std::string::npos) return true;
-  return false;
+  return of_libtorch && std::string(of_libtorch->what_without_backtrace()).find("out of memory") !=
+                            std::string::npos;
 }
 
 template <class T>
@@ -82,15 +74,20 @@ void Aten::SavedDeleter::operator()(Saved* saved) const {
 }
 
 struct Aten::Impl {
-  Impl(int device_index, DType dtype, const AttentionShape& attention, bool deterministic_)
+  Impl(int device_index, DType dtype, const AttentionShape& attention, bool deterministic_,
+       const ChosenAlgorithms* chosen_)
       : stream(c10::cuda::getStreamFromPool(-1, static_cast<c10::DeviceIndex>(device_index))),
         options(at::TensorOptions()
                     .device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index))
                     .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),
         shape(attention),
         deterministic(deterministic_),
-        kernel(dtype == DType::f32 ? Kernel::efficient : Kernel::flash),
-        undecided(kernel == Kernel::flash && !deterministic_ && attention.window == 0) {}
+        chosen(chosen_) {
+    if (dtype == DType::f32)
+      forward = backward = Kernel::efficient;
+    else if (shape.window > 0)
+      forward = backward = Kernel::flash;
+  }
 
   at::Tensor tensor(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const {
     return at::for_blob(const_cast<void*>(data), sizes)
@@ -154,8 +151,38 @@ struct Aten::Impl {
   std::optional<int64_t> seen_after() const {
     return shape.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
   }
-  /// Of the current micro-batch: cudnn's does not take documents here.
-  Kernel kernel_now() const { return begins.defined() ? Kernel::flash : kernel; }
+  /// The kernel of a pass, which must not depend on the micro-batch. `kernel` keeps it, and
+  /// launch(kernel) makes that pass.
+  template <class Launch>
+  Kernel choose(std::optional<Kernel>& kernel, const std::string& pass, const Launch& launch) {
+    if (begins.defined()) return Kernel::flash;
+    if (!kernel) {
+      const Candidate candidates[] = {{"flash", [&] { launch(Kernel::flash); }},
+                                      {"cuDNN", [&] { launch(Kernel::cudnn); }}};
+      const size_t place =
+          chosen_or_fastest(chosen, text() + pass, stream.stream(), candidates, out_of_memory);
+      kernel = place == 0 ? Kernel::flash : Kernel::cudnn;
+      dq = dk = dv = dqkv = at::Tensor();
+      c10::cuda::CUDACachingAllocator::emptyCache();  // of what only the other one needs
+    }
+    return *kernel;
+  }
+  std::string text() const {
+    return "attention of " + std::to_string(shape.batch) + " x " + std::to_string(shape.heads) +
+           " (" + std::to_string(shape.kv_heads) + ") heads, " + std::to_string(shape.T) +
+           " tokens, " + std::to_string(shape.D) + " elements";
+  }
+  CudnnAttention& cudnn() {
+    if (!of_cudnn) of_cudnn.emplace(shape, deterministic, stream.stream());
+    return *of_cudnn;
+  }
+  at::Tensor bytes(size_t count) const {
+    return at::empty({static_cast<int64_t>(count)}, options.dtype(at::kByte));
+  }
+  /// heads() of rows that libtorch has allocated, (batch * T, ld_qkv).
+  at::Tensor heads_of(const at::Tensor& rows, int64_t first, int64_t count) const {
+    return batches(rows.narrow(1, first * shape.D, count * shape.D).unflatten(1, {count, shape.D}));
+  }
   int64_t group() const { return shape.heads / shape.kv_heads; }
   /// (batch, kv_heads, T, D) to (batch, heads, T, D): each key/value head once per query head.
   at::Tensor repeated(const at::Tensor& t) const {
@@ -171,12 +198,12 @@ struct Aten::Impl {
   }
 
   /// Calls body() again while there is no device memory: for libtorch's allocator, which has then
-  /// emptied its cache, or for cuDNN's handle, which its first call makes.
+  /// emptied its cache, or for cuDNN.
   template <class Body>
   auto with_memory(Body body) {
     for (;;) try {
         return body();
-      } catch (const c10::Error& error) {
+      } catch (const std::exception& error) {
         if (!out_of_memory(error) || !patience.again()) throw;
       }
   }
@@ -185,23 +212,31 @@ struct Aten::Impl {
   at::TensorOptions options;
   AttentionShape shape;
   bool deterministic;
-  Kernel kernel;
-  bool undecided;  // choose_kernel() has not measured yet
+  const ChosenAlgorithms* chosen;
+  std::optional<Kernel> forward, backward;  // none: not chosen yet
+  std::optional<CudnnAttention> of_cudnn;
   Patience patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
+  at::Tensor dqkv;        // by cuDNN: their memory, which lies as qkv; or undefined
   at::Tensor hidden;      // see hidden_keys()
   at::Tensor apart;       // hidden_keys() of the micro-batch's documents; or undefined
   at::Tensor begins;      // of the micro-batch's documents, for flash; or undefined
 };
 
-/// None of the functions used here initializes CUDA, and libtorch's allocator needs it.
 void Aten::load() {
   at::globalContext().lazyInitDevice(at::kCUDA);
+  if (cudnn_version() > 0) CudnnAttention::load();
 }
 
-Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
-    : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
-  load();
+size_t Aten::cudnn_version() {
+  return CudnnAttention::version();
+}
+
+Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic,
+           const ChosenAlgorithms* chosen)
+    : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic, chosen)) {
+  // None of the functions used here initializes CUDA, and libtorch's allocator needs it.
+  at::globalContext().lazyInitDevice(at::kCUDA);
   // Do not fill memory that is about to be overwritten.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
@@ -211,12 +246,16 @@ cudaStream_t Aten::stream() const {
   return impl_->stream.stream();
 }
 
+void Aten::use(AttentionKernel kernel) {
+  impl_->forward = impl_->backward = kernel;
+}
+
 void Aten::set_documents(const DocumentRows* documents) {
   const c10::cuda::CUDAStreamGuard on(impl_->stream);
   const at::NoGradGuard no_grad;
   impl_->apart = impl_->begins = at::Tensor();
   if (!documents) return;
-  if (impl_->kernel == Kernel::efficient)
+  if (impl_->forward == Kernel::efficient)
     impl_->apart = impl_->with_memory([&] { return impl_->between(*documents); });
   else
     impl_->begins = impl_->integers(documents->begin, {documents->count + 1});
@@ -224,42 +263,18 @@ void Aten::set_documents(const DocumentRows* documents) {
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
   return impl_->with_memory([&] {
-    // Documents need flash.
-    if (impl_->undecided && !impl_->begins.defined()) choose_kernel(qkv);
-    return attend(qkv);
+    const Kernel kernel =
+        impl_->choose(impl_->forward, ", forward", [&](Kernel each) { (void)attend(each, qkv); });
+    return attend(kernel, qkv);
   });
 }
 
-void Aten::choose_kernel(const void* qkv) {
-  Impl& i = *impl_;
-  const AttentionShape& s = i.shape;
-  constexpr Kernel kKernels[] = {Kernel::flash, Kernel::cudnn};
-  const auto both_ways = [&, qkv](Kernel kernel) {
-    return [&, qkv, kernel] {
-      i.kernel = kernel;
-      const SavedPtr saved = attend(qkv);
-      (void)attend_backward<Bf16>(qkv, *saved, attended(*saved));
-    };
-  };
-  const Candidate candidates[] = {{"flash", both_ways(kKernels[0])},
-                                  {"cuDNN", both_ways(kKernels[1])}};
-  const Fastest best = fastest(stream(), candidates, out_of_memory);
-  i.kernel = kKernels[best.index];
-  i.undecided = false;
-  // Not by runtime/base/log.hpp, as in memory.cpp.
-  std::fprintf(
-      stderr, "attention of %lld x %lld (%lld) heads, %lld tokens, %lld elements: %s; %s is used\n",
-      static_cast<long long>(s.batch), static_cast<long long>(s.heads),
-      static_cast<long long>(s.kv_heads), static_cast<long long>(s.T), static_cast<long long>(s.D),
-      best.told.c_str(), candidates[best.index].name.c_str());
-}
-
-Aten::SavedPtr Aten::attend(const void* qkv) {
+Aten::SavedPtr Aten::attend(Kernel kernel, const void* qkv) {
   const c10::cuda::CUDAStreamGuard on(impl_->stream);
   const at::NoGradGuard no_grad;
   const at::Tensor q = impl_->q(qkv), k = impl_->k(qkv), v = impl_->v(qkv);
   SavedPtr saved(new Saved);
-  switch (impl_->kernel_now()) {
+  switch (kernel) {
     case Kernel::efficient: {
       const std::optional<at::Tensor> bias = impl_->hidden_keys();
       auto [out, lse, seed, offset] = at::_scaled_dot_product_efficient_attention(
@@ -289,9 +304,15 @@ Aten::SavedPtr Aten::attend(const void* qkv) {
       break;
     }
     case Kernel::cudnn: {
-      auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
-          at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt, true, 0.0, true, false);
-      *saved = {out, lse, seed, offset, {}, cum_q, cum_k};
+      const AttentionShape& shape = impl_->shape;
+      const at::Tensor out =
+                           at::empty({shape.batch, shape.T, shape.heads, shape.D}, impl_->options),
+                       lse = at::empty({shape.batch, shape.heads, shape.T},
+                                       impl_->options.dtype(at::kFloat)),
+                       workspace = impl_->bytes(impl_->cudnn().forward_workspace());
+      impl_->cudnn().forward(qkv, out.mutable_data_ptr(), lse.mutable_data_ptr<float>(),
+                             workspace.mutable_data_ptr());
+      *saved = {out.transpose(1, 2), lse, {}, {}, {}, {}, {}};
       break;
     }
   }
@@ -307,11 +328,17 @@ const void* Aten::attended(const Saved& saved) const {
 template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
-  return impl_->with_memory([&] { return attend_backward<T>(qkv, saved, dattended); });
+  return impl_->with_memory([&] {
+    const Kernel kernel = impl_->choose(
+        impl_->backward, impl_->deterministic ? ", backward" : ", backward, not deterministic",
+        [&](Kernel each) { (void)attend_backward<T>(each, qkv, saved, dattended); });
+    return attend_backward<T>(kernel, qkv, saved, dattended);
+  });
 }
 
 template <class T>
-Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const void* dattended) {
+Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const Saved& s,
+                                         const void* dattended) {
   Impl& i = *impl_;
   const c10::cuda::CUDAStreamGuard on(i.stream);
   const at::NoGradGuard no_grad;
@@ -320,7 +347,7 @@ Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const 
   const int64_t A = i.shape.heads * i.shape.D;
   const at::Tensor dout = i.tensor(dattended, {i.shape.batch, i.shape.heads, i.shape.T, i.shape.D},
                                    {i.shape.T * A, i.shape.D, A, 1});
-  switch (i.kernel_now()) {
+  switch (kernel) {
     case Kernel::efficient: {
       auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
           dout, q, i.repeated(k), i.repeated(v), s.bias, s.out, s.lse, s.seed, s.offset, 0.0,
@@ -353,9 +380,14 @@ Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const 
       break;
     }
     case Kernel::cudnn: {
-      std::tie(i.dq, i.dk, i.dv) = at::_scaled_dot_product_cudnn_attention_backward(
-          dout, q, k, v, s.out, s.lse, s.seed, s.offset, s.bias, s.cum_seq_q, s.cum_seq_k,
-          i.shape.T, i.shape.T, 0.0, true);
+      const AttentionShape& shape = i.shape;
+      if (!i.dqkv.defined()) i.dqkv = at::empty({shape.batch * shape.T, shape.ld_qkv}, i.options);
+      const at::Tensor workspace = i.bytes(i.cudnn().backward_workspace());
+      i.cudnn().backward(qkv, s.out.const_data_ptr(), s.lse.const_data_ptr<float>(), dattended,
+                         i.dqkv.mutable_data_ptr(), workspace.mutable_data_ptr());
+      i.dq = i.heads_of(i.dqkv, 0, shape.heads);
+      i.dk = i.heads_of(i.dqkv, shape.heads, shape.kv_heads);
+      i.dv = i.heads_of(i.dqkv, shape.heads + shape.kv_heads, shape.kv_heads);
       break;
     }
   }

@@ -1,5 +1,5 @@
-// The part of the CUDA backend that libtorch computes: attention, on one stream. Only this file's
-// source includes ATen. The compute thread makes all calls.
+// The CUDA backend's attention, by libtorch's kernels or by cuDNN's (cudnn_attention.hpp), on one
+// stream. Only this file's source includes ATen. The compute thread makes all calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,18 +26,31 @@ struct AttentionShape {
   int64_t window = 0;  // a token attends to itself and window - 1 before it; 0: to all
 };
 
+enum class AttentionKernel {
+  efficient,  // libtorch's for fp32; keys and values are repeated; documents by a mask
+  flash,      // libtorch's for bf16; it knows windows and documents
+  cudnn,  // cuDNN's, for bf16 without windows and documents; often faster, if it takes the shape
+};
+
+class ChosenAlgorithms;
+
 class Aten {
  public:
-  /// deterministic: attention's backward pass is reproducible bit by bit. false: the first
-  /// attention() in bf16 without a window measures libtorch's kernels, takes the fastest that works,
-  /// and says so on stderr.
-  Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic);
+  /// deterministic: attention's backward pass is reproducible bit by bit. chosen: the run's choices,
+  /// which must outlive this object: in bf16 without a window and documents, each pass takes the one
+  /// of flash and cuDNN that the run takes (BACKEND-2); null: flash.
+  Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic,
+       const ChosenAlgorithms* chosen);
   ~Aten();
 
-  /// Initializes libtorch's CUDA, which otherwise the first object does.
+  /// Initializes libtorch's CUDA and loads cuDNN, which otherwise the first objects do.
   static void load();
+  /// 0: there is no cuDNN.
+  static size_t cudnn_version();
 
   cudaStream_t stream() const;
+  /// From now on takes this kernel, flash or cuDNN, instead of the run's. For tests and benchmarks.
+  void use(AttentionKernel kernel);
 
   /// Begins a micro-batch: until the next call attention() and attention_backward() separate these
   /// documents. Null: every sample is one document.
@@ -67,10 +80,10 @@ class Aten {
   Gradients<T> attention_backward(const void* qkv, const Saved& saved, const void* dattended);
 
  private:
-  void choose_kernel(const void* qkv);
-  SavedPtr attend(const void* qkv);
+  SavedPtr attend(AttentionKernel kernel, const void* qkv);
   template <class T>
-  Gradients<T> attend_backward(const void* qkv, const Saved& saved, const void* dattended);
+  Gradients<T> attend_backward(AttentionKernel kernel, const void* qkv, const Saved& saved,
+                               const void* dattended);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

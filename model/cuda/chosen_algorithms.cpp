@@ -1,5 +1,7 @@
 #include "model/cuda/chosen_algorithms.hpp"
 
+#include <cublasLt.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -7,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "model/cuda/aten.hpp"
+#include "model/cuda/check.hpp"
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/create_file.hpp"
 #include "runtime/base/hash.hpp"
@@ -20,33 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kFileBytesMax = 4096;
-constexpr size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 
 /// `text` as the name of a file.
 std::string name_of(std::string text) {
   std::ranges::replace_if(
       text, [](unsigned char c) { return !std::isalnum(c) && c != '.' && c != '-'; }, '_');
   return text;
-}
-
-std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
-  std::string text;
-  for (const uint64_t word : algorithm.data) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
-    text += digits;
-  }
-  return text;
-}
-
-std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
-  if (text.size() != 16 * kWords ||
-      !std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c); }))
-    return std::nullopt;
-  cublasLtMatmulAlgo_t algorithm{};
-  for (size_t i = 0; i < kWords; ++i)
-    algorithm.data[i] = std::stoull(text.substr(16 * i, 16), nullptr, 16);
-  return algorithm;
 }
 
 std::string hash_of(const std::string& gpu, const std::string& product,
@@ -66,7 +49,35 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+std::string kind_of(int device_index) {
+  cudaDeviceProp gpu{};
+  SS_CUDA(cudaGetDeviceProperties(&gpu, device_index));
+  return std::string(gpu.name) + ", sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor) +
+         ", " + std::to_string(gpu.multiProcessorCount) + " SMs, cuBLASLt " +
+         std::to_string(cublasLtGetVersion()) + ", cuDNN " + std::to_string(Aten::cudnn_version());
+}
+
+template <class T>
+T take(Result<T> result) {
+  if (!result.ok()) throw CudaError(result.status().message());
+  return result.take();
+}
+
 }  // namespace
+
+std::unique_ptr<const ChosenAlgorithms> ChosenAlgorithms::of_run(const std::string& folder,
+                                                                 int device_index) {
+  if (folder.empty()) return nullptr;
+  const std::string kind = kind_of(device_index);
+  auto chosen = std::make_unique<const ChosenAlgorithms>(folder, kind);
+  // Not by runtime/base/log.hpp, as in memory.cpp.
+  for (const std::string& other : chosen->others())
+    std::fprintf(stderr,
+                 "this run has chosen algorithms of products for %s, which mean nothing to %s: "
+                 "here they are chosen anew, and the bits of products may differ\n",
+                 other.c_str(), kind.c_str());
+  return chosen;
+}
 
 ChosenAlgorithms::ChosenAlgorithms(std::string folder, std::string gpu)
     : folder_(std::move(folder)),
@@ -77,37 +88,34 @@ std::string ChosenAlgorithms::file_of(const std::string& product) const {
   return own_folder_ + "/" + name_of(product) + ".json";
 }
 
-Result<std::optional<cublasLtMatmulAlgo_t>> ChosenAlgorithms::find(
-    const std::string& product) const {
+Result<std::optional<std::string>> ChosenAlgorithms::find(const std::string& product) const {
   (void)names_in(own_folder_);
   const std::string file = file_of(product);
   const Result<std::string> text = read_text(file, kFileBytesMax);
-  if (text.status().code() == Code::not_found) return std::optional<cublasLtMatmulAlgo_t>();
+  if (text.status().code() == Code::not_found) return std::optional<std::string>();
   SS_RETURN_IF_ERROR(text.status());
   const nlohmann::json page = parse_json(*text);
-  const std::string digits = text_of(page, "algorithm");
-  auto algorithm = from_hex(digits);
-  if (!algorithm || text_of(page, "hash") != hash_of(gpu_, product, digits) ||
-      text_of(page, "gpu") != gpu_ || text_of(page, "product") != product)
+  const std::string algorithm = text_of(page, "algorithm");
+  if (text_of(page, "hash") != hash_of(gpu_, product, algorithm) || text_of(page, "gpu") != gpu_ ||
+      text_of(page, "product") != product)
     return Status(Code::bad_data, file + " is damaged: copy it from a backup, or remove it; then " +
                                       "the product's algorithm is chosen again, and the bits of " +
                                       "the run may change there");
-  return algorithm;
+  return std::optional(algorithm);
 }
 
-Result<cublasLtMatmulAlgo_t> ChosenAlgorithms::keep(const std::string& product,
-                                                    const cublasLtMatmulAlgo_t& algorithm) const {
+Result<std::string> ChosenAlgorithms::keep(const std::string& product,
+                                           const std::string& algorithm) const {
   std::error_code error;
   fs::create_directories(own_folder_, error);
   if (error) return system_error("cannot create", own_folder_, error.value());
   // Most trainers find a choice here, and need not write.
   SS_ASSIGN(auto counts, find(product));
   if (!counts) {
-    const std::string digits = hex(algorithm);
     const nlohmann::ordered_json page = {{"gpu", gpu_},
                                          {"product", product},
-                                         {"algorithm", digits},
-                                         {"hash", hash_of(gpu_, product, digits)}};
+                                         {"algorithm", algorithm},
+                                         {"hash", hash_of(gpu_, product, algorithm)}};
     const std::string file = file_of(product);
     SS_RETURN_IF_ERROR(create_file(file, page.dump(1) + "\n").status());
     SS_ASSIGN(counts, find(product));
@@ -120,10 +128,33 @@ Result<cublasLtMatmulAlgo_t> ChosenAlgorithms::keep(const std::string& product,
   return *counts;
 }
 
+std::string ChosenAlgorithms::choose(const std::string& product,
+                                     const std::function<std::string()>& choice) const {
+  const auto kept = take(find(product));
+  return kept ? *kept : take(keep(product, choice()));
+}
+
 std::vector<std::string> ChosenAlgorithms::others() const {
   std::vector<std::string> others = names_in(folder_);
   std::erase(others, name_of(gpu_));
   return others;
+}
+
+size_t chosen_or_fastest(const ChosenAlgorithms* chosen, const std::string& product,
+                         cudaStream_t stream, std::span<const Candidate> candidates,
+                         bool (*may_work_later)(const std::exception&)) {
+  if (!chosen) return 0;
+  const std::string name = chosen->choose(product, [&] {
+    const Fastest best = fastest(stream, candidates, may_work_later);
+    const std::string& used = candidates[best.index].name;
+    std::fprintf(stderr, "%s: %s; %s is used\n", product.c_str(), best.told.c_str(), used.c_str());
+    return used;
+  });
+  const auto found = std::ranges::find(candidates, name, &Candidate::name);
+  if (found == candidates.end())
+    throw CudaError("this program does not know the algorithm in " + chosen->file_of(product) +
+                    ": remove the file to choose again");
+  return static_cast<size_t>(found - candidates.begin());
 }
 
 }  // namespace simplescale::cuda

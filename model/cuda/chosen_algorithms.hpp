@@ -1,40 +1,55 @@
-// Which of cuBLASLt's algorithms the products of a run take. Each product has a file in a folder of
-// the run, which all its trainers share. The bits of a product depend on its algorithm, so:
+// Which algorithms the products and the attention of a run take. Each has a file in a folder of the
+// run, which all its trainers share. The bits of a product depend on its algorithm, so:
 //
 //   BACKEND-2  all trainers of a run on GPUs of one kind, also replacements and those of a later
 //              start, take the same algorithm for a product: that of the first to choose one.
 //
-// The compute thread makes all calls. They block on the file system.
+// Here attention, forward and backward, is a product, too. The compute thread makes all calls. They
+// block on the file system.
 #pragma once
 
-#include <cublasLt.h>
-
+#include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "model/cuda/fastest.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::cuda {
 
 class ChosenAlgorithms {
  public:
-  /// folder: BackendOptions::products_folder. gpu: the kind of the GPU and cuBLASLt's version: an
-  /// algorithm has no meaning for others, so each `gpu` has a folder of its own within `folder`.
+  /// folder: BackendOptions::products_folder; if it is empty, the run keeps nothing, and this is null.
+  /// Says on stderr if the run has chosen for other GPUs. Throws CudaError.
+  static std::unique_ptr<const ChosenAlgorithms> of_run(const std::string& folder,
+                                                        int device_index);
+  /// gpu: the kind of the GPU and the libraries' versions: an algorithm has no meaning for others, so
+  /// each `gpu` has a folder of its own within `folder`.
   ChosenAlgorithms(std::string folder, std::string gpu);
 
-  /// What a product takes in this run; none: nobody has chosen yet. bad_data: its file is damaged;
-  /// io.
-  Result<std::optional<cublasLtMatmulAlgo_t>> find(const std::string& product) const;
+  /// What a product takes in this run, as text; none: nobody has chosen yet. bad_data: its file is
+  /// damaged; io.
+  Result<std::optional<std::string>> find(const std::string& product) const;
   /// Keeps a choice, and returns the one that counts: another trainer's if it was earlier. io.
-  Result<cublasLtMatmulAlgo_t> keep(const std::string& product,
-                                    const cublasLtMatmulAlgo_t& algorithm) const;
-  /// Other kinds of GPU, or versions of cuBLASLt, for which this run has chosen.
+  Result<std::string> keep(const std::string& product, const std::string& algorithm) const;
+  /// What a product takes; if nobody has chosen yet, keeps choice(). Throws CudaError.
+  std::string choose(const std::string& product, const std::function<std::string()>& choice) const;
+  /// Other kinds of GPU, or versions of the libraries, for which this run has chosen.
   std::vector<std::string> others() const;
   std::string file_of(const std::string& product) const;
 
  private:
   const std::string folder_, gpu_, own_folder_;
 };
+
+/// The place of the candidate that the run takes for a product, known by its name. If nobody has
+/// chosen yet, measures, says on stderr what it found, and keeps the fastest. chosen: null: takes the
+/// first one, without measuring. Throws CudaError, and what fastest() throws.
+size_t chosen_or_fastest(const ChosenAlgorithms* chosen, const std::string& product,
+                         cudaStream_t stream, std::span<const Candidate> candidates,
+                         bool (*may_work_later)(const std::exception&));
 
 }  // namespace simplescale::cuda

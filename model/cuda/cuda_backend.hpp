@@ -3,8 +3,8 @@
 // only functions that return something to the host wait for it. Copies of the state to host memory
 // and hashes of it have streams of their own.
 //
-// Results are reproducible on the same kind of device, with the same algorithms of products
-// (products.hpp): kernels use no atomics. Attention's backward pass is reproducible only with
+// Results are reproducible on the same kind of device, with the same algorithms of products and of
+// attention (chosen_algorithms.hpp): kernels use no atomics. Attention's backward pass is reproducible only with
 // BackendOptions::deterministic.
 // Buffers that live as long as the backend are allocated at the start; libtorch allocates
 // attention's results, with the same sizes every time. A failed CUDA call throws CudaError and
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "model/cuda/aten.hpp"
+#include "model/cuda/chosen_algorithms.hpp"
 #include "model/cuda/kernel_trace.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/memory.hpp"
@@ -148,6 +149,7 @@ class CudaBackend final : public LlamaBackend {
   T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }
   Saved& saved(int layer) { return saved_[static_cast<size_t>(layer) % saved_.size()]; }
 
+  const std::unique_ptr<const ChosenAlgorithms> chosen_;
   Aten aten_;
   const cudaStream_t stream_;
   Products products_;

@@ -6,13 +6,13 @@
 #include <bit>
 #include <compare>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "model/cuda/check.hpp"
-#include "model/cuda/chosen_algorithms.hpp"
 #include "model/cuda/fastest.hpp"
 #include "model/cuda/memory.hpp"
 
@@ -131,31 +131,33 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-std::string kind_of(int device_index) {
-  cudaDeviceProp gpu{};
-  SS_CUDA(cudaGetDeviceProperties(&gpu, device_index));
-  return std::string(gpu.name) + ", sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor) +
-         ", " + std::to_string(gpu.multiProcessorCount) + " SMs, cuBLASLt " +
-         std::to_string(cublasLtGetVersion());
+/// As text, for the run's choices.
+std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const uint64_t word : algorithm.data) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
+    text += digits;
+  }
+  return text;
+}
+
+/// Of other text than hex()'s: zeros or numbers that cuBLASLt refuses.
+cublasLtMatmulAlgo_t from_hex(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm{};
+  for (size_t i = 0; i < std::size(algorithm.data) && 16 * i < text.size(); ++i)
+    algorithm.data[i] = std::strtoull(text.substr(16 * i, 16).c_str(), nullptr, 16);
+  return algorithm;
 }
 
 }  // namespace
 
 struct Products::Impl {
-  Impl(int device_index, DType dtype_, cudaStream_t stream_, const std::string& folder)
-      : dtype(dtype_), stream(stream_), handle(make_handle()) {
+  Impl(DType dtype_, cudaStream_t stream_, const ChosenAlgorithms* chosen_)
+      : dtype(dtype_), stream(stream_), chosen(chosen_), handle(make_handle()) {
     Result<void*> memory_made = memory.allocate(kWorkspaceBytes);
     if (!memory_made.ok()) throw CudaError(memory_made.status().message());
     workspace = *memory_made;
-    if (folder.empty()) return;
-    const std::string kind = kind_of(device_index);
-    chosen.emplace(folder, kind);
-    // Not by runtime/base/log.hpp, as in memory.cpp.
-    for (const std::string& other : chosen->others())
-      std::fprintf(stderr,
-                   "this run has chosen algorithms of products for %s, which mean nothing to %s: "
-                   "here they are chosen anew, and the bits of products may differ\n",
-                   other.c_str(), kind.c_str());
   }
 
   Plan plan_of(const Product& p) const {
@@ -241,19 +243,13 @@ struct Products::Impl {
                               void* c) {
     if (!chosen) return candidates(p, plan).front();
     const std::string name = p.text(dtype);
-    const auto take = [](auto result) {
-      if (!result.ok()) throw CudaError(result.status().message());
-      return result.take();
-    };
-    auto algorithm = take(chosen->find(name));
-    if (!algorithm) {
-      algorithm = p.accumulate ? candidates(p, plan).front() : measure(p, plan, a, b, c);
-      algorithm = take(chosen->keep(name, *algorithm));
-    }
-    if (const std::string why = refusal(plan, *algorithm); !why.empty())
+    const cublasLtMatmulAlgo_t algorithm = from_hex(chosen->choose(name, [&] {
+      return hex(p.accumulate ? candidates(p, plan).front() : measure(p, plan, a, b, c));
+    }));
+    if (const std::string why = refusal(plan, algorithm); !why.empty())
       throw CudaError("the GPU does not take the algorithm in " + chosen->file_of(name) + " (" +
                       why + "): remove the file to choose again");
-    return *algorithm;
+    return algorithm;
   }
 
   /// For an error.
@@ -265,15 +261,15 @@ struct Products::Impl {
 
   const DType dtype;
   const cudaStream_t stream;
+  const ChosenAlgorithms* const chosen;
   const Handle handle;
   DeviceMemory memory;
   void* workspace = nullptr;
-  std::optional<ChosenAlgorithms> chosen;
   std::map<Product, Plan> plans;
 };
 
-Products::Products(int device_index, DType dtype, cudaStream_t stream, const std::string& folder)
-    : impl_(std::make_unique<Impl>(device_index, dtype, stream, folder)) {}
+Products::Products(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen)
+    : impl_(std::make_unique<Impl>(dtype, stream, chosen)) {}
 Products::~Products() = default;
 
 void Products::load() {

@@ -11,8 +11,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
+#include "model/cuda/chosen_algorithms.hpp"
 #include "runtime/base/dtype.hpp"
 
 namespace simplescale::cuda {
@@ -21,9 +21,9 @@ enum class Transpose { no, yes };
 
 class Products {
  public:
-  /// folder: where the run keeps its choices; empty: each product takes the algorithm that cuBLASLt
-  /// names first, without measuring.
-  Products(int device_index, DType dtype, cudaStream_t stream, const std::string& folder);
+  /// chosen: the run's choices, which must outlive this object; null: each product takes the
+  /// algorithm that cuBLASLt names first, without measuring.
+  Products(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen);
   ~Products();
 
   /// Loads cuBLASLt for the current device, so that the first object there need not.

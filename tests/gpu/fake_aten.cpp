@@ -1,15 +1,29 @@
 // Attention as plain loops, linked instead of model/cuda/aten.cpp: for the CUDA backend over a fake
-// GPU. Enqueues its computation on the stream, as libtorch does.
+// GPU. Enqueues its computation on the stream, as libtorch and cuDNN do, which differ in their notes
+// and times only (fake_gpu.hpp).
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "model/cuda/aten.hpp"
+#include "model/cuda/chosen_algorithms.hpp"
 #include "model/cuda/kernel_trace.hpp"
 #include "tests/gpu/elements.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 
-namespace simplescale::cuda {
+namespace simplescale {
+namespace {
+fake_gpu::Attention behaviour;
+}  // namespace
+
+void fake_gpu::set_attention(Attention wanted) {
+  behaviour = wanted;
+}
+
+namespace cuda {
 namespace {
 
 /// Device memory of libtorch's allocator.
@@ -31,6 +45,8 @@ void let_go(cudaStream_t stream, const Memory& memory) {
   fake_gpu::run_on(stream, [memory] {});
 }
 
+using Kernel = AttentionKernel;
+
 }  // namespace
 
 struct Aten::Saved {
@@ -48,7 +64,32 @@ struct Aten::Impl {
   AttentionShape shape;
   Memory gradients, scratch;
   const int32_t* of_row = nullptr;  // DocumentRows::of_row; null: no documents
+  bool documents = false;
+  const ChosenAlgorithms* chosen = nullptr;
+  std::optional<Kernel> forward, backward;
 
+  template <class Launch>
+  Kernel choose(std::optional<Kernel>& kernel, const std::string& pass, Launch launch) {
+    if (documents) return Kernel::flash;
+    if (!kernel) {
+      const Candidate candidates[] = {{"flash", [&] { launch(Kernel::flash); }},
+                                      {"cuDNN", [&] { launch(Kernel::cudnn); }}};
+      kernel = chosen_or_fastest(chosen, "attention" + pass, stream, candidates,
+                                 [](const std::exception&) { return false; }) == 0
+                   ? Kernel::flash
+                   : Kernel::cudnn;
+    }
+    return *kernel;
+  }
+  /// What a kernel does beside its computation.
+  void begin(Kernel kernel, const std::string& what) const {
+    fake_gpu::check_last_error();
+    if (kernel == Kernel::cudnn && behaviour.cudnn_fails)
+      throw std::runtime_error("cuDNN: CUDNN_STATUS_NOT_SUPPORTED");
+    fake_gpu::note((kernel == Kernel::cudnn ? "cuDNN: " : "libtorch: ") + what);
+    for (int i = 1; i < (kernel == Kernel::cudnn ? behaviour.cudnn_ms : behaviour.flash_ms); ++i)
+      fake_gpu::run_on(stream, [] {});
+  }
   Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
   Memory take(int64_t elements) const {
     return std::make_shared<Block>(static_cast<size_t>(elements) * bytes_of(dtype));
@@ -82,10 +123,16 @@ struct Aten::Impl {
 
 void Aten::load() {}
 
-Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
+size_t Aten::cudnn_version() {
+  return behaviour.cudnn_version;
+}
+
+Aten::Aten(int, DType dtype, const AttentionShape& attention, bool, const ChosenAlgorithms* chosen)
     : impl_(std::make_unique<Impl>()) {
   impl_->dtype = dtype;
   impl_->shape = attention;
+  impl_->chosen = chosen;
+  if (dtype == DType::f32 || attention.window > 0) impl_->forward = impl_->backward = Kernel::flash;
   (void)cudaStreamCreateWithPriority(&impl_->stream, cudaStreamNonBlocking, -1);
 }
 Aten::~Aten() {
@@ -96,16 +143,26 @@ cudaStream_t Aten::stream() const {
   return impl_->stream;
 }
 
+void Aten::use(AttentionKernel kernel) {
+  impl_->forward = impl_->backward = kernel;
+}
+
 void Aten::set_documents(const DocumentRows* documents) {
+  impl_->documents = documents;
   fake_gpu::run_on(impl_->stream, [this, rows = documents ? documents->of_row : nullptr] {
     impl_->of_row = rows;
   });
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
-  fake_gpu::check_last_error();
-  fake_gpu::note("libtorch: attention");
+  const Kernel kernel =
+      impl_->choose(impl_->forward, ", forward", [&](Kernel each) { (void)attend(each, qkv); });
+  return attend(kernel, qkv);
+}
+
+Aten::SavedPtr Aten::attend(Kernel kernel, const void* qkv) {
   const Impl& s = *impl_;
+  s.begin(kernel, "attention");
   const AttentionShape shape = s.shape;
   const Memory out = s.take(shape.batch * shape.T * shape.heads * shape.D);
   fake_gpu::run_on(s.stream, [&s, shape, out, from = s.at(qkv)] {
@@ -129,12 +186,21 @@ const void* Aten::attended(const Saved& saved) const {
   return saved.out->data();
 }
 
+template <class T>
+Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
+                                            const void* dattended) {
+  const Kernel kernel = impl_->choose(impl_->backward, ", backward", [&](Kernel each) {
+    (void)attend_backward<T>(each, qkv, saved, dattended);
+  });
+  return attend_backward<T>(kernel, qkv, saved, dattended);
+}
+
 /// dq: (batch, T, heads, D) in memory; dk, dv: (batch, T, kv_heads, D).
 template <class T>
-Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const void* dattended) {
-  fake_gpu::check_last_error();
-  fake_gpu::note("libtorch: attention's gradients");
+Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const Saved&,
+                                         const void* dattended) {
   Impl& s = *impl_;
+  s.begin(kernel, "attention's gradients");
   const AttentionShape shape = s.shape;
   const int64_t D = shape.D, tokens = shape.batch * shape.T, group = shape.heads / shape.kv_heads,
                 q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;
@@ -194,4 +260,5 @@ Status write_kernel_trace(const std::string&) {
 template Aten::Gradients<float> Aten::attention_backward(const void*, const Saved&, const void*);
 template Aten::Gradients<Bf16> Aten::attention_backward(const void*, const Saved&, const void*);
 
-}  // namespace simplescale::cuda
+}  // namespace cuda
+}  // namespace simplescale

@@ -66,6 +66,14 @@ struct Algorithms {
 };
 /// Change them only while no product is made.
 void set_algorithms(Algorithms algorithms);
+/// What attention's kernels do, libtorch's (flash) and cuDNN's.
+struct Attention {
+  int flash_ms = 3, cudnn_ms = 2;  ///< their times
+  bool cudnn_fails = false;        ///< cuDNN does not take the shape
+  size_t cudnn_version = 91900;    ///< 0: there is no cuDNN
+};
+/// Change it only while no attention is computed.
+void set_attention(Attention attention);
 /// While true, streams only order events, and device memory is address space without memory: to
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.
