@@ -22,7 +22,6 @@
 #include <string>
 #include <utility>
 
-#include "model/cuda/chosen_algorithms.hpp"
 #include "model/cuda/cudnn_attention.hpp"
 #include "runtime/base/patience.hpp"
 
@@ -75,18 +74,15 @@ void Aten::SavedDeleter::operator()(Saved* saved) const {
 
 struct Aten::Impl {
   Impl(int device_index, DType dtype, const AttentionShape& attention, bool deterministic_,
-       const ChosenAlgorithms* chosen_)
+       const ChosenAlgorithms* chosen)
       : stream(c10::cuda::getStreamFromPool(-1, static_cast<c10::DeviceIndex>(device_index))),
         options(at::TensorOptions()
                     .device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index))
                     .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),
         shape(attention),
         deterministic(deterministic_),
-        chosen(chosen_) {
-    if (dtype == DType::f32)
-      forward = backward = Kernel::efficient;
-    else if (shape.window > 0)
-      forward = backward = Kernel::flash;
+        forward(shape, dtype, "forward", chosen),
+        backward(shape, dtype, deterministic ? "backward" : "backward, not deterministic", chosen) {
   }
 
   at::Tensor tensor(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const {
@@ -151,26 +147,13 @@ struct Aten::Impl {
   std::optional<int64_t> seen_after() const {
     return shape.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
   }
-  /// The kernel of a pass, which must not depend on the micro-batch. `kernel` keeps it, and
-  /// launch(kernel) makes that pass.
+  /// The kernel of this micro-batch's pass; launch(kernel) makes that pass.
   template <class Launch>
-  Kernel choose(std::optional<Kernel>& kernel, const std::string& pass, const Launch& launch) {
-    if (begins.defined()) return Kernel::flash;
-    if (!kernel) {
-      const Candidate candidates[] = {{"flash", [&] { launch(Kernel::flash); }},
-                                      {"cuDNN", [&] { launch(Kernel::cudnn); }}};
-      const size_t place =
-          chosen_or_fastest(chosen, text() + pass, stream.stream(), candidates, out_of_memory);
-      kernel = place == 0 ? Kernel::flash : Kernel::cudnn;
+  Kernel kernel_of(AttentionChoice& pass, const Launch& launch) {
+    return pass.kernel(stream.stream(), begins.defined(), launch, out_of_memory, [this] {
       dq = dk = dv = dqkv = at::Tensor();
-      c10::cuda::CUDACachingAllocator::emptyCache();  // of what only the other one needs
-    }
-    return *kernel;
-  }
-  std::string text() const {
-    return "attention of " + std::to_string(shape.batch) + " x " + std::to_string(shape.heads) +
-           " (" + std::to_string(shape.kv_heads) + ") heads, " + std::to_string(shape.T) +
-           " tokens, " + std::to_string(shape.D) + " elements";
+      c10::cuda::CUDACachingAllocator::emptyCache();  // of what only the other kernel needs
+    });
   }
   CudnnAttention& cudnn() {
     if (!of_cudnn) of_cudnn.emplace(shape, deterministic, stream.stream());
@@ -212,8 +195,7 @@ struct Aten::Impl {
   at::TensorOptions options;
   AttentionShape shape;
   bool deterministic;
-  const ChosenAlgorithms* chosen;
-  std::optional<Kernel> forward, backward;  // none: not chosen yet
+  AttentionChoice forward, backward;
   std::optional<CudnnAttention> of_cudnn;
   Patience patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
@@ -247,7 +229,8 @@ cudaStream_t Aten::stream() const {
 }
 
 void Aten::use(AttentionKernel kernel) {
-  impl_->forward = impl_->backward = kernel;
+  impl_->forward.use(kernel);
+  impl_->backward.use(kernel);
 }
 
 void Aten::set_documents(const DocumentRows* documents) {
@@ -255,7 +238,7 @@ void Aten::set_documents(const DocumentRows* documents) {
   const at::NoGradGuard no_grad;
   impl_->apart = impl_->begins = at::Tensor();
   if (!documents) return;
-  if (impl_->forward == Kernel::efficient)
+  if (impl_->options.dtype() == at::kFloat)
     impl_->apart = impl_->with_memory([&] { return impl_->between(*documents); });
   else
     impl_->begins = impl_->integers(documents->begin, {documents->count + 1});
@@ -264,7 +247,7 @@ void Aten::set_documents(const DocumentRows* documents) {
 Aten::SavedPtr Aten::attention(const void* qkv) {
   return impl_->with_memory([&] {
     const Kernel kernel =
-        impl_->choose(impl_->forward, ", forward", [&](Kernel each) { (void)attend(each, qkv); });
+        impl_->kernel_of(impl_->forward, [&](Kernel each) { (void)attend(each, qkv); });
     return attend(kernel, qkv);
   });
 }
@@ -329,9 +312,9 @@ template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
   return impl_->with_memory([&] {
-    const Kernel kernel = impl_->choose(
-        impl_->backward, impl_->deterministic ? ", backward" : ", backward, not deterministic",
-        [&](Kernel each) { (void)attend_backward<T>(each, qkv, saved, dattended); });
+    const Kernel kernel = impl_->kernel_of(impl_->backward, [&](Kernel each) {
+      (void)attend_backward<T>(each, qkv, saved, dattended);
+    });
     return attend_backward<T>(kernel, qkv, saved, dattended);
   });
 }

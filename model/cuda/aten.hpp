@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "model/cuda/attention_choice.hpp"
 #include "model/cuda/kernels.hpp"
 #include "runtime/base/dtype.hpp"
 
@@ -20,25 +21,9 @@ struct DocumentRows {
   const int32_t* of_row = nullptr;  // (batch * T): the document of each row, numbered from 0
 };
 
-struct AttentionShape {
-  int64_t batch = 0, heads = 0, kv_heads = 0, T = 0, D = 0;
-  int64_t ld_qkv = 0;  // elements from one token's row of q, k and v to the next token's
-  int64_t window = 0;  // a token attends to itself and window - 1 before it; 0: to all
-};
-
-enum class AttentionKernel {
-  efficient,  // libtorch's for fp32; keys and values are repeated; documents by a mask
-  flash,      // libtorch's for bf16; it knows windows and documents
-  cudnn,  // cuDNN's, for bf16 without windows and documents; often faster, if it takes the shape
-};
-
-class ChosenAlgorithms;
-
 class Aten {
  public:
-  /// deterministic: attention's backward pass is reproducible bit by bit. chosen: the run's choices,
-  /// which must outlive this object: in bf16 without a window and documents, each pass takes the one
-  /// of flash and cuDNN that the run takes (BACKEND-2); null: flash.
+  /// deterministic: attention's backward pass is reproducible bit by bit. chosen: as AttentionChoice.
   Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic,
        const ChosenAlgorithms* chosen);
   ~Aten();

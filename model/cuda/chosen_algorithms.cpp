@@ -140,21 +140,4 @@ std::vector<std::string> ChosenAlgorithms::others() const {
   return others;
 }
 
-size_t chosen_or_fastest(const ChosenAlgorithms* chosen, const std::string& product,
-                         cudaStream_t stream, std::span<const Candidate> candidates,
-                         bool (*may_work_later)(const std::exception&)) {
-  if (!chosen) return 0;
-  const std::string name = chosen->choose(product, [&] {
-    const Fastest best = fastest(stream, candidates, may_work_later);
-    const std::string& used = candidates[best.index].name;
-    std::fprintf(stderr, "%s: %s; %s is used\n", product.c_str(), best.told.c_str(), used.c_str());
-    return used;
-  });
-  const auto found = std::ranges::find(candidates, name, &Candidate::name);
-  if (found == candidates.end())
-    throw CudaError("this program does not know the algorithm in " + chosen->file_of(product) +
-                    ": remove the file to choose again");
-  return static_cast<size_t>(found - candidates.begin());
-}
-
 }  // namespace simplescale::cuda

@@ -11,11 +11,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "model/cuda/fastest.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::cuda {
@@ -44,12 +42,5 @@ class ChosenAlgorithms {
  private:
   const std::string folder_, gpu_, own_folder_;
 };
-
-/// The place of the candidate that the run takes for a product, known by its name. If nobody has
-/// chosen yet, measures, says on stderr what it found, and keeps the fastest. chosen: null: takes the
-/// first one, without measuring. Throws CudaError, and what fastest() throws.
-size_t chosen_or_fastest(const ChosenAlgorithms* chosen, const std::string& product,
-                         cudaStream_t stream, std::span<const Candidate> candidates,
-                         bool (*may_work_later)(const std::exception&));
 
 }  // namespace simplescale::cuda

@@ -21,9 +21,6 @@ void* cudnn_frontend::cudnn_dlhandle = nullptr;
 namespace simplescale::cuda {
 namespace {
 
-/// Of the backward pass's workspace, if one head of one sample does not need more.
-constexpr size_t kWorkspaceBytesMax = size_t{640} << 20;
-
 /// The tensors' names in graphs.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLogSums, kDOut, kDQ, kDK, kDV };
 
@@ -52,16 +49,7 @@ Handle make_handle() {
   return Handle(handle);
 }
 
-/// The samples and the heads of keys that one launch computes: all heads, or one sample.
-struct Part {
-  int64_t samples, kv_heads;
-};
-
-int64_t largest_divisor(int64_t of, int64_t at_most) {
-  int64_t divisor = std::max<int64_t>(1, std::min(of, at_most));
-  while (of % divisor != 0) --divisor;
-  return divisor;
-}
+using Part = AttentionPart;
 
 struct Pass {
   std::shared_ptr<fe::graph::Graph> graph;
@@ -81,17 +69,17 @@ struct CudnnAttention::Impl {
   Strides out_strides() const { return {shape.T * row_of_out(), shape.D, row_of_out(), 1}; }
   float scale() const { return 1 / std::sqrt(static_cast<float>(shape.D)); }
 
-  std::string text(const char* pass) const {
-    return std::string("cuDNN, attention ") + pass + " of " + std::to_string(shape.batch) + " x " +
-           std::to_string(shape.heads) + " (" + std::to_string(shape.kv_heads) + ") heads, " +
-           std::to_string(shape.T) + " tokens, " + std::to_string(shape.D) + " elements";
-  }
-  void check(const fe::error_t& error, const char* pass) const {
-    if (error.is_good()) return;
-    const std::string& why = error.err_msg;
+  /// Its first line is for the log, if there is a choice.
+  CudnnError failure(const char* pass, const std::string& why) const {
     const bool no_memory = why.find("ALLOC_FAILED") != std::string::npos ||
                            why.find("out of memory") != std::string::npos;
-    throw CudnnError(text(pass) + ": " + why, no_memory);
+    return {"cuDNN, " + shape.text() + ", " + pass + ": " + why +
+                "\nIf this run has chosen cuDNN here, remove its file in control/products to "
+                "choose again",
+            no_memory};
+  }
+  void check(const fe::error_t& error, const char* pass) const {
+    if (error.is_bad()) throw failure(pass, error.err_msg);
   }
 
   /// A tensor of (samples, heads, T, width).
@@ -167,20 +155,14 @@ struct CudnnAttention::Impl {
     return finished(graph, part, "backward");
   }
 
-  /// In parts if the whole needs too large a workspace, which grows with samples and heads.
+  /// In parts if the whole needs too large a workspace.
   Pass make_backward() const {
-    const Part all{shape.batch, shape.kv_heads};
-    Pass whole = make_backward(all);
-    if (whole.workspace_bytes <= kWorkspaceBytesMax) return whole;
-    const size_t of_head = whole.workspace_bytes / static_cast<size_t>(all.samples * all.kv_heads);
-    const auto heads = static_cast<int64_t>(kWorkspaceBytesMax / of_head);
-    const Part part{largest_divisor(all.samples, heads / all.kv_heads),
-                    largest_divisor(all.kv_heads, heads)};
-    Pass made = make_backward(part);
-    if (made.workspace_bytes <= kWorkspaceBytesMax) return made;
-    throw CudnnError(text("backward") + ": it needs a workspace of " +
-                         std::to_string(made.workspace_bytes) + " bytes",
-                     false);
+    Pass made = make_backward({shape.batch, shape.kv_heads});
+    if (made.workspace_bytes <= kAttentionWorkspaceBytesMax) return made;
+    made = make_backward(attention_part(shape, made.workspace_bytes));
+    if (made.workspace_bytes <= kAttentionWorkspaceBytesMax) return made;
+    throw failure("backward",
+                  "it needs a workspace of " + std::to_string(made.workspace_bytes) + " bytes");
   }
 
   Pass& forward() {

@@ -5,8 +5,8 @@
 // cuDNN on the same kind of GPU chooses the same one. The caller provides all memory.
 //
 // On Hopper and before, the deterministic backward pass keeps the gradient of the attention's
-// scores, T x T values for each query head. To bound that memory, it computes some samples at a
-// time, or some heads of a sample.
+// scores, T x T values for each query head. To bound that memory, it runs part by part
+// (attention_part()).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "model/cuda/aten.hpp"
+#include "model/cuda/attention_choice.hpp"
 #include "model/cuda/check.hpp"
 
 namespace simplescale::cuda {

@@ -74,6 +74,20 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
   return kept + logits + backward + rounded;
 }
 
+/// While attention's gradients are computed: of libtorch dq in fp32, dk and dv of each query head; of
+/// cuDNN's deterministic kernel dk and dv of each query head of a group, and the gradients of the
+/// scores, in parts of at most kAttentionWorkspaceBytesMax (model/cuda/attention_choice.hpp).
+double attention_workspace(const TrainConfig& train, const ModelShape& shape, const Widths& w) {
+  constexpr double kPartBytes = 640.0 * (1u << 20);
+  const auto heads = static_cast<double>(shape.heads);
+  const double libtorch = w.N * w.A * (4 + 2 * w.c);
+  if (train.precision == DType::f32 || !train.deterministic || shape.window() > 0) return libtorch;
+  const double T = std::ceil(static_cast<double>(shape.block_size) / 128) * 128;
+  const double cudnn = static_cast<double>(train.micro_batch_size) * heads * T * T * 2 +
+                       (w.A > w.K ? 2 * w.c * w.N * w.A : 0);
+  return std::max(libtorch, std::min(kPartBytes, cudnn));
+}
+
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
 double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
@@ -91,9 +105,9 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
                          4 * 512 * std::max(w.C, static_cast<double>(shape.bias_width()));
   const double tokens = 16 * w.N + 4 * w.V;
   const double rope = 4.0 * static_cast<double>(shape.block_size * shape.head_dim());
-  // Of libtorch's attention: its gradients, and while it runs dq in fp32, dk and dv of each query
-  // head.
-  const double attention = row * Q + w.N * w.A * (4 + 2 * w.c);
+  const double attention = row * Q +
+                           4 * w.N * static_cast<double>(shape.heads) +  // gradients, sums
+                           attention_workspace(train, shape, w);
   return kept + logits + working + tokens + rope + attention + kWorkspace;
 }
 

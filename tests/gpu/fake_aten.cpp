@@ -59,27 +59,25 @@ void Aten::SavedDeleter::operator()(Saved* saved) const {
 }
 
 struct Aten::Impl {
+  Impl(DType dtype_, const AttentionShape& attention, const ChosenAlgorithms* chosen)
+      : dtype(dtype_),
+        shape(attention),
+        forward(shape, dtype, "forward", chosen),
+        backward(shape, dtype, "backward", chosen) {}
+
   cudaStream_t stream = nullptr;
   DType dtype;
   AttentionShape shape;
   Memory gradients, scratch;
   const int32_t* of_row = nullptr;  // DocumentRows::of_row; null: no documents
   bool documents = false;
-  const ChosenAlgorithms* chosen = nullptr;
-  std::optional<Kernel> forward, backward;
+  AttentionChoice forward, backward;
 
   template <class Launch>
-  Kernel choose(std::optional<Kernel>& kernel, const std::string& pass, Launch launch) {
-    if (documents) return Kernel::flash;
-    if (!kernel) {
-      const Candidate candidates[] = {{"flash", [&] { launch(Kernel::flash); }},
-                                      {"cuDNN", [&] { launch(Kernel::cudnn); }}};
-      kernel = chosen_or_fastest(chosen, "attention" + pass, stream, candidates,
-                                 [](const std::exception&) { return false; }) == 0
-                   ? Kernel::flash
-                   : Kernel::cudnn;
-    }
-    return *kernel;
+  Kernel kernel_of(AttentionChoice& pass, const Launch& launch) {
+    return pass.kernel(
+        stream, documents, launch, [](const std::exception&) { return false; },
+        [this] { gradients = scratch = nullptr; });
   }
   /// What a kernel does beside its computation.
   void begin(Kernel kernel, const std::string& what) const {
@@ -93,6 +91,19 @@ struct Aten::Impl {
   Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
   Memory take(int64_t elements) const {
     return std::make_shared<Block>(static_cast<size_t>(elements) * bytes_of(dtype));
+  }
+  /// While the gradients are computed; libtorch's allocator keeps that memory. Its kernels accumulate
+  /// dq in fp32, and make dk and dv for each query head. cuDNN's deterministic kernel keeps the
+  /// gradients of the scores, and makes dk and dv for each query head of a group.
+  size_t scratch_bytes(Kernel kernel) const {
+    const auto rows = static_cast<size_t>(shape.batch * shape.T * shape.heads),
+               values = rows * static_cast<size_t>(shape.D);
+    if (kernel != Kernel::cudnn) return 4 * values + 2 * values * bytes_of(dtype);
+    const size_t whole = 2 * rows * static_cast<size_t>(shape.T) + 4 * rows +
+                         (shape.heads > shape.kv_heads ? 4 * values : 0);
+    const AttentionPart part = attention_part(shape, whole);
+    return whole / static_cast<size_t>(shape.batch * shape.kv_heads) *
+           static_cast<size_t>(part.samples * part.kv_heads);
   }
   /// The attention weights of query (b, t, head) over tokens 0 ... t.
   std::vector<double> weights(const Elements& qkv, int64_t b, int64_t t, int64_t head) const {
@@ -128,11 +139,7 @@ size_t Aten::cudnn_version() {
 }
 
 Aten::Aten(int, DType dtype, const AttentionShape& attention, bool, const ChosenAlgorithms* chosen)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->dtype = dtype;
-  impl_->shape = attention;
-  impl_->chosen = chosen;
-  if (dtype == DType::f32 || attention.window > 0) impl_->forward = impl_->backward = Kernel::flash;
+    : impl_(std::make_unique<Impl>(dtype, attention, chosen)) {
   (void)cudaStreamCreateWithPriority(&impl_->stream, cudaStreamNonBlocking, -1);
 }
 Aten::~Aten() {
@@ -144,7 +151,8 @@ cudaStream_t Aten::stream() const {
 }
 
 void Aten::use(AttentionKernel kernel) {
-  impl_->forward = impl_->backward = kernel;
+  impl_->forward.use(kernel);
+  impl_->backward.use(kernel);
 }
 
 void Aten::set_documents(const DocumentRows* documents) {
@@ -156,7 +164,7 @@ void Aten::set_documents(const DocumentRows* documents) {
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
   const Kernel kernel =
-      impl_->choose(impl_->forward, ", forward", [&](Kernel each) { (void)attend(each, qkv); });
+      impl_->kernel_of(impl_->forward, [&](Kernel each) { (void)attend(each, qkv); });
   return attend(kernel, qkv);
 }
 
@@ -189,9 +197,8 @@ const void* Aten::attended(const Saved& saved) const {
 template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
-  const Kernel kernel = impl_->choose(impl_->backward, ", backward", [&](Kernel each) {
-    (void)attend_backward<T>(each, qkv, saved, dattended);
-  });
+  const Kernel kernel = impl_->kernel_of(
+      impl_->backward, [&](Kernel each) { (void)attend_backward<T>(each, qkv, saved, dattended); });
   return attend_backward<T>(kernel, qkv, saved, dattended);
 }
 
@@ -206,12 +213,7 @@ Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const S
                 q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;
   let_go(s.stream, s.gradients);
   s.gradients = s.take(q_size + 2 * kv_size);
-  // libtorch's kernels accumulate dq in fp32, and make dk and dv for each query head. Its allocator
-  // keeps that memory.
-  if (!s.scratch) {
-    const auto values = static_cast<size_t>(q_size);
-    s.scratch = std::make_shared<Block>(4 * values + 2 * values * bytes_of(s.dtype));
-  }
+  if (!s.scratch) s.scratch = std::make_shared<Block>(s.scratch_bytes(kernel));
   fake_gpu::run_on(
       s.stream, [=, &s, memory = s.gradients, from = s.at(qkv), d_out = s.at(dattended)] {
         std::vector<double> all(static_cast<size_t>(q_size + 2 * kv_size));

@@ -1,0 +1,68 @@
+#include "model/cuda/attention_choice.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "model/cuda/check.hpp"
+
+namespace simplescale::cuda {
+namespace {
+
+int64_t largest_divisor(int64_t of, int64_t at_most) {
+  int64_t divisor = std::clamp<int64_t>(at_most, 1, of);
+  while (of % divisor != 0) --divisor;
+  return divisor;
+}
+
+}  // namespace
+
+std::string AttentionShape::text() const {
+  return "attention of " + std::to_string(batch) + " x " + std::to_string(heads) + " (" +
+         std::to_string(kv_heads) + ") heads, " + std::to_string(T) + " tokens, " +
+         std::to_string(D) + " elements";
+}
+
+AttentionChoice::AttentionChoice(const AttentionShape& shape, DType dtype, std::string pass,
+                                 const ChosenAlgorithms* chosen)
+    : name_(shape.text() + ", " + std::move(pass)), chosen_(chosen) {
+  if (dtype == DType::f32)
+    kernel_ = AttentionKernel::efficient;
+  else if (!chosen || shape.window > 0)
+    kernel_ = AttentionKernel::flash;
+}
+
+AttentionKernel AttentionChoice::kernel(cudaStream_t stream, bool documents,
+                                        const std::function<void(AttentionKernel)>& launch,
+                                        bool (*may_work_later)(const std::exception&),
+                                        const std::function<void()>& measured) {
+  using enum AttentionKernel;
+  if (documents && kernel_ != efficient) return flash;
+  if (kernel_) return *kernel_;
+  const Candidate candidates[] = {{"flash", [&] { launch(flash); }},
+                                  {"cuDNN", [&] { launch(cudnn); }}};
+  const std::string used = chosen_->choose(name_, [&] {
+    const Fastest best = fastest(stream, candidates, may_work_later);
+    measured();
+    const std::string& fastest_name = candidates[best.index].name;
+    // Not by runtime/base/log.hpp, as in memory.cpp.
+    std::fprintf(stderr, "%s: %s; %s is used\n", name_.c_str(), best.told.c_str(),
+                 fastest_name.c_str());
+    return fastest_name;
+  });
+  if (used != "flash" && used != "cuDNN")
+    throw CudaError("this program does not know the attention in " + chosen_->file_of(name_) +
+                    ": remove the file to choose again");
+  kernel_ = used == "flash" ? flash : cudnn;
+  return *kernel_;
+}
+
+AttentionPart attention_part(const AttentionShape& shape, size_t workspace_bytes) {
+  const auto heads = static_cast<size_t>(shape.batch * shape.kv_heads);
+  const auto at_a_time = static_cast<int64_t>(
+      std::min(heads, kAttentionWorkspaceBytesMax * heads / std::max<size_t>(1, workspace_bytes)));
+  return {largest_divisor(shape.batch, at_a_time / shape.kv_heads),
+          largest_divisor(shape.kv_heads, at_a_time)};
+}
+
+}  // namespace simplescale::cuda
