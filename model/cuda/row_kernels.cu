@@ -119,9 +119,10 @@ constexpr int kNormWarps = 4, kAhead = 4;
 /// dy in registers, so that it reads them once and waits for no other warp. Each warp has its own
 /// partial sums of gamma's gradient; at the end the block adds those of its warps.
 template <class T, int kVectors>
-__global__ void rms_norm_backward_warp_kernel(int64_t rows, int C, const T* x, const T* gamma,
-                                              float eps, const T* dy, const T* residual, T* dx,
-                                              T* normed, float* partial) {
+__global__ void __launch_bounds__(kNormWarps * 32, 4)
+    rms_norm_backward_warp_kernel(int64_t rows, int C, const T* x, const T* gamma, float eps,
+                                  const T* dy, const T* residual, T* dx, T* normed,
+                                  float* partial) {
   using A = Packed<T>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int vectors = C / A::n;

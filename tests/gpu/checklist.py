@@ -229,9 +229,8 @@ class Checklist:
         thread = threading.Thread(target=self.watch_gpu, args=(peak, over))
         thread.start()
         try:
-            run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, metrics__health_every_ms=500, train__micro_batch_size=8,
-                                              train__global_batch_size=samples, checkpoint__folder=str(saves), checkpoint__memory_every_steps=0,
-                                              **settings)
+            run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, **{"metrics__health_every_ms": 500, "train__micro_batch_size": 8, "train__global_batch_size": samples,
+                                                 "checkpoint__folder": str(saves), "checkpoint__memory_every_steps": 0, **settings})
         finally:
             over.set()
             thread.join()
@@ -258,10 +257,16 @@ class Checklist:
 
     def speed_one(self):
         run = self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, SAVE_SECONDS, metrics__trace_steps=[4, 5] if self.rehearse else [20, 21])
+        expect(self.figures["final_save_s"], f"the final save took longer than {SAVE_SECONDS} s, and was ended")
+        self.trace_table(run)
+
+    def trace_table(self, run):
         traces = sorted((run / "traces").glob("kernels-*.json"))
         expect(traces or self.rehearse, "no trace of kernels was written")
-        expect(self.figures["final_save_s"], f"the final save took longer than {SAVE_SECONDS} s, and was ended")
         self.figures["kernels"] = kernel_trace.table(traces[0]) if traces else []
+
+    def large_batch(self):
+        self.large_model(4 if self.rehearse else 24, 6 if self.rehearse else 12, train__micro_batch_size=4 if self.rehearse else 24)
 
     def native(self):
         """With the fastest attention and NCCL's sums, whose bits may differ between runs."""
@@ -323,9 +328,11 @@ class Checklist:
         if not self.model:
             self.choose_model()
         preset, _, vocab, _ = self.model
-        config = self.config(preset, vocab, 100_000, supervision__warm_context=True, train__micro_batch_size=8, train__global_batch_size=8)
+        config = self.config(preset, vocab, 100_000, supervision__warm_context=True, metrics__trace_steps=[15, 16],
+                             train__micro_batch_size=8, train__global_batch_size=8)
         # Copies wait for each other until the memory is pinned.
-        self.kill("n0.0", 25, lambda step_ms: max(step_ms[-8:]) < 1000, config, save_seconds=1)
+        run = self.kill("n0.0", 25, lambda step_ms: max(step_ms[-8:]) < 1000, config, save_seconds=1)
+        self.trace_table(run)
 
     def kill(self, trainer, steps, ready, config, save_seconds=SAVE_SECONDS):
         """Kills a trainer once `steps` steps are made and ready(ms of each) holds: ms until the next step."""
@@ -350,6 +357,7 @@ class Checklist:
             became = [log for log in (run / "logs").glob("*.log") if re.search(rf"this log continues in .*/{re.escape(trainer)}\.log", log.read_text())]
             replaced_by = max(became, key=lambda log: log.stat().st_mtime, default=None)
             expect(self.rehearse or replaced_by and "made a context beforehand" in replaced_by.read_text(), f"the process that replaced {trainer} had made no CUDA context: {replaced_by}")
+            return run
         finally:
             self.end(process, save_seconds)
 
@@ -399,7 +407,8 @@ PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend
          ("kernels", "each kernel against its limit", 25), ("runs", "losses as on the CPU, twice the same bits", 70),
          ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("nccl", "communicators made and aborted 100 times", 90),
          ("snapshots", "checkpoints off and at every step", 30), ("memory", "peak against the estimate", 5),
-         ("native", "speed_one with train.deterministic = false", 80), ("sanitizer", "memcheck, racecheck, initcheck", 60)]
+         ("native", "speed_one with train.deterministic = false", 80), ("large_batch", "TinyLlama, micro-batches of 24", 60),
+         ("sanitizer", "memcheck, racecheck, initcheck", 60)]
 NEEDED = ("machine",)  # without these no other part can succeed
 
 
