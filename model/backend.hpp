@@ -40,8 +40,8 @@ struct BackendOptions {
   bool deterministic = true;
   float z_loss = 0;   // coefficient; see Backend::head()
   bool muon = false;  // orthogonalize() will be called
-  // CUDA: where the run keeps which algorithm each product takes (model/cuda/products.hpp); empty:
-  // nothing is measured.
+  // CUDA: where the run keeps which algorithm each product takes, and which kernel attention takes
+  // (model/cuda/chosen_algorithms.hpp); empty: nothing is measured.
   std::string products_folder;
   // CPU: the factors of the blocks' products are rounded to fp8 (model/cpu/fp8.hpp); sums, the
   // products of attention and of the head are not.

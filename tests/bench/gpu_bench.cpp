@@ -59,7 +59,7 @@ enum class Limit { copy, product, attention, host };
 struct Row {
   std::string name, shape;
   double amount;  // bytes, or FLOP of products and attention
-  double count;   // launches in a step of one micro-batch
+  double count;   // launches in a step of one micro-batch; 0: the row before it may be this one
   Limit limit;
   std::function<void()> launch;
 
@@ -190,13 +190,14 @@ class Rows {
     const std::string heads = by(N, T) + " x " + std::to_string(A);
     for (const auto& [kernel, title] : {std::pair{AttentionKernel::flash, "attention, flash"},
                                         {AttentionKernel::cudnn, "attention, cuDNN"}}) {
+      const double count = kernel == AttentionKernel::flash ? double(L) : 0;  // one of the two
       const auto attend = [=, this] {
         aten_->use(kernel);
         saved_ = aten_->attention(at(3, N * Q));
       };
-      rows_.push_back({title, heads, causal, double(L), Limit::attention, attend});
-      attention_backward_.push_back({std::string(title) + ", backward", heads, 2.5 * causal,
-                                     double(L), Limit::attention, [=, this] {
+      rows_.push_back({title, heads, causal, count, Limit::attention, attend});
+      attention_backward_.push_back({std::string(title) + ", backward", heads, 2.5 * causal, count,
+                                     Limit::attention, [=, this] {
                                        if (!saved_) attend();
                                        aten_->use(kernel);
                                        (void)aten_->attention_backward<Bf16>(at(3, N * Q), *saved_,
@@ -401,9 +402,10 @@ int main(int argc, char** argv) try {
     measure(*preset);
     return 0;
   }
-  const Rows all(preset->shape, nullptr, nullptr, nullptr);
-  for (const Row& row : all.rows()) print(row, row.amount / row.model_rate() * 1e3, 1);
-  print_model(all.rows());
+  std::vector<Row> rows = Rows(preset->shape, nullptr, nullptr, nullptr).rows();
+  std::erase_if(rows, [](const Row& row) { return row.count == 0; });
+  for (const Row& row : rows) print(row, row.amount / row.model_rate() * 1e3, 1);
+  print_model(rows);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "gpu_bench: %s\n", error.what());

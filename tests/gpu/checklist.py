@@ -240,16 +240,18 @@ class Checklist:
         shown = call([self.program, "config", "show", f"{run}.toml"], 60)
         estimate = re.search(r"memory +(about ([\d.]+) (\w+) per .*)", shown)
         expect(estimate, "config show has no line `memory`")
+        log = (run / "logs/n0.0.log").read_text()
         figures = {"model": preset, "step_ms": round(step_ms, 2), "tokens_per_second": round(metrics[-1]["tokens"] / steps / step_ms * 1e3),
                    "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "final_save_s": save_s,
                    "gpu_peak_mib": peak.get("memory.used", 0), "watts": peak.get("power.draw"), "estimate": estimate[1],
                    "estimate_mib": float(estimate[2]) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[estimate[3]],
-                   "products_gain": products.gain(products.chosen((run / "logs/n0.0.log").read_text())),
+                   "products_gain": products.gain(products.chosen(log)), "attention": re.findall(r"attention of .* is used", log),
                    "gpu_health": self.health}
         self.figures.update(figures)
         expect(self.rehearse or figures["gpu_health"], "status.json has no GPU's health")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
         expect(self.rehearse or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
+        expect(self.rehearse or len(figures["attention"]) >= 2, "the trainer did not say which kernels attention's passes take")
         return run
 
     def speed(self):
@@ -269,11 +271,8 @@ class Checklist:
         self.large_model(4 if self.rehearse else 24, 6 if self.rehearse else 12, train__micro_batch_size=4 if self.rehearse else 24)
 
     def native(self):
-        """With the fastest attention and NCCL's sums, whose bits may differ between runs."""
-        run = self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, train__deterministic=False)
-        chosen = re.search(r"attention of .* is used", (run / "logs/n0.0.log").read_text())
-        self.figures["attention"] = chosen and chosen[0]
-        expect(self.rehearse or chosen, "the trainer did not say which attention it uses")
+        """With NCCL's sums and attention that need not be deterministic: bits may differ between runs."""
+        self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, train__deterministic=False)
 
     def watch_gpu(self, peak, over):
         while not over.wait(1) and not self.rehearse:  # seldom: nvidia-smi takes the driver's time, too

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "cmake/wheels.lock"
 LINE = re.compile(r"^([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64}) # (build|parquet|cuda|test)$")
 SETS = ("build", "parquet", "cuda", "test")
+HEADERS = ("nvidia-cudnn-frontend",)  # the build reads their headers only: what their programs need is not installed
 
 
 def named():
@@ -35,19 +36,21 @@ def normal(name):
 
 
 def write():
-    locked, wanted = {}, []
+    locked, wanted = {}, {True: [], False: []}
     with tempfile.TemporaryDirectory() as folder:
         python = f"{folder}/venv/bin/python"
         subprocess.check_call([sys.executable, "-m", "venv", f"{folder}/venv"])
         subprocess.check_call([python, "-m", "pip", "install", "-q", "-U", "pip"])
         for name in SETS:
-            wanted += named()[name]
-            report = f"{folder}/{name}.json"
-            subprocess.check_call([python, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--only-binary=:all:",
-                                   "--report", report, *wanted])
-            for item in json.loads(Path(report).read_text())["install"]:
-                package, hashes = item["metadata"], item["download_info"]["archive_info"]["hashes"]
-                locked.setdefault(package["name"], f"{package['name']}=={package['version']} --hash=sha256:{hashes['sha256']} # {name}")
+            for package in named()[name]:
+                wanted[normal(package.partition("==")[0]) in HEADERS].append(package)
+            for headers, packages in wanted.items():
+                report = f"{folder}/{name}.json"
+                subprocess.check_call([python, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--only-binary=:all:",
+                                       *(["--no-deps"] if headers else []), "--report", report, *packages])
+                for item in json.loads(Path(report).read_text())["install"]:
+                    package, hashes = item["metadata"], item["download_info"]["archive_info"]["hashes"]
+                    locked.setdefault(package["name"], f"{package['name']}=={package['version']} --hash=sha256:{hashes['sha256']} # {name}")
     LOCK.write_text("".join(sorted((line + "\n" for line in locked.values()), key=str.lower)))
 
 
