@@ -132,6 +132,10 @@ class Backend {
   virtual void parallel(size_t tasks, const std::function<void(size_t)>& body) {
     for (size_t task = 0; task < tasks; ++task) body(task);
   }
+  /// parallel() as a function, which must not outlive the backend.
+  Parallel host_threads() {
+    return [this](size_t tasks, const std::function<void(size_t)>& body) { parallel(tasks, body); };
+  }
 
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
   // params: the unit's flat parameters in `precision`. grad: the same layout and precision; it is
@@ -178,9 +182,7 @@ class Backend {
   /// no other hash may begin. It equals the hash of a copy in host memory. The parts of the state
   /// have a multiple of kShardAlign elements. This default, for host memory, computes it at the end.
   virtual PendingHash start_state_hash(const TrainState::Side& side) {
-    return [this, side] {
-      return state_hash(side, [this](size_t tasks, const auto& body) { parallel(tasks, body); });
-    };
+    return [this, side] { return state_hash(side, host_threads()); };
   }
   /// Updates the elements of `runs`, in fp32; then the moments are rounded to options.moments.
   /// gradient, from_*, to_*: (total) fp32, but avg and avg_sq, which are exp_avg and exp_avg_sq, of

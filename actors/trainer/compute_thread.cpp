@@ -194,9 +194,10 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   const auto begun = std::chrono::steady_clock::now();
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
   Generation g;
-  Restore restore(order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
-                  static_cast<int>(options_.config.parallel.collective_timeout_ms),
-                  [this, &order] { return fenced_ > order.generation; });
+  Restore restore(
+      order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
+      static_cast<int>(options_.config.parallel.collective_timeout_ms),
+      [this, &order] { return fenced_ > order.generation; }, parallel_on(options_.threads));
   {
     const Doing doing(doing_, "restore");
     const Waiting waits(wait_);

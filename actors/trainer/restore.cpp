@@ -34,13 +34,14 @@ class Pin {
 }  // namespace
 
 Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
-                 std::function<bool()> fenced)
+                 std::function<bool()> fenced, Parallel parallel)
     : order_(order),
       shape_(shape),
       shards_(shards),
       total_(shard_layout(units_of(shape), shards).total),
       timeout_ms_(timeout_ms),
       fenced_(std::move(fenced)),
+      parallel_(std::move(parallel)),
       layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
@@ -109,8 +110,8 @@ Status Restore::copy_from_peer_store(TrainState& state, const TransferPart& part
                                      const TrainState::Side& copy, const Hash128& hash) {
   if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
-  side.copy_from(copy);
-  SS_RETURN_IF_ERROR(check_copy(side, part.step, hash));
+  side.copy_from(copy, parallel_);
+  SS_RETURN_IF_ERROR(check_copy(side, part.step, hash, parallel_));
   hash_ = hash;
   received_ = true;
   return {};
@@ -126,7 +127,7 @@ Status Restore::read_checkpoint(TrainState& state) {
   SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_));
-  hash_ = state_hash(side);
+  hash_ = state_hash(side, parallel_);
   received_ = true;
   return {};
 }
@@ -141,7 +142,7 @@ Status Restore::check_own(TrainState& state) {
   }
   SS_ASSIGN(const int side, state.pin(order_.step));
   const Pin pin(state, side);
-  return forget_if_damaged(state, order_.step, check_side(state, side));
+  return forget_if_damaged(state, order_.step, check_side(state, side, parallel_));
 }
 
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/parallel.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/train_state.hpp"
@@ -29,9 +30,10 @@ struct RestoreFault {
 class Restore {
  public:
   /// shards: per group. timeout_ms: of each wait for other processes. fenced: polled while a
-  /// checkpoint is read, which takes long; true ends the read. order and shape must outlive this.
+  /// checkpoint is read, which takes long; true ends the read. parallel: for passes over a whole
+  /// state. order and shape must outlive this.
   Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
-          std::function<bool()> fenced);
+          std::function<bool()> fenced, Parallel parallel);
 
   /// Takes this trainer's part in the generation's transfers, in the order of their ids. On return
   /// the receivers have everything that this trainer sent. What it received is not yet committed.
@@ -59,6 +61,7 @@ class Restore {
   const size_t shards_, total_;
   const int timeout_ms_;
   const std::function<bool()> fenced_;
+  const Parallel parallel_;
   const uint64_t layout_;  // layout_hash() of this trainer's shard in this generation
   bool received_ = false;  // that shard is in the state's other side, not yet committed
   Hash128 hash_;           // of the received shard

@@ -1,10 +1,8 @@
 #include "model/cuda/cuda_backend.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <exception>
-#include <thread>
 #include <type_traits>
 
 #include "model/cuda/check.hpp"
@@ -186,19 +184,6 @@ void CudaBackend<T>::zero(void* data, size_t bytes) {
 template <class T>
 void CudaBackend<T>::synchronize() {
   SS_CUDA(cudaStreamSynchronize(stream_));
-}
-
-/// Starts threads for this call only: work on host memory is rare (start and end of a generation).
-template <class T>
-void CudaBackend<T>::parallel(size_t tasks, const std::function<void(size_t)>& body) {
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t task; (task = next++) < tasks;) body(task);
-  };
-  std::vector<std::jthread> others;
-  for (size_t i = 1; i < std::min(tasks, static_cast<size_t>(options_.threads)); ++i)
-    others.emplace_back(work);
-  work();
 }
 
 // --- Element-wise work on a shard ---

@@ -56,7 +56,9 @@ class CudaBackend final : public LlamaBackend {
     copies_.start(stream_, host, device, bytes);
   }
   void finish_copies() override { copies_.finish(); }
-  void parallel(size_t tasks, const std::function<void(size_t)>& body) override;
+  void parallel(size_t tasks, const std::function<void(size_t)>& body) override {
+    parallel_on(options_.threads)(tasks, body);
+  }
 
   void embed(const void* params, const int32_t* tokens) override;
   void forward_block(int layer, const void* params) override;

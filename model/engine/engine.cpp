@@ -44,22 +44,23 @@ Status Engine::wait_for_commit() {
 Status Engine::initialize() {
   Parts& p = *parts_;
   SS_ASSIGN(const TrainState::Side side, p.state.begin_write(p.options.state_timeout_ms));
+  const Parallel threads = p.backend.host_threads();
   for (size_t unit = 0; unit < p.units.size(); ++unit) {
     const size_t count = p.layout.count[unit];
     const size_t begin = static_cast<size_t>(p.shard.rank()) * count;
-    p.backend.parallel((count + kInitialPiece - 1) / kInitialPiece, [&](size_t piece) {
-      const size_t first = piece * kInitialPiece;
+    for_pieces(threads, count, kInitialPiece, [&](size_t first, size_t here) {
       initial_values(p.units[unit], p.options.seed, begin + first,
-                     side.params.subspan(p.layout.offset[unit] + first,
-                                         std::min(kInitialPiece, count - first)));
+                     side.params.subspan(p.layout.offset[unit] + first, here));
     });
   }
-  std::fill(side.exp_avg.begin(), side.exp_avg.end(), 0.0f);
-  std::fill(side.exp_avg_sq.begin(), side.exp_avg_sq.end(), 0.0f);
-  if (!side.ema.empty()) std::ranges::copy(side.params, side.ema.begin());
-  p.state.commit(0, state_hash(side, [&p](size_t tasks, const std::function<void(size_t)>& body) {
-                   p.backend.parallel(tasks, body);
-                 }));
+  for (const std::span<float> moments : {side.exp_avg, side.exp_avg_sq})
+    for_pieces(threads, moments.size(), kInitialPiece, [&](size_t first, size_t here) {
+      std::ranges::fill(moments.subspan(first, here), 0.0f);
+    });
+  for_pieces(threads, side.ema.size(), kInitialPiece, [&](size_t first, size_t here) {
+    std::ranges::copy(side.params.subspan(first, here), side.ema.subspan(first, here).begin());
+  });
+  p.state.commit(0, state_hash(side, threads));
   p.load();
   return {};
 }

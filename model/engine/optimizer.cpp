@@ -78,8 +78,7 @@ void ShardOptimizer::load() {
 }
 
 Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
-  return state_hash(side,
-                    [this](size_t tasks, const auto& body) { backend_->parallel(tasks, body); });
+  return state_hash(side, backend_->host_threads());
 }
 
 Hash128 ShardOptimizer::host_hash() const {

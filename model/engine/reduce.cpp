@@ -97,10 +97,9 @@ void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
 
 void ReduceSchedule::check_finite(const void* gradient, size_t count) {
   if (!backend_->host_memory() || !finite_) return;
-  const size_t size = bytes_of(precision_), pieces = (count + kFinitePiece - 1) / kFinitePiece;
+  const size_t size = bytes_of(precision_);
   std::atomic<bool> finite = true;
-  backend_->parallel(pieces, [&](size_t piece) {
-    const size_t first = piece * kFinitePiece, here = std::min(kFinitePiece, count - first);
+  for_pieces(backend_->host_threads(), count, kFinitePiece, [&](size_t first, size_t here) {
     const char* values = static_cast<const char*>(gradient) + first * size;
     const bool good = precision_ == DType::f32 ? all_finite<uint32_t>(values, here, 0x7f80'0000)
                                                : all_finite<uint16_t>(values, here, 0x7f80);

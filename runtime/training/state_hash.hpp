@@ -4,11 +4,11 @@
 // `parallel`.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/parallel.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/train_state.hpp"
 
@@ -19,10 +19,6 @@ constexpr size_t kStateHashBlock = size_t{1} << 16;
 
 /// Appends the hash128 of each block of kStateHashBlock floats; the last block may be shorter.
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
-
-/// Calls body(task) once for each task in [0, tasks), in any order and on any thread; returns when
-/// all are done.
-using Parallel = std::function<void(size_t tasks, const std::function<void(size_t)>& body)>;
 
 /// hash128 over the hashes of the blocks of all parts, in the order of kStateKinds.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});

@@ -14,6 +14,7 @@ namespace simplescale {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
+constexpr size_t kCopiedPiece = size_t{1} << 20;  // floats that a thread copies at a time
 constexpr uint64_t kNoStep = UINT64_MAX;  // the step of a side that is empty or being written
 static_assert(sizeof(StateHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
@@ -56,11 +57,13 @@ size_t TrainState::Side::values() const {
   return values;
 }
 
-void TrainState::Side::copy_from(const Side& from) const {
+void TrainState::Side::copy_from(const Side& from, const Parallel& parallel) const {
   const auto to = parts(), of = from.parts();
   for (size_t i = 0; i < to.size(); ++i) {
     SS_ASSERT(to[i].size() == of[i].size());
-    std::ranges::copy(of[i], to[i].begin());
+    for_pieces(parallel, to[i].size(), kCopiedPiece, [&](size_t first, size_t count) {
+      std::ranges::copy(of[i].subspan(first, count), to[i].subspan(first, count).begin());
+    });
   }
 }
 

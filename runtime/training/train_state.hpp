@@ -28,6 +28,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/parallel.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/held_step.hpp"
@@ -110,7 +111,7 @@ class TrainState {
     StateFormat format() const;
     size_t values() const;  // floats of all parts
     /// Copies all parts of `from`, which has the same.
-    void copy_from(const Side& from) const;
+    void copy_from(const Side& from, const Parallel& parallel = {}) const;
     /// The parts in `values`, one after the other, of `total` elements each. moments: their dtype.
     static Side over(std::span<float> values, size_t total, DType moments = DType::f32);
   };

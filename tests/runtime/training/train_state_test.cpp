@@ -369,5 +369,8 @@ TEST_SUITE("train_state") {
     }
     std::swap(memory[0], memory[kStateHashBlock]);
     CHECK(state_hash(side) != hash);
+    std::vector<float> copy(memory.size());
+    TrainState::Side::over(copy, total).copy_from(whole, backwards);
+    CHECK(copy == memory);
   }
 }
