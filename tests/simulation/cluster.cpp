@@ -185,6 +185,12 @@ Supervisor* Cluster::leader() {
   return nullptr;
 }
 
+bool Cluster::kept_down(int node) const {
+  const auto first = trainers.begin() + node * options.trainers;
+  return std::any_of(first, first + options.trainers,
+                     [this](const Trainer& t) { return !t.up && t.no_restart_until > now; });
+}
+
 // --- Agents ---
 
 void Cluster::start_agent(int index) {

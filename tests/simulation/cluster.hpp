@@ -374,6 +374,8 @@ class Cluster {
   bool reachable(int from, int to) const;
   bool hung(const Node& node) const { return node.hung_until > now; }
   int node_of(int trainer) const { return trainer / options.trainers; }
+  /// A fault keeps trainers of the node from starting.
+  bool kept_down(int node) const;
   /// When the run folder answers on this host.
   Time folder_works_at(int host) const;
   /// The node reports to this supervisor.

@@ -70,7 +70,9 @@ void Invariants::at_end() {
       std::ranges::none_of(steps, [](const auto& entry) { return entry.second.readable; }))
     return;
   size_t fit = 0;
-  for (const auto& [name, node] : newest->job.nodes) fit += node.state != job::NodeState::drained;
+  for (const auto& [name, node] : newest->job.nodes)
+    fit +=
+        node.state != job::NodeState::drained && !cluster_.kept_down(cluster_.node_index.at(name));
   require(fit < static_cast<size_t>(cluster_.options.cell_nodes), "JOB-4",
           "gave up although enough nodes are there: " + cluster_.ended->reason);
 }
