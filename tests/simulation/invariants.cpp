@@ -187,8 +187,9 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
     found_.clear();
     joined_ = job::newest_joined(supervisor.job);
     // The generation before the lost decision counts again. Its trainers may have made steps since.
-    if (const auto known = by_generation_.find(joined_); known != by_generation_.end())
-      committed_ = std::max(committed_, known->second);
+    const auto known = by_generation_.find(joined_);
+    committed_ = std::max(
+        committed_, known == by_generation_.end() ? supervisor.job.joined_step : known->second);
     unknown_.emplace_back(joined_, supervisor.job.generations_above);
     return;
   }
