@@ -17,6 +17,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -160,7 +161,7 @@ struct Aten::Impl {
     return *of_cudnn;
   }
   at::Tensor bytes(size_t count) const {
-    return at::empty({static_cast<int64_t>(count)}, options.dtype(at::kByte));
+    return at::empty({static_cast<int64_t>(std::max<size_t>(count, 1))}, options.dtype(at::kByte));
   }
   /// heads() of rows that libtorch has allocated, (batch * T, ld_qkv).
   at::Tensor heads_of(const at::Tensor& rows, int64_t first, int64_t count) const {

@@ -24,8 +24,13 @@ namespace {
 /// The tensors' names in graphs.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLogSums, kDOut, kDQ, kDK, kDV };
 
+/// An element of a tensor in bf16.
+void* at(const void* data, int64_t element) {
+  return static_cast<char*>(const_cast<void*>(data)) + 2 * element;
+}
+
+/// libtorch has loaded cuDNN, unless it was built without.
 bool is_loaded() {
-  // libtorch has loaded it.
   if (!fe::cudnn_dlhandle) fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW);
   return fe::cudnn_dlhandle;
 }
@@ -212,13 +217,6 @@ size_t CudnnAttention::forward_workspace() {
 size_t CudnnAttention::backward_workspace() {
   return impl_->backward().workspace_bytes;
 }
-
-namespace {
-/// An element of a tensor in bf16.
-void* at(const void* data, int64_t element) {
-  return static_cast<char*>(const_cast<void*>(data)) + 2 * element;
-}
-}  // namespace
 
 void CudnnAttention::forward(const void* qkv, void* out, float* log_sums, void* workspace) {
   const AttentionShape& s = impl_->shape;
