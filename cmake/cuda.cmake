@@ -104,7 +104,7 @@ function(simplescale_gpu_library name)
 endfunction()
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/model/cuda/*.cpp ${CMAKE_SOURCE_DIR}/model/cuda/*.cu)
-# libtorch exports functions of another version of cudnn-frontend: neither may take the other's.
+# libtorch contains another version of cudnn-frontend: neither may take the other's functions.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/model/cuda/cudnn_attention.cpp PROPERTIES COMPILE_OPTIONS -fvisibility=hidden)
 simplescale_gpu_library(simplescale_cuda SOURCES ${sources} LINK deps::torch_cuda deps::cublaslt deps::cudnn)
 

@@ -4,8 +4,14 @@
 // version of nlohmann-json.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
-#include <cudnn_frontend.h>
 #include <dlfcn.h>
+namespace cudnn_frontend::detail {
+/// The header finds this one first. It takes only what the process has: not another CUDA runtime.
+inline void* dlopen(const char* name, int flags) {
+  return ::dlopen(name, flags | RTLD_NOLOAD);
+}
+}  // namespace cudnn_frontend::detail
+#include <cudnn_frontend.h>
 
 #include <cmath>
 #include <cstdint>
