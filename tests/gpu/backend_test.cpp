@@ -120,6 +120,55 @@ TEST_SUITE("gpu") {
     }
   }
 
+  TEST_CASE("gpu: with cuDNN's attention a backend is near the CPU's, and repeats its bits") {
+#ifdef SIMPLESCALE_EMULATED_GPU
+    constexpr int64_t kUnit = 8, kShort = 8, kLong = 13;
+#else
+    constexpr int64_t kUnit = 64, kShort = 128, kLong = 200;
+#endif
+    for (const int64_t width : {kUnit, 2 * kUnit})
+      for (const int64_t kv_heads : {2, 4})
+        for (const int64_t T : {kShort, kLong}) {
+          CAPTURE(width);
+          CAPTURE(kv_heads);
+          CAPTURE(T);
+          ModelShape shape = small(false);
+          shape.layers = 1;
+          shape.head_width = width;
+          shape.kv_heads = kv_heads;
+          shape.block_size = T;
+          const TestModel m(shape, 2);
+          BackendOptions options = m.options(DType::bf16);
+          auto cpu = make_cpu_backend(options);
+          REQUIRE(cpu.ok());
+          const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
+          const test::TempFolder folder;
+          options.products_folder = folder.path;
+          const auto chosen = cuda::ChosenAlgorithms::of_run(folder.path, options.device_index);
+          const cuda::AttentionShape attention{options.micro_batch_size, shape.heads, kv_heads, T,
+                                               width};
+          for (const char* pass : {", forward", ", backward"})
+            REQUIRE(chosen->keep(attention.text() + pass, "cuDNN").ok());
+          const std::unique_ptr<Backend> device = gpu(options);
+          const Outcome ours = run_micro_batch(*device, m, DType::bf16),
+                        again = run_micro_batch(*device, m, DType::bf16);
+          CHECK(distance(ours.losses, expected.losses) < 0.1);
+          CHECK(distance(ours.logits, expected.logits) < 0.1);
+          // Nothing else was chosen.
+          const auto files = std::filesystem::directory_iterator(
+              std::filesystem::path(chosen->file_of("")).parent_path());
+          CHECK(std::ranges::count_if(files, [](const auto& entry) {
+                  return entry.path().filename().string().starts_with("attention");
+                }) == 2);
+          CHECK(ours.losses == again.losses);
+          for (size_t u = 0; u < ours.grads.size(); ++u) {
+            CAPTURE(u);
+            CHECK(distance(ours.grads[u], expected.grads[u]) < 0.1);
+            CHECK(ours.grads[u] == again.grads[u]);
+          }
+        }
+  }
+
   TEST_CASE(
       "gpu: every option of a block, with and without documents, gives the CPU's loss, logits and "
       "gradients") {
