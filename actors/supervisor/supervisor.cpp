@@ -256,14 +256,10 @@ void publish_shards(Self* self) {
 }
 
 void published(Self* self, const local::Published& published) {
-  JobSupervisorState& s = self->state;
-  std::string error = published.error;
-  // The publisher sets it aside (JOB-3).
-  if (error.empty() && !job::trusted(s.job, published.step, published.generation))
-    error = "its step was undone while the checkpoint was published";
-  if (!error.empty())
-    return (void)handle(self, job::CheckpointFailed{published.step, error, published.generation});
-  handle(self, job::CheckpointSaved{published.step});
+  if (published.error.empty())
+    handle(self, job::CheckpointSaved{published.step, published.generation});
+  else
+    handle(self, job::CheckpointFailed{published.step, published.error, published.generation});
 }
 
 void uploaded(Self* self, const local::Uploaded& result) {

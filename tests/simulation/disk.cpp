@@ -274,13 +274,12 @@ void Cluster::end_publishing(Supervisor& by, const SavedStep& saved, const std::
     log_line("supervisor " + std::to_string(by.epoch) + ": step " + std::to_string(saved.step) +
              " of generation " + std::to_string(saved.generation) +
              (error.empty() ? " is published" : " is not published: " + error));
-  const bool trusted =
-      options.bug == Bug::undone_checkpoint || job::trusted(by.job, saved.step, saved.generation);
-  if (!error.empty() || !trusted)
-    handle(by, job::CheckpointFailed{saved.step, error.empty() ? "its step was undone" : error,
-                                     saved.generation});
-  else
+  if (!error.empty())
+    handle(by, job::CheckpointFailed{saved.step, error, saved.generation});
+  else if (options.bug == Bug::undone_checkpoint)
     handle(by, job::CheckpointSaved{saved.step});
+  else
+    handle(by, job::CheckpointSaved{saved.step, saved.generation});
   if (error.empty() && options.bug == Bug::pruned_unheard)
     p.jobs.push_front({saved, 0, "", PublisherJob::Kind::prune});
   after(random.between(50, 2000), [this, &by] { run_publisher(by); });

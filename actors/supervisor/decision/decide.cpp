@@ -324,6 +324,10 @@ void Decider::operator()(const CheckpointWritten& e) {
 }
 
 void Decider::operator()(const CheckpointSaved& e) {
+  // JOB-3: the publisher sets it aside. The decision that undid its step may have been made since.
+  if (!trusted(s_, e.step, e.generation))
+    return (*this)(CheckpointFailed{
+        e.step, "its step was undone while the checkpoint was published", e.generation});
   auto& older = s_.older_checkpoints;
   if (e.step >= s_.publishing.step) s_.publishing = {};
   if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {

@@ -266,6 +266,7 @@ struct CheckpointWritten {
 };
 struct CheckpointSaved {
   uint64_t step = 0;
+  uint64_t generation = UINT64_MAX;  // that made the state; by default it is known to count
 };
 /// The steps of all checkpoints on the disk, the newest last; empty only if it is known that none of
 /// them can be used.

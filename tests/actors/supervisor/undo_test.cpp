@@ -108,6 +108,16 @@ Job partly_regained() {
 }  // namespace
 
 TEST_SUITE("undo") {
+  TEST_CASE("undo: CHECKPOINT-1, a checkpoint whose step was undone meanwhile does not count") {
+    // It was published while the decision that undid its step waited for the run folder.
+    Job j = undone();
+    j.tell(CheckpointSaved{12, 1});
+    CHECK(!j.s.has_checkpoint);
+    CHECK(j.has("checkpoint_failed", "step-12"));
+    j.tell(CheckpointSaved{10, 1});
+    CHECK(j.s.checkpoint_step == 10);
+  }
+
   TEST_CASE("undo: JOB-1: a node that comes back after a failed restore gives the steps back") {
     Job j = undone();
     j.tell(TrainerDown{"n0.0", "signal 9"});
