@@ -218,9 +218,12 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     if (idle->fault != job::Fault::mismatch || idle->generation + 1 < supervisor.job.generation)
       return;
     if (supervisor.epoch != cluster_.disk.newest_epoch || idle->generation < joined_) return;
+    detected_.merge(found_);
+    // A generation that this supervisor does not know may have made the step again.
+    const auto made = made_.find(idle->step);
+    if (made != made_.end() && made->second > idle->generation) return;
     distrusted_ = std::min(distrusted_, idle->step);
     made_again_ = false;
-    detected_.merge(found_);
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
     lost_.insert({supervisor.epoch, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
