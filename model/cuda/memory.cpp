@@ -1,6 +1,7 @@
 #include "model/cuda/memory.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -106,8 +107,11 @@ void PinnedRange::pin(std::stop_token stop, int device) {
     if (stop.stop_requested()) return;
     piece =
         std::min(bytes_ - at, kPieceBytes - reinterpret_cast<uintptr_t>(begin_ + at) % kPieceBytes);
+    const auto begun = std::chrono::steady_clock::now();
     error = cudaHostRegister(begin_ + at, piece, cudaHostRegisterPortable);
     if (error == cudaSuccess) pieces_.push_back(begin_ + at);
+    // The compute thread's calls wait for this one: they have the driver most of the time.
+    std::this_thread::sleep_for(4 * (std::chrono::steady_clock::now() - begun));
   }
   complete_ = error == cudaSuccess;
   if (complete_) return;

@@ -58,7 +58,8 @@ class PinnedBuffer {
 
 /// Host memory that is registered with the driver for as long as this object lives. The driver
 /// registers 4 GB a second of pages that this process has not used, 30 GB of others, and lets other
-/// calls wait meanwhile. So this object's thread registers one piece after the other. Pieces end at
+/// calls wait meanwhile. So this object's thread registers one piece after the other, with pauses: a
+/// process that replaces a killed one waited 0.7 s for the driver without. Pieces end at
 /// multiples of kPieceBytes in the address space. No copy may cross such an end: the driver refuses
 /// a copy of which only a part is registered.
 class PinnedRange {
