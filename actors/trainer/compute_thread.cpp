@@ -197,7 +197,8 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   Restore restore(
       order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
       static_cast<int>(options_.config.parallel.collective_timeout_ms),
-      [this, &order] { return fenced_ > order.generation; }, parallel_on(options_.threads));
+      [this, &order] { return fenced_ > order.generation; },
+      on_threads(static_cast<size_t>(options_.threads)));
   {
     const Doing doing(doing_, "restore");
     const Waiting waits(wait_);

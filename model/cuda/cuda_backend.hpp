@@ -57,7 +57,7 @@ class CudaBackend final : public LlamaBackend {
   }
   void finish_copies() override { copies_.finish(); }
   void parallel(size_t tasks, const std::function<void(size_t)>& body) override {
-    parallel_on(options_.threads)(tasks, body);
+    on_threads(static_cast<size_t>(options_.threads))(tasks, body);
   }
 
   void embed(const void* params, const int32_t* tokens) override;

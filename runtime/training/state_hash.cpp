@@ -19,13 +19,9 @@ Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel) {
     for (size_t first = 0; first < part.size(); first += kStateHashBlock)
       blocks.push_back(part.subspan(first, std::min(kStateHashBlock, part.size() - first)));
   std::vector<Hash128> hashes(blocks.size());
-  auto hash = [&](size_t task) {
+  run_tasks(parallel, hashes.size(), [&](size_t task) {
     hashes[task] = hash128(blocks[task].data(), blocks[task].size_bytes());
-  };
-  if (parallel)
-    parallel(hashes.size(), hash);
-  else
-    for (size_t task = 0; task < hashes.size(); ++task) hash(task);
+  });
   return hash128(hashes.data(), hashes.size() * sizeof(Hash128));
 }
 

@@ -85,7 +85,7 @@ TEST_SUITE("restore") {
     commit(state, 7, 1);
     state.committed().exp_avg.back() += 1;
     Restore restore(
-        order, shape(), 1, 1'000, [] { return false; }, parallel_on(2));
+        order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
     CHECK(restore.commit(state, alone.rank(0), alone.rank(0)).code() == Code::mismatch);
     CHECK(restore.fault().fault == "bad_copy");
     CHECK(restore.fault().suspect == "n0.0");
