@@ -33,9 +33,10 @@ Result<int> DiskFaults::create(const std::string& path) {
   return FileOps::create(path);
 }
 
-Status DiskFaults::write(int fd, const std::string& path, const void* data, size_t bytes) {
+Status DiskFaults::write(int fd, const std::string& path, uint64_t offset, const void* data,
+                         size_t bytes) {
   SS_RETURN_IF_ERROR(apply_faults(path));
-  return FileOps::write(fd, path, data, bytes);
+  return FileOps::write(fd, path, offset, data, bytes);
 }
 
 Status DiskFaults::fsync(int fd, const std::string& path) {

@@ -20,7 +20,8 @@ class DiskFaults final : public FileOps {
   }
 
   Result<int> create(const std::string& path) override;
-  Status write(int fd, const std::string& path, const void* data, size_t bytes) override;
+  Status write(int fd, const std::string& path, uint64_t offset, const void* data,
+               size_t bytes) override;
   Status fsync(int fd, const std::string& path) override;
 
  private:

@@ -29,19 +29,23 @@
 //                 successor takes those names away (revoke_publishers()) before it reads the
 //                 folder: the deposed publisher finds nothing to rename.
 //
-// Threads: the checkpoint writer's thread of a node writes; a Checkpoint belongs to one thread.
+// Threads: a node's checkpoint writers write, the supervisor and trainers read. Each tensor is
+// hashed, and written or read, by one of the threads of a Parallel.
 // Nothing outside the checkpoints folder is touched.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/parallel.hpp"
 #include "runtime/base/retries.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
@@ -86,16 +90,13 @@ Result<ShardRecord> parse_shard_record(const std::string& json);
 /// the generation, so that writers of an older generation use another folder.
 std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step, uint64_t tag);
 
-/// Called after every piece of at most 4 MiB with the bytes of the file written so far. False:
-/// abort.
-using WriteProgress = std::function<bool(uint64_t bytes)>;
-
 /// Writes and syncs the file of one shard in tmp_folder, which is created if missing. side: must
-/// not change meanwhile (pin it); its parts have shard_layout(units, shards).total elements. After
-/// an error (io, aborted) the file is removed.
+/// not change meanwhile (pin it); its parts have shard_layout(units, shards).total elements. Its
+/// tensors are hashed and written by the threads of `parallel`. After an error (io) the file is
+/// removed.
 Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape& shape,
                                 size_t shards, size_t shard, const TrainState::Side& side,
-                                const WriteProgress& progress = {}, FileOps& ops = system_files());
+                                const Parallel& parallel = {}, FileOps& ops = system_files());
 
 /// Called by one coordinator once it has the records of all shards: gives tmp_folder its own name,
 /// copies the tokenizer, writes the manifest, renames the folder to step-N (replacing an existing
@@ -161,6 +162,7 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
 // -- Reading ------------------------------------------------------------------------------------
 
 /// A checkpoint whose manifest and file sizes are valid. Opens a shard file when it is first read.
+/// Any thread may read, also several at once.
 class Checkpoint {
  public:
   /// folder: a step-N folder, or a symlink to one. bad_data: a file, which it names, is damaged or
@@ -182,7 +184,7 @@ class Checkpoint {
   /// The same, for only those shards that overlap elements [begin, end) of the unit, each as a
   /// whole.
   Status stream_unit(StateKind kind, size_t unit, size_t begin, size_t end, const Sink& sink);
-  /// Reads all data and compares all checksums. Errors: that of the first difference.
+  /// Reads all data and compares all checksums, on all cores. Errors: that of the first difference.
   Status verify();
 
  private:
@@ -194,6 +196,7 @@ class Checkpoint {
   CheckpointInfo info_;
   std::vector<Unit> units_;
   std::vector<ShardRecord> records_;
+  std::unique_ptr<std::mutex> opening_ = std::make_unique<std::mutex>();  // guards files_
   std::vector<std::optional<SafetensorsFile>> files_;
   Hash128 tokenizer_hash_;
 };
@@ -225,9 +228,10 @@ std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints);
 /// parameters. Moments in bf16 are read into fp32 exactly, those in fp32 into bf16 rounded to nearest
 /// even. out: its parts have shard_layout(units, shards).total elements; undefined after an
 /// error. Compares the checksums of all that it reads. stopped: called between
-/// pieces; if it returns true, the error is aborted. Otherwise errors as stream_unit().
+/// pieces, by the threads of `parallel`; if it returns true, the error is aborted. Otherwise errors
+/// as stream_unit().
 Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,
-                  const std::function<bool()>& stopped = nullptr);
+                  const std::function<bool()>& stopped = nullptr, const Parallel& parallel = {});
 
 /// Passes the parameters of a unit, one after the other and in pieces, to sink(parameter, offset in
 /// the parameter, values). Verified only when this returns ok; errors as stream_unit().

@@ -68,6 +68,7 @@ uint64_t Checkpoint::bytes() const {
 }
 
 Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
+  const std::lock_guard lock(*opening_);
   auto& slot = files_[shard];
   if (slot) return &*slot;
   const ShardRecord& record = records_[shard];
@@ -135,45 +136,46 @@ Status Checkpoint::verify() {
       return bad(info_.tokenizer + ": its checksum is wrong");
   }
   auto ignore = [](size_t, std::span<const float>) { return Status(); };
-  for (size_t shard = 0; shard < info_.shards; ++shard) {
-    // Checks the header, also of a shard that is all padding and has no data.
+  // Checks the headers, also of a shard that is all padding and has no data.
+  for (size_t shard = 0; shard < info_.shards; ++shard)
     SS_RETURN_IF_ERROR(shard_file(shard).status());
-    for (const StateKind kind : kinds())
-      for (size_t unit = 0; unit < units_.size(); ++unit)
-        SS_RETURN_IF_ERROR(stream_piece(kind, unit, shard, ignore));
-  }
-  return {};
+  const size_t tensors = kinds().size() * units_.size();
+  return try_tasks(on_threads(all_cores()), info_.shards * tensors, [&](size_t task) {
+    const size_t tensor = task % tensors;
+    return stream_piece(kStateKinds[tensor / units_.size()], tensor % units_.size(), task / tensors,
+                        ignore);
+  });
 }
 
 Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,
-                  const std::function<bool()>& stopped) {
+                  const std::function<bool()>& stopped, const Parallel& parallel) {
   const std::vector<Unit>& units = checkpoint.units();
   const ShardLayout layout = shard_layout(units, shards);
   const StateFormat format = out.format();
-  for (const StateKind kind : state_kinds(format.ema)) {
-    const std::span<float> side = out.parts()[static_cast<size_t>(kind)];
-    const size_t bytes = bytes_of(format.dtype(kind));
+  SS_ASSERT(shard < shards);
+  const auto read_tensor = [&](size_t tensor) -> Status {
+    const StateKind kind = kStateKinds[tensor / units.size()];
+    const size_t unit = tensor % units.size(), bytes = bytes_of(format.dtype(kind));
     const bool begins = kind == StateKind::ema && !checkpoint.info().state.ema;
-    const StateKind from = begins ? StateKind::params : kind;
-    SS_ASSERT(side.size_bytes() == layout.total * bytes && shard < shards);
-    for (size_t u = 0; u < units.size(); ++u) {
-      const std::span<std::byte> target =
-          std::as_writable_bytes(side).subspan(layout.offset[u] * bytes, layout.count[u] * bytes);
-      const Range own = shard_range(units[u], shards, shard);
-      std::ranges::fill(target.subspan((own.end - own.begin) * bytes), std::byte{0});
-      auto copy = [&](size_t offset, std::span<const float> values) -> Status {
-        if (stopped && stopped()) return {Code::aborted, "stopped while reading a checkpoint"};
-        const size_t begin = std::max(offset, own.begin),
-                     end = std::min(offset + values.size(), own.end);
-        if (begin < end)
-          store(values.subspan(begin - offset, end - begin), format.dtype(kind),
-                target.data() + (begin - own.begin) * bytes);
-        return {};
-      };
-      SS_RETURN_IF_ERROR(checkpoint.stream_unit(from, u, own.begin, own.end, copy));
-    }
-  }
-  return {};
+    const std::span<float> side = out.parts()[static_cast<size_t>(kind)];
+    SS_ASSERT(side.size_bytes() == layout.total * bytes);
+    const std::span<std::byte> target = std::as_writable_bytes(side).subspan(
+        layout.offset[unit] * bytes, layout.count[unit] * bytes);
+    const Range own = shard_range(units[unit], shards, shard);
+    std::ranges::fill(target.subspan((own.end - own.begin) * bytes), std::byte{0});
+    auto copy = [&](size_t offset, std::span<const float> values) -> Status {
+      if (stopped && stopped()) return {Code::aborted, "stopped while reading a checkpoint"};
+      const size_t begin = std::max(offset, own.begin),
+                   end = std::min(offset + values.size(), own.end);
+      if (begin < end)
+        store(values.subspan(begin - offset, end - begin), format.dtype(kind),
+              target.data() + (begin - own.begin) * bytes);
+      return {};
+    };
+    return checkpoint.stream_unit(begins ? StateKind::params : kind, unit, own.begin, own.end,
+                                  copy);
+  };
+  return try_tasks(parallel, state_parts(format.ema) * units.size(), read_tensor);
 }
 
 Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,

@@ -18,31 +18,32 @@ namespace {
 
 Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<Unit>& units,
                                      size_t shards, size_t shard, const StateFormat& format,
-                                     const ShardSource& source, const WriteProgress& progress,
+                                     const ShardSource& source, const Parallel& parallel,
                                      FileOps& ops) {
+  const std::vector<TensorEntry> tensors = shard_tensors(units, shards, shard, format);
   SS_ASSIGN(SafetensorsWriter writer,
-            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard, format),
-                                      {{"format", "pt"}}));
-  ShardRecord record{shard_file_name(shard, shards), writer.bytes(), writer.header_hash(), {}};
-  uint64_t written = 0;
-  for (const StateKind kind : state_kinds(format.ema))
-    for (size_t u = 0; u < units.size(); ++u) {
-      const Range range = shard_range(units[u], shards, shard);
-      Hasher hasher;
-      for (size_t at = range.begin; at < range.end;) {
-        const size_t end = std::min(at + kPieceElements, range.end);
-        SS_ASSIGN(const std::span<const std::byte> values, source(kind, u, at, end));
-        SS_ASSERT(values.size() == (end - at) * bytes_of(format.dtype(kind)));
-        hasher.update(values.data(), values.size_bytes());
-        SS_RETURN_IF_ERROR(writer.append(values.data(), values.size_bytes()));
-        at = end;
-        written += values.size_bytes();
-        if (progress && !progress(written))
-          return Status(Code::aborted, path + ": writing was aborted");
-      }
-      record.tensors[tensor_name(kind, units[u])] = hasher.digest();
+            SafetensorsWriter::create(ops, path, tensors, {{"format", "pt"}}));
+  std::vector<Hash128> hashes(tensors.size());
+  const auto write_tensor = [&](size_t tensor) -> Status {
+    const StateKind kind = kStateKinds[tensor / units.size()];
+    const size_t unit = tensor % units.size(), bytes = bytes_of(format.dtype(kind));
+    const Range range = shard_range(units[unit], shards, shard);
+    Hasher hasher;
+    for (size_t at = range.begin; at < range.end; at += kPieceElements) {
+      const size_t end = std::min(at + kPieceElements, range.end);
+      SS_ASSIGN(const std::span<const std::byte> values, source(kind, unit, at, end));
+      SS_ASSERT(values.size() == (end - at) * bytes);
+      hasher.update(values.data(), values.size());
+      SS_RETURN_IF_ERROR(
+          writer.write(tensor, (at - range.begin) * bytes, values.data(), values.size()));
     }
+    hashes[tensor] = hasher.digest();
+    return {};
+  };
+  SS_RETURN_IF_ERROR(try_tasks(parallel, tensors.size(), write_tensor));
   SS_RETURN_IF_ERROR(writer.finish());
+  ShardRecord record{shard_file_name(shard, shards), writer.bytes(), writer.header_hash(), {}};
+  for (size_t t = 0; t < tensors.size(); ++t) record.tensors[tensors[t].name] = hashes[t];
   return record;
 }
 
@@ -160,12 +161,12 @@ std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step,
 
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
                                      size_t shards, size_t shard, const StateFormat& format,
-                                     const ShardSource& source, const WriteProgress& progress,
+                                     const ShardSource& source, const Parallel& parallel,
                                      FileOps& ops) {
   SS_ASSERT(shard < shards);
   SS_RETURN_IF_ERROR(make_folders(ops, tmp_folder));
   const std::string path = tmp_folder + "/" + shard_file_name(shard, shards);
-  auto record = write_shard_file(path, units, shards, shard, format, source, progress, ops);
+  auto record = write_shard_file(path, units, shards, shard, format, source, parallel, ops);
   if (record.ok()) {
     if (Status status = ops.fsync_folder(tmp_folder); !status.ok()) record = status;
   }
@@ -175,7 +176,7 @@ Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::v
 
 Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape& shape,
                                 size_t shards, size_t shard, const TrainState::Side& side,
-                                const WriteProgress& progress, FileOps& ops) {
+                                const Parallel& parallel, FileOps& ops) {
   const std::vector<Unit> units = units_of(shape);
   const ShardLayout layout = shard_layout(units, shards);
   const StateFormat format = side.format();
@@ -190,7 +191,7 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
     return std::as_bytes(parts[static_cast<size_t>(kind)])
         .subspan(first * bytes, (end - begin) * bytes);
   };
-  return write_shard_from(tmp_folder, units, shards, shard, format, source, progress, ops);
+  return write_shard_from(tmp_folder, units, shards, shard, format, source, parallel, ops);
 }
 
 Result<std::string> publish_checkpoint(const std::string& checkpoints,

@@ -18,15 +18,23 @@ Result<int> FileOps::create(const std::string& path) {
   return fd;
 }
 
-Status FileOps::write(int fd, const std::string& path, const void* data, size_t bytes) {
+Status FileOps::write(int fd, const std::string& path, uint64_t offset, const void* data,
+                      size_t bytes) {
+  constexpr size_t large = 1 << 20;
+  const uint64_t first = offset;
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::write(fd, next, bytes);
+    const ssize_t n = ::pwrite(fd, next, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("cannot write", path, errno);
     next += n;
+    offset += static_cast<uint64_t>(n);
     bytes -= static_cast<size_t>(n);
   }
+  // Else the disk would do nothing before fsync(), which waits for it and reports its errors.
+  if (const uint64_t written = offset - first; written >= large)
+    (void)::sync_file_range(fd, static_cast<off64_t>(first), static_cast<off64_t>(written),
+                            SYNC_FILE_RANGE_WRITE);
   return {};
 }
 
@@ -94,12 +102,19 @@ Result<OutputFile> OutputFile::create(FileOps& ops, const std::string& path) {
   return OutputFile(ops, path, fd);
 }
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : ops_(other.ops_), path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    : ops_(other.ops_),
+      path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      end_(other.end_) {}
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 Status OutputFile::write(const void* data, size_t bytes) {
-  return ops_->write(fd_, path_, data, bytes);
+  const uint64_t offset = std::exchange(end_, end_ + bytes);
+  return write_at(offset, data, bytes);
+}
+Status OutputFile::write_at(uint64_t offset, const void* data, size_t bytes) const {
+  return ops_->write(fd_, path_, offset, data, bytes);
 }
 Status OutputFile::sync() {
   return ops_->fsync(fd_, path_);

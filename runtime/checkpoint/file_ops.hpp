@@ -1,6 +1,6 @@
 // File access of the checkpoint code. Every change goes through FileOps, which tests replace to
 // fail at any operation or byte; reading uses InputFile. FileOps is stateless; an OutputFile
-// belongs to one thread.
+// belongs to one thread, but for write_at().
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ class FileOps {
   virtual ~FileOps() = default;
   /// Opens a file for writing, truncating an existing one. Returns a descriptor.
   virtual Result<int> create(const std::string& path);
-  /// Writes all bytes.
-  virtual Status write(int fd, const std::string& path, const void* data, size_t bytes);
+  /// Writes all bytes at `offset`. Any thread, also several at once.
+  virtual Status write(int fd, const std::string& path, uint64_t offset, const void* data,
+                       size_t bytes);
   virtual Status fsync(int fd, const std::string& path);
   virtual Status fsync_folder(const std::string& path);
   virtual Status rename(const std::string& from, const std::string& to);
@@ -57,15 +58,17 @@ class LeaderFiles : public FileOps {
   const std::function<bool()> leads_;
 };
 
-/// A file being written. The destructor closes it.
+/// A file being written. The destructor closes it. Several threads may call write_at() at once.
 class OutputFile {
  public:
   static Result<OutputFile> create(FileOps& ops, const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
+  /// Appends to what write() has written.
   Status write(const void* data, size_t bytes);
   Status write(const std::string& text) { return write(text.data(), text.size()); }
+  Status write_at(uint64_t offset, const void* data, size_t bytes) const;
   /// The file is on disk when this returns ok.
   Status sync();
   const std::string& path() const { return path_; }
@@ -76,6 +79,7 @@ class OutputFile {
   FileOps* ops_;
   std::string path_;
   int fd_;
+  uint64_t end_ = 0;  // of what write() has written
 };
 
 /// Writes and syncs a small file.

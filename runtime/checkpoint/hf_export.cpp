@@ -51,10 +51,12 @@ class WeightsWriter {
   Status append(const Parameter& parameter, size_t offset, std::span<const float> values) {
     if (offset == 0 && next_file_ < files_.size() && &parameter == files_[next_file_].front())
       SS_RETURN_IF_ERROR(open_next());
-    if (dtype_ == DType::f32) return writer_->append(values.data(), values.size_bytes());
+    if (offset == 0) ++tensors_;
+    if (dtype_ == DType::f32)
+      return writer_->write(tensors_ - 1, offset * 4, values.data(), values.size_bytes());
     narrow_.resize(values.size());
     for (size_t i = 0; i < values.size(); ++i) narrow_[i] = f32_to_bf16(values[i]);
-    return writer_->append(narrow_.data(), narrow_.size() * 2);
+    return writer_->write(tensors_ - 1, offset * 2, narrow_.data(), narrow_.size() * 2);
   }
 
   Status finish() {
@@ -83,6 +85,7 @@ class WeightsWriter {
               SafetensorsWriter::create(ops_, path, std::move(tensors), {{"format", "pt"}}));
     writer_.emplace(std::move(writer));
     ++next_file_;
+    tensors_ = 0;
     return {};
   }
 
@@ -90,7 +93,7 @@ class WeightsWriter {
   std::string folder_;
   DType dtype_;
   FileOps& ops_;
-  size_t next_file_ = 0;
+  size_t next_file_ = 0, tensors_ = 0;  // tensors_: of the current file, begun so far
   std::optional<SafetensorsWriter> writer_;
   std::vector<uint16_t> narrow_;
 };

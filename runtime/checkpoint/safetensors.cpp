@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/safetensors.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -275,17 +276,19 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
   writer.header_bytes_ = header.size();
   writer.header_hash_ = hash128(header.data(), header.size());
   writer.data_bytes_ = tensors.empty() ? 0 : tensors.back().end;
+  writer.tensors_ = std::move(tensors);
   return writer;
 }
 
-Status SafetensorsWriter::append(const void* data, size_t bytes) {
-  SS_ASSERT(bytes <= data_bytes_ - appended_);
-  appended_ += bytes;
-  return file_.write(data, bytes);
+Status SafetensorsWriter::write(size_t tensor, uint64_t first, const void* data, size_t bytes) {
+  const TensorEntry& to = tensors_.at(tensor);
+  SS_ASSERT(first <= to.end - to.begin && bytes <= to.end - to.begin - first);
+  std::atomic_ref(written_) += bytes;
+  return file_.write_at(header_bytes_ + to.begin + first, data, bytes);
 }
 
 Status SafetensorsWriter::finish() {
-  SS_ASSERT(appended_ == data_bytes_);
+  SS_ASSERT(written_ == data_bytes_);
   return file_.sync();
 }
 

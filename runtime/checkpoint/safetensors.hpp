@@ -1,6 +1,6 @@
 // Reads and writes the safetensors format: a u64 length N, N bytes of JSON (the header), then the
 // data of the tensors without gaps. All fields of a file are checked before they are used. An
-// object belongs to one thread.
+// object belongs to one thread, but for read() and write().
 #pragma once
 
 #include <cstdint>
@@ -83,15 +83,16 @@ class SafetensorsFolder {
   std::map<std::string, std::pair<size_t, size_t>> index_;  // name: file, tensor
 };
 
-/// Writes a file, tensor after tensor in the order given to create().
+/// Writes a file of tensors that lie in the order given to create().
 class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> create(FileOps& ops, const std::string& path,
                                           std::vector<TensorEntry> tensors,
                                           const std::map<std::string, std::string>& metadata);
-  /// Appends the next bytes of the data, in pieces of any size.
-  Status append(const void* data, size_t bytes);
-  /// Called after all data has been appended. The file is on disk when this returns ok.
+  /// Writes bytes [first, first + bytes) of a tensor, given by its place in that order. Each byte
+  /// once, in any order. Any thread, also several at once.
+  Status write(size_t tensor, uint64_t first, const void* data, size_t bytes);
+  /// Called after all data has been written. The file is on disk when this returns ok.
   Status finish();
   uint64_t bytes() const { return header_bytes_ + data_bytes_; }  // of the whole file
   Hash128 header_hash() const { return header_hash_; }
@@ -99,7 +100,8 @@ class SafetensorsWriter {
  private:
   SafetensorsWriter(OutputFile file) : file_(std::move(file)) {}
   OutputFile file_;
-  uint64_t header_bytes_ = 0, data_bytes_ = 0, appended_ = 0;
+  std::vector<TensorEntry> tensors_;
+  uint64_t header_bytes_ = 0, data_bytes_ = 0, written_ = 0;
   Hash128 header_hash_;
 };
 

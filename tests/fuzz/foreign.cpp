@@ -4,6 +4,8 @@
 #include <archive.h>
 #include <archive_entry.h>
 
+#include <algorithm>
+
 #include "runtime/checkpoint/bucket_index.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
@@ -38,18 +40,19 @@ void read_text_of(const std::string& path) {
 std::string make_hf_folder(const Scratch& scratch) {
   const std::string config = scratch.write("hf/config.json", kHfConfig);
   std::vector<TensorEntry> tensors;
-  uint64_t values = 0;
+  std::vector<size_t> counts;
   for (const Unit& unit : units_of(read_hf_config(config).take()))
     for (const Parameter& parameter : unit.parameters) {
       TensorEntry tensor;
       tensor.name = parameter.name, tensor.dtype = "F32", tensor.shape = parameter.shape;
       tensors.push_back(std::move(tensor));
-      values += parameter.count;
+      counts.push_back(parameter.count);
     }
   auto out = SafetensorsWriter::create(system_files(), scratch.path("hf/model.safetensors"),
                                        std::move(tensors), {});
-  const std::vector<float> zeros(values);
-  if (!out.ok() || !out->append(zeros.data(), values * sizeof(float)).ok()) abort();
+  const std::vector<float> zeros(std::ranges::max(counts));
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (!out.ok() || !out->write(i, 0, zeros.data(), counts[i] * sizeof(float)).ok()) abort();
   scratch.write("hf/tokenizer.model", "a file that only has to be there");
   return scratch.path("hf");
 }

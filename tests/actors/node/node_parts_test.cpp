@@ -450,7 +450,7 @@ TEST_SUITE("inject") {
     const std::string path = std::filesystem::temp_directory_path() / ("ss-" + unique_id());
     const auto file = disk.create(path);
     REQUIRE(file.ok());
-    CHECK(disk.write(*file, path, "x", 1).ok());
+    CHECK(disk.write(*file, path, 0, "x", 1).ok());
     close(*file);
     std::filesystem::remove(path);
   }

@@ -25,9 +25,10 @@ class StoppedFiles : public FileOps {
     count();
     return FileOps::create(path);
   }
-  Status write(int fd, const std::string& path, const void* data, size_t bytes) override {
+  Status write(int fd, const std::string& path, uint64_t offset, const void* data,
+               size_t bytes) override {
     count();
-    return FileOps::write(fd, path, data, bytes);
+    return FileOps::write(fd, path, offset, data, bytes);
   }
   Status fsync(int, const std::string&) override {
     count();

@@ -178,17 +178,18 @@ class FaultyFiles : public FileOps {
     SS_RETURN_IF_ERROR(count("create", path));
     return FileOps::create(path);
   }
-  Status write(int fd, const std::string& path, const void* data, size_t n) override {
+  Status write(int fd, const std::string& path, uint64_t offset, const void* data,
+               size_t n) override {
     SS_RETURN_IF_ERROR(count("write", path));
     const uint64_t room = hit && !dead_afterwards ? n : bytes_max - bytes;
     if (n > room) {
-      (void)FileOps::write(fd, path, data, room);
+      (void)FileOps::write(fd, path, offset, data, room);
       bytes += room;
       hit = true;
       return Status(Code::io, "write " + path + ": " + reason);
     }
     bytes += n;
-    return FileOps::write(fd, path, data, n);
+    return FileOps::write(fd, path, offset, data, n);
   }
   Status fsync(int, const std::string& path) override { return count("fsync", path); }
   Status fsync_folder(const std::string& path) override { return count("fsync", path); }

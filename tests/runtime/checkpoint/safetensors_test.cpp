@@ -33,9 +33,9 @@ TEST_CASE("safetensors: the reader reads what the writer has written") {
         SafetensorsWriter::create(system_files(), folder / "x",
                                   {{"a", "F32", {2, 3}}, {"b", "BF16", {4}}}, {{"format", "pt"}});
     REQUIRE(writer.ok());
-    REQUIRE(writer->append(values, 5).ok());  // pieces of any size
-    REQUIRE(writer->append(reinterpret_cast<const char*>(values) + 5, 19).ok());
-    REQUIRE(writer->append(narrow, 8).ok());
+    REQUIRE(writer->write(1, 0, narrow, 8).ok());  // in any order and in pieces of any size
+    REQUIRE(writer->write(0, 5, reinterpret_cast<const char*>(values) + 5, 19).ok());
+    REQUIRE(writer->write(0, 0, values, 5).ok());
     REQUIRE(writer->finish().ok());
     CHECK(writer->bytes() == slurp(folder / "x").size());
     CHECK((slurp(folder / "x").size() - 32) % 8 == 0);
@@ -64,7 +64,7 @@ TEST_CASE("safetensors: every F16 is converted exactly") {
   auto writer =
       SafetensorsWriter::create(system_files(), folder / "x", {{"h", "F16", {65536}}}, {});
   REQUIRE(writer.ok());
-  REQUIRE(writer->append(bits.data(), bits.size() * 2).ok());
+  REQUIRE(writer->write(0, 0, bits.data(), bits.size() * 2).ok());
   REQUIRE(writer->finish().ok());
   auto file = SafetensorsFile::open(folder / "x");
   REQUIRE(file.ok());
@@ -176,7 +176,7 @@ TEST_CASE("safetensors folder: an index is used, and a contradictory one is refu
   auto write = [&](const std::string& name, const std::string& tensor, float value) {
     auto writer =
         SafetensorsWriter::create(system_files(), folder / name, {{tensor, "F32", {1}}}, {});
-    REQUIRE(writer->append(&value, 4).ok());
+    REQUIRE(writer->write(0, 0, &value, 4).ok());
     REQUIRE(writer->finish().ok());
   };
   write("one.safetensors", "a", 1);
@@ -212,8 +212,8 @@ TEST_CASE("safetensors: files of the Python package and ours are read by both") 
       system_files(), folder / "ours.safetensors",
       {{"a.b", "F32", {2, 3}}, {"empty", "F32", {0}}, {"\xc3\xa4 \"q\"", "F32", {}}},
       {{"format", "pt"}});
-  REQUIRE(writer->append(values, 24).ok());
-  REQUIRE(writer->append(values + 3, 4).ok());
+  REQUIRE(writer->write(0, 0, values, 24).ok());
+  REQUIRE(writer->write(2, 0, values + 3, 4).ok());
   REQUIRE(writer->finish().ok());
   const auto python = run_python("safetensors, numpy", R"(
 import numpy as np

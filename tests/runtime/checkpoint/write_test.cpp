@@ -368,20 +368,6 @@ TEST_CASE("checkpoint: a folder renamed to another step is refused") {
   CHECK(found.status().message().find("says step 10") != std::string::npos);
 }
 
-TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
-  TempFolder folder;
-  const ModelShape shape = some_shape();
-  State whole = random_state(shape, 9);
-  uint64_t last = 0;
-  const auto record = write_shard(folder / "tmp-x", shape, 1, 0, whole.side(), [&](uint64_t bytes) {
-    last = bytes;
-    return bytes < 10000;
-  });
-  CHECK(record.status().code() == Code::aborted);
-  CHECK(last >= 10000);
-  CHECK(list_folder(folder / "tmp-x").empty());
-}
-
 TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
   TempFolder folder;
   const ModelShape shape = some_shape();
