@@ -50,10 +50,11 @@ struct StopSignal {
 };
 
 /// node -> checkpoint: save the pinned side of a trainer's state. Without a pin: the copy of the step
-/// in `segment`, which no trainer writes.
+/// in `segment`, which no trainer writes. last: no trainer computes, so the save may use all cores.
 struct SaveShard {
   std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;
+  bool last = false;
   std::string segment = {};
 };
 
@@ -62,12 +63,6 @@ struct StageCopy {
   std::string trainer;
   std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;
-};
-
-/// checkpoint -> its writer: a private copy of a shard's state.
-struct WriteShard {
-  uint64_t generation, step, shard;
-  std::vector<float> state;  // of all parts, one after the other
 };
 
 /// supervisor -> publisher: the result of writing one shard. record: the shard's record as JSON, if
@@ -123,7 +118,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StageCopy)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StepValidated)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)

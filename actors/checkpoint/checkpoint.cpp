@@ -14,6 +14,9 @@ namespace simplescale {
 
 namespace {
 
+// More would only spin while they wait for the file's lock: one hashes what four write.
+constexpr size_t kThreadsOfFile = 4;
+
 struct WriterState {
   static inline const char* name = "checkpoint_writer";
 };
@@ -23,12 +26,10 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
   return {
       [self, node, options](local::WriteShard& job) {
         trace::Span span("write checkpoint shard", static_cast<int64_t>(job.shard));
-        const TrainState::Side side = TrainState::Side::over(
-            job.state, shard_layout(units_of(options.shape), options.shards).total,
-            options.moments);
         auto record = with_retries(options.retries, [&] {
           return write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
-                             options.shape, options.shards, job.shard, side, {}, *options.files);
+                             options.shape, options.shards, job.shard, job.state.side,
+                             on_threads(job.threads), *options.files);
         });
         span.end();
         ShardSaved saved{job.generation, job.step, job.shard, "", ""};
@@ -37,7 +38,8 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         else
           saved.error = record.status().message();
         self->send(node, std::move(saved));
-        self->send(caf::actor_cast<caf::actor>(self->current_sender()), local::WriterFree{});
+        self->send(caf::actor_cast<caf::actor>(self->current_sender()),
+                   local::WriterFree{job.shard});
       },
   };
 }
@@ -46,11 +48,12 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
 void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
                 const CheckpointOptions& options, const local::SaveShard& job) {
   auto& waiting = self->state.waiting;
+  const size_t cores = job.last ? all_cores() : cores_beside_training();
   trace::Span span("copy state", static_cast<int64_t>(job.shard));
-  auto copy = job.pin
-                  ? job.pin->copy()
-                  : copy_of(job.segment,
-                            shard_layout(units_of(options.shape), options.shards).total, job.step);
+  auto copy =
+      job.pin ? job.pin->copy(on_threads(cores))
+              : copy_of(job.segment, shard_layout(units_of(options.shape), options.shards).total,
+                        job.step, on_threads(cores));
   span.end();
   if (!copy.ok()) {
     self->send(node, ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
@@ -60,21 +63,32 @@ void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
     self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
                                 "the disk is too slow: a newer state has replaced this one"});
   waiting.emplace(job.shard,
-                  local::WriteShard{job.generation, job.step, job.shard, std::move(copy->values)});
+                  local::WriteShard{job.generation, job.step, job.shard, copy.take(), cores});
 }
 
 void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
                 const CheckpointOptions& options) {
   CheckpointActorState& s = self->state;
-  if (s.writing) return;
-  while (s.waiting.empty() && !s.in_memory.empty()) {
-    const local::SaveShard job = std::move(s.in_memory.front());
-    s.in_memory.pop_front();
+  const auto can_begin = [&s](uint64_t shard) { return !s.writing.contains(shard); };
+  while (!s.free.empty()) {
+    const auto waiting =
+        std::ranges::find_if(s.waiting, [&](const auto& entry) { return can_begin(entry.first); });
+    if (waiting != s.waiting.end()) {
+      const size_t at_once =
+          std::min(options.writers, s.writing.size() + s.waiting.size() + s.in_memory.size());
+      local::WriteShard job = std::move(s.waiting.extract(waiting).mapped());
+      job.threads = std::min(kThreadsOfFile, job.cores / at_once);
+      s.writing.insert(job.shard);
+      self->send(s.free.back(), std::move(job));
+      s.free.pop_back();
+      continue;
+    }
+    const auto next = std::ranges::find_if(s.in_memory, can_begin, &local::SaveShard::shard);
+    if (next == s.in_memory.end()) return;
+    const local::SaveShard job = std::move(*next);
+    s.in_memory.erase(next);
     copy_state(self, node, options, job);
   }
-  if (s.waiting.empty()) return;
-  s.writing = true;
-  self->send(s.writer, std::move(s.waiting.extract(s.waiting.begin()).mapped()));
 }
 
 void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
@@ -90,11 +104,14 @@ void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& nod
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
                                CheckpointOptions options) {
-  self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
+  for (size_t i = 0; i < options.writers; ++i)
+    self->state.free.push_back(
+        self->spawn<caf::detached + caf::linked>(writer_actor, node, options));
   return {
       [self, node, options](const local::SaveShard& job) { save(self, node, options, job); },
-      [self, node, options](local::WriterFree) {
-        self->state.writing = false;
+      [self, node, options](local::WriterFree done) {
+        self->state.writing.erase(done.shard);
+        self->state.free.push_back(caf::actor_cast<caf::actor>(self->current_sender()));
         write_next(self, node, options);
       },
   };

@@ -1,11 +1,15 @@
 // The checkpoint actor of a node: copies pinned states and has the copies written to disk in the
 // background. And the publisher, which makes one checkpoint of all nodes' shards.
 //
-// The checkpoint actor runs detached, since it copies gigabytes. Its writer is a detached actor of
-// its own, so that a slow disk delays neither copies nor training. At most one copy of each shard
-// waits for the writer: a newer copy replaces it. The actor copies a state without a pin, which no
-// trainer writes, when the writer is free for it. In: local::SaveShard. Out, to the node: one
-// ShardSaved for each SaveShard.
+// The checkpoint actor runs detached, since it copies gigabytes. Its writers are detached actors of
+// their own, so that a slow disk delays neither copies nor training. They write different shards at
+// the same time, since most file systems let only one thread at a time write to a file. At most one
+// copy of each shard waits for a writer: a newer copy replaces it. The actor copies a state without
+// a pin, which no trainer writes, when a writer is free for it. In: local::SaveShard. Out, to the
+// node: one ShardSaved for each SaveShard.
+//
+// Threads of a save: cores_beside_training(), and all_cores() after the last step. The shards that
+// are written at the same time share them.
 #pragma once
 
 #include <caf/all.hpp>
@@ -13,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,14 +33,24 @@ struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
   size_t shards = 1;
-  DType moments = DType::f32;                                    // of the states
-  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writer's
+  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writers'
+  size_t writers = 1;
   Retries retries;  // of writing a shard, after an I/O error
 };
 
 namespace local {
-/// writer -> checkpoint actor: ready for the next shard.
-struct WriterFree {};
+/// checkpoint actor -> one of its writers: write a shard from a private copy of its state.
+struct WriteShard {
+  uint64_t generation, step, shard;
+  StateStore::Copy state;
+  size_t cores;        // for all shards
+  size_t threads = 1;  // for this one
+};
+
+/// writer -> checkpoint actor: the shard is written, or failed; ready for the next one.
+struct WriterFree {
+  uint64_t shard;
+};
 
 /// supervisor -> publisher: a generation begins with `step`; later steps of older generations are
 /// undone.
@@ -58,8 +73,8 @@ struct CheckpointsLeft {
 
 struct CheckpointActorState {
   static inline const char* name = "checkpoint";
-  caf::actor writer;
-  bool writing = false;                           // the writer is busy
+  std::vector<caf::actor> free;                   // writers
+  std::set<uint64_t> writing;                     // shards, one for each other writer
   std::map<uint64_t, local::WriteShard> waiting;  // by shard
   std::deque<local::SaveShard> in_memory;         // without a pin: copied when it is their turn
 };
@@ -95,6 +110,7 @@ caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
 
 }  // namespace simplescale
 
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriterFree)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StepsUndone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::PruneCheckpoints)

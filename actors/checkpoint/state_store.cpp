@@ -56,27 +56,32 @@ HeldState StateStore::held(const std::string& trainer) const {
   return held;
 }
 
-TrainState::Side StateStore::Copy::side() {
-  return TrainState::Side::over(values, total, moments);
+namespace {
+/// Memory for a copy. The threads that copy touch it first: most of a copy's time is page faults.
+StateStore::Copy memory_for(TrainState& state) {
+  const TrainState::Side side = state.side(0);
+  const size_t values = side.values();
+  StateStore::Copy copy{.values = std::make_shared_for_overwrite<float[]>(values)};
+  copy.side = TrainState::Side::over({copy.values.get(), values}, side.params.size(),
+                                     state.format().moments);
+  return copy;
 }
 
-namespace {
-void copy_side(TrainState& state, int side, StateStore::Copy& copy) {
+void copy_side(TrainState& state, int side, StateStore::Copy& copy, const Parallel& parallel) {
   copy.hash = state.hash(side);
-  for (const auto& part : state.side(side).parts())
-    copy.values.insert(copy.values.end(), part.begin(), part.end());
+  copy.side.copy_from(state.side(side), parallel);
 }
 }  // namespace
 
 Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
-                                                    const HeldStep& wanted) {
+                                                    const HeldStep& wanted,
+                                                    const Parallel& parallel) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  Copy copy{.total = found->second.total, .moments = state.format().moments};
-  copy.values.reserve(state.side(0).values());  // may throw, so before pin()
+  Copy copy = memory_for(state);  // may throw, so before pin()
   // A pin of this call: trainer_restarted() may have released the one of the process.
   SS_ASSIGN(const int side, state.pin(wanted.step));
   auto release_pins = [&] {
@@ -90,13 +95,13 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   }
   const uint64_t restarts = found->second.restarts;
   lock.unlock();  // entries_ is stable, and the copy takes long
-  copy_side(state, side, copy);
+  copy_side(state, side, copy, parallel);
   lock.lock();
   if (found->second.restarts != restarts)  // trainer_restarted() released both pins
     return Status(Code::aborted, trainer + " has been replaced while its state was copied");
   release_pins();
   lock.unlock();
-  SS_RETURN_IF_ERROR(check_copy(copy.side(), wanted.step, copy.hash).in(trainer));
+  SS_RETURN_IF_ERROR(check_copy(copy.side, wanted.step, copy.hash, parallel).in(trainer));
   return copy;
 }
 
@@ -119,14 +124,14 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   found->second.state.unpin(*side);
 }
 
-Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step) {
+Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step,
+                                 const Parallel& parallel) {
   SS_ASSIGN(TrainState state, TrainState::open(segment, total));
-  StateStore::Copy copy{.total = total, .moments = state.format().moments};
-  copy.values.reserve(state.side(0).values());
+  StateStore::Copy copy = memory_for(state);
   SS_ASSIGN(const int side, state.pin(step));
-  copy_side(state, side, copy);
+  copy_side(state, side, copy, parallel);
   state.unpin(side);
-  Status status = check_copy(copy.side(), step, copy.hash);
+  Status status = check_copy(copy.side, step, copy.hash, parallel);
   if (!status.ok()) {
     state.forget(step);
     return status;
@@ -142,9 +147,9 @@ StatePin::~StatePin() {
   if (held_) states_->release(trainer_, pid_, step_.step);
 }
 
-Result<StateStore::Copy> StatePin::copy() {
+Result<StateStore::Copy> StatePin::copy(const Parallel& parallel) {
   SS_ASSERT(held_);
-  auto copy = states_->copy_and_unpin(trainer_, pid_, step_);
+  auto copy = states_->copy_and_unpin(trainer_, pid_, step_, parallel);
   held_ = false;
   return copy;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/parallel.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/training/train_state.hpp"
 
@@ -36,17 +37,16 @@ class StateStore {
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
   struct Copy {
-    std::vector<float> values = {};  // of all parts, one after the other
-    size_t total = 0;                // elements of each part
-    DType moments = DType::f32;      // of the state
-    Hash128 hash = {};               // zero: not known
-    TrainState::Side side();
+    std::shared_ptr<float[]> values;  // of all parts, one after the other
+    TrainState::Side side;            // the parts
+    Hash128 hash = {};                // zero: not known
   };
   /// A private copy of the side that holds step `wanted`, which process `pid` of the trainer has
   /// pinned. Releases that pin, also on errors. not_found: no side holds the step, or it was made
   /// in another generation. mismatch: the state is not the one that was committed (STATE-2).
   /// aborted: the trainer's process was replaced meanwhile.
-  Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const HeldStep& wanted);
+  Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const HeldStep& wanted,
+                              const Parallel& parallel = {});
   /// Releases the pin of process `pid` on `step`, if that process still is the trainer's.
   void release(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process is the trainer: releases all pins of the old process.
@@ -71,7 +71,8 @@ class StateStore {
 /// A private copy of the side that holds `step` in a segment of `total` elements a part. The caller
 /// makes sure that no trainer writes the segment meanwhile. Errors as copy_and_unpin(); a damaged
 /// copy is forgotten. Any thread.
-Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step);
+Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step,
+                                 const Parallel& parallel = {});
 
 /// A trainer process's pin on the side that holds a step, passed on to the actor that copies the
 /// side. The pin is released once: by copy(), or by the destructor, for instance when an actor dies
@@ -84,7 +85,7 @@ class StatePin {
   StatePin(const StatePin&) = delete;
   StatePin& operator=(const StatePin&) = delete;
   /// StateStore::copy_and_unpin(). Call at most once.
-  Result<StateStore::Copy> copy();
+  Result<StateStore::Copy> copy(const Parallel& parallel = {});
 
  private:
   const std::shared_ptr<StateStore> states_;

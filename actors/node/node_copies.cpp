@@ -57,11 +57,11 @@ void checkpoint_ended(Self* self) {
 }
 
 void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
-                bool pinned) {
+                bool pinned, bool last) {
   NodeState& s = self->state;
   auto pin = pinned ? take_pin(self, trainer, {step, generation}) : nullptr;
   if (!pin) return;
-  save(self, {std::move(pin), generation, step, s.options.states->held(trainer).shard});
+  save(self, {std::move(pin), generation, step, s.options.states->held(trainer).shard, last});
 }
 
 void save_from_memory(Self* self, const JoinGeneration& job) {
@@ -73,7 +73,7 @@ void save_from_memory(Self* self, const JoinGeneration& job) {
       to_supervisor(self, ShardSaved{job.generation, part.step, part.shard, "",
                                      s.options.name() + " holds no copy of the shard"});
     else
-      save(self, {nullptr, job.generation, part.step, part.shard, std::move(segment)});
+      save(self, {nullptr, job.generation, part.step, part.shard, true, std::move(segment)});
   }
 }
 

@@ -86,7 +86,7 @@ void step_done(Self* self, StepDone& done) {
         process && std::exchange(process->unproven, false))
       self->send(s.tree, supervision::Progress{{slot->process}});
   }
-  save_state(self, done.trainer, done.generation, done.step, done.save);
+  save_state(self, done.trainer, done.generation, done.step, done.save, false);
   stage_state(self, done);
 }
 
@@ -120,7 +120,7 @@ caf::message_handler generation_handlers(Self* self) {
       relay_to_supervisor<Validated>(self),
       [self](const TrainerFinished& end) {
         to_supervisor(self, end);
-        save_state(self, end.trainer, end.generation, end.step, end.save);
+        save_state(self, end.trainer, end.generation, end.step, end.save, true);
       },
   };
 }

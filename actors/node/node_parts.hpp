@@ -40,9 +40,10 @@ void dataloader_started(Self* self, const caf::actor& dataloader);
 void checkpoint_started(Self* self, const caf::actor& checkpoint);
 /// Reports the saves under way as failed: the actor that was asked for them is gone.
 void checkpoint_ended(Self* self);
-/// Has the state of a step copied for a checkpoint, if the trainer has pinned it for one.
+/// Has the state of a step copied for a checkpoint, if the trainer has pinned it for one. last: the
+/// trainers have finished.
 void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
-                bool pinned);
+                bool pinned, bool last);
 /// Has the shards that the order names this node for saved from its memory. JoinGeneration::source is
 /// "agents".
 void save_from_memory(Self* self, const JoinGeneration& job);

@@ -76,8 +76,8 @@ caf::actor spawn_tree(Self* self) {
         return parent->spawn(dataloader_actor, filler);
       }));
   const CheckpointOptions checkpoint{checkpoint_folder(o.config), o.plan.shape,
-                                     static_cast<size_t>(o.plan.topology.shards),
-                                     o.plan.state.moments, o.disk};
+                                     static_cast<size_t>(o.plan.topology.shards), o.disk,
+                                     static_cast<size_t>(o.plan.topology.trainers_per_node)};
   tree.children.push_back(
       reported_child(self, "checkpoint", [node, checkpoint](caf::scheduled_actor* parent) {
         return parent->spawn<caf::detached>(checkpoint_actor, node, checkpoint);

@@ -80,7 +80,7 @@ Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const Se
   SS_ASSIGN(const auto to_keeper,
             connect(*o.tier, job.generation, job.task.shard, job.step, 0, answer.data_address));
   StateStore::Copy& copy = job.staged->copy;
-  return send_state(*to_keeper, copy.side(), job.step, copy.hash);
+  return send_state(*to_keeper, copy.side, job.step, copy.hash);
 }
 
 caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
@@ -123,7 +123,7 @@ Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
   if (verify_or_forget(*state, {job.step, job.generation})) return {};
   SS_ASSIGN(const TrainState::Side side, state->begin_write(tier.timeout_ms));
   StateStore::Copy& copy = job.staged->copy;
-  side.copy_from(copy.side());
+  side.copy_from(copy.side);
   SS_RETURN_IF_ERROR(check_copy(side, job.step, copy.hash));
   return tier.commit(*state, job.generation, job.step, copy.hash);
 }

@@ -126,7 +126,7 @@ Status Restore::read_checkpoint(TrainState& state) {
                                 ": there is no checkpoint at all: is its file system mounted?");
   SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
-  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_));
+  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_, parallel_));
   hash_ = state_hash(side, parallel_);
   received_ = true;
   return {};

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <caf/all.hpp>
+#include <future>
 #include <thread>
 
 #include "actors/checkpoint/checkpoint.hpp"
@@ -21,11 +22,11 @@ struct Node {
   std::shared_ptr<StateStore> states = std::make_shared<StateStore>();
   std::optional<TrainState> trainer;
 
-  explicit Node(const ModelShape& shape = test::tiny_shape(), bool ema = false) {
+  explicit Node(const ModelShape& shape = test::tiny_shape(), bool ema = false, int shards = 1) {
     Plan plan;
     plan.shape = shape;
     plan.state.ema = ema;
-    plan.topology.shards = 1;
+    plan.topology.shards = shards;
     plan.topology.trainers_per_node = 1;
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());
     states->trainer_restarted("n0.0", pid);
@@ -121,8 +122,8 @@ TEST_SUITE("state pin") {
       Node node(test::tiny_shape(), ema);
       auto copy = node.pin_step()->copy();
       REQUIRE(copy.ok());
-      CHECK(copy->side().values() == (ema ? 4 : 3) * node.states->total("n0.0"));
-      if (ema) CHECK(copy->side().ema.back() == 4);
+      CHECK(copy->side.values() == (ema ? 4 : 3) * node.states->total("n0.0"));
+      if (ema) CHECK(copy->side.ema.back() == 4);
     }
   }
 
@@ -155,5 +156,58 @@ TEST_SUITE("state pin") {
         caf::after(std::chrono::seconds(60)) >> [] { FAIL("nothing is saved"); });
     CHECK_FALSE(node.pinned());
     self->send_exit(alive, caf::exit_reason::user_shutdown);
+  }
+}
+
+namespace {
+
+/// The file of shard 0 cannot be created before that of shard 1 is on disk.
+class Shard1First : public FileOps {
+ public:
+  Result<int> create(const std::string& path) override {
+    if (path.find("shard-00000") != std::string::npos &&
+        written_.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+      return Status(Code::deadline, "shard 1 is not written beside shard 0");
+    return FileOps::create(path);
+  }
+  Status fsync(int fd, const std::string& path) override {
+    Status status = FileOps::fsync(fd, path);
+    if (path.find("shard-00001") != std::string::npos) is_written_.set_value();
+    return status;
+  }
+
+ private:
+  std::promise<void> is_written_;
+  std::shared_future<void> written_ = is_written_.get_future();
+};
+
+}  // namespace
+
+TEST_SUITE("checkpoint actor") {
+  TEST_CASE("checkpoint actor: shards are written beside each other, each by one writer") {
+    Node node(test::tiny_shape(), false, 2);
+    caf::actor_system_config config;
+    caf::actor_system system{config};
+    caf::scoped_actor self{system};
+    test::TempFolder folder;
+    const caf::actor checkpoint =
+        system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self),
+                                    CheckpointOptions{folder.path(), test::tiny_shape(), 2,
+                                                      std::make_shared<Shard1First>(), 2});
+    const std::string segment = node.states->segment("n0.0");
+    // The second save of shard 0 waits for the first one, though a writer is free.
+    for (const uint64_t shard : {0, 0, 1})
+      self->send(checkpoint, local::SaveShard{nullptr, 1, 7, shard, true, segment});
+    std::vector<uint64_t> saved;
+    for (int i = 0; i < 3; ++i)
+      self->receive(
+          [&](const ShardSaved& answer) {
+            CHECK(answer.error == "");
+            saved.push_back(answer.shard);
+          },
+          caf::after(std::chrono::seconds(120)) >> [] { FAIL("nothing is saved"); });
+    CHECK(saved == std::vector<uint64_t>{1, 0, 0});
+    CHECK(list_folder(checkpoint_tmp_folder(folder.path(), 7, 1)).size() == 2);
+    self->send_exit(checkpoint, caf::exit_reason::user_shutdown);
   }
 }
