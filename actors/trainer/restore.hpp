@@ -29,9 +29,9 @@ struct RestoreFault {
 
 class Restore {
  public:
-  /// shards: per group. timeout_ms: of each wait for other processes. fenced: polled by
-  /// several threads while a checkpoint is read, which takes long; true ends the read. parallel: for passes over a whole
-  /// state. order and shape must outlive this.
+  /// shards: per group. timeout_ms: of each wait for other processes. fenced: polled by several
+  /// threads while a checkpoint is read, which takes long; true ends the read. parallel: for passes
+  /// over a whole state. order and shape must outlive this.
   Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
           std::function<bool()> fenced, Parallel parallel);
 

@@ -49,9 +49,8 @@ void run_tasks(const Parallel& parallel, size_t tasks, const std::function<void(
 
 void for_pieces(const Parallel& parallel, size_t total, size_t piece,
                 const std::function<void(size_t, size_t)>& body) {
-  run_tasks(parallel, (total + piece - 1) / piece, [&](size_t index) {
-    body(index * piece, std::min(piece, total - index * piece));
-  });
+  run_tasks(parallel, (total + piece - 1) / piece,
+            [&](size_t index) { body(index * piece, std::min(piece, total - index * piece)); });
 }
 
 Status try_tasks(const Parallel& parallel, size_t tasks,

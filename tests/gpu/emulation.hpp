@@ -27,7 +27,7 @@
 #endif
 
 #undef __shared__
-#define __shared__ static  // shared by all threads of the running block
+#define __shared__ static       // shared by all threads of the running block
 #define __launch_bounds__(...)  // registers, of which a CPU knows nothing
 
 inline dim3 gridDim, blockDim;

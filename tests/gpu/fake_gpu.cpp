@@ -74,7 +74,7 @@ std::atomic<bool> counting_only = false;
 std::atomic<size_t> pieces_allowed = SIZE_MAX;
 
 std::atomic<unsigned> flags = 0;
-std::atomic<int> works = 0;    // of run_on() that have run; each takes a millisecond
+std::atomic<int> works = 0;  // of run_on() that have run; each takes a millisecond
 
 thread_local std::vector<std::string>* calls = nullptr;
 thread_local cudaError_t last_error = cudaSuccess;
