@@ -56,19 +56,6 @@ Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
   return claim;
 }
 
-/// As is_alive(), without a pause. beat: the time of the last heartbeat; 0: not known. JOB-1: the
-/// heartbeat goes on, so that processes without the newest state do not claim before this standby.
-Result<bool> holds_back(const Claimant& c, const Epoch& epoch, int64_t& beat) {
-  SS_ASSIGN(const int64_t seen, c.files.touched_ns(epoch.number));
-  if (seen == 0) return false;
-  const bool answers = !epoch.address.empty() && c.answers(epoch.address);
-  if (answers || (beat != 0 && seen != beat)) return true;
-  beat = 0;  // a touch that fails may have been carried out
-  SS_RETURN_IF_ERROR(c.files.touch(epoch.number));
-  SS_ASSIGN(beat, c.files.touched_ns(epoch.number));
-  return false;
-}
-
 }  // namespace
 
 MayWrite leads(EpochFiles files, uint64_t epoch) {
@@ -109,13 +96,11 @@ Status read_known(const Claimant& c, Predecessor& before, uint64_t& generation) 
 }
 
 bool Patience::lasts() const {
-  return is_early() || agents_may_live(run_);
+  return std::chrono::steady_clock::now() <= until_ || agents_may_live(run_);
 }
 
 Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
   const Patience patience(c);
-  const auto last_beat = c.files.touched_ns(before.epoch);
-  int64_t beat = last_beat.ok() ? *last_beat : 0;
   bool said = false;
   while (true) {
     auto claim = claim_once(c, before);
@@ -128,8 +113,7 @@ Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
     // A supervisor that was only stopped leads on, with a newer state than this one.
     const auto newest = c.files.newest();
     if (!newest.ok()) continue;
-    const bool holds = newest->number == before.epoch && patience.is_early();
-    const auto alive = holds ? holds_back(c, *newest, beat) : is_alive(c, *newest);
+    const auto alive = is_alive(c, *newest);
     if (alive.ok() && *alive) return Claim{};
   }
 }

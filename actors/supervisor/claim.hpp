@@ -65,8 +65,6 @@ class Patience {
         until_(std::chrono::steady_clock::now() +
                std::chrono::milliseconds(claimant.join_timeout_ms)) {}
   bool lasts() const;
-  /// True for join_timeout_ms.
-  bool is_early() const { return std::chrono::steady_clock::now() <= until_; }
 
  private:
   RunFolder run_;
@@ -103,9 +101,8 @@ Status read_known(const Claimant& claimant, Predecessor& before, uint64_t& gener
 /// Claims the epoch after that of `before`. A process that was no standby reads what a leader has to
 /// know first: if it cannot, another one may lead. JOB-1: a standby may be the only process that has
 /// the newest state. So it claims before it reads, and tries again after an error, as on a full
-/// disk, until it has claimed, another process leads, or its Patience ends. For join_timeout_ms it
-/// keeps its supervisor's heartbeat going, so that no process without that state claims; then agents
-/// may tell users that no supervisor answers. io: a file cannot be read or written.
+/// disk, until it has claimed, another process leads, or its Patience ends. io: a file cannot be
+/// read or written.
 Result<Claim> claim_next(const Claimant& claimant, Predecessor& before);
 
 }  // namespace simplescale::supervisor

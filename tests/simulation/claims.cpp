@@ -13,9 +13,8 @@ namespace {
 
 constexpr Time read_time = 15 * second;  // as kReadRetries of claim.hpp
 constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
-// Between two looks of a standby that has lost its supervisor, and until it looks whether the folder
-// hangs no more: a later fault may end sooner.
-constexpr Time watch_time = 100 * ms, look_time = second / 2;
+constexpr Time watch_time =
+    100 * ms;  // between two looks of a standby that has lost its supervisor
 
 job::State make_job(const Options& o) {
   job::LayoutRules rules;
@@ -64,11 +63,9 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
         disk.resigned_epoch != lost.epoch && now - standby->beat_at < kHeartbeatTimeoutMs * ms;
     decision = standby->succession.seen({true, true, lost.epoch, lives}, lost.epoch, now / ms);
   }
-  if (decision.verdict == Succession::Verdict::end) lost.heir.reset();
   if (decision.verdict == Succession::Verdict::take_over) claim(standby->host, standby->state);
   if (decision.verdict != Succession::Verdict::wait) return;
-  after(std::clamp(works - now + 1, watch_time, look_time),
-        [this, &lost, standby] { succeed(lost, standby); });
+  after(std::max(works - now + 1, watch_time), [this, &lost, standby] { succeed(lost, standby); });
 }
 
 /// A process of this host claims the next epoch. from: the state that the standby has; null: this
@@ -80,11 +77,7 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
   const bool full = disk.failing_until > now || (!from && unreadable(host, &Unreadable::page));
   if (full && (!from || options.bug == Bug::claims_once)) return;
   if (full || works > now) {
-    if (full && works <= now && options.bug != Bug::beat_not_kept) {
-      if (!disk.failing_since) disk.failing_since = now;
-      if (now - *disk.failing_since <= join_timeout_ms * ms) disk.kept_beat = now;
-    }
-    after(std::clamp(works - now + 1, watch_time, look_time),
+    after(std::max(works - now + 1, watch_time),
           [this, host, from, pid = nodes[host].pid, epoch = disk.newest_epoch] {
             const Node& node = nodes[host];
             const Supervisor* lives = leader();  // it was only stopped
@@ -111,7 +104,6 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
   }
   made.epoch = ++disk.newest_epoch;
   disk.claimed_at = now;
-  disk.failing_since.reset();
   for (int n = 0; n < options.nodes; ++n)
     if (nodes[n].link.up)
       after(random.between(1, 1000) * ms, [this, n] { leave_deposed_leader(n); });
@@ -128,17 +120,6 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
 
 bool Cluster::unreadable(int host, Time Unreadable::*what) const {
   return std::max(disk.unreadable.*what, nodes[host].unreadable.*what) > now;
-}
-
-/// A supervisor that has died is not known to be dead at once. Its standby keeps its heartbeat going
-/// while it cannot claim.
-bool Cluster::heartbeat_goes_on() const {
-  if (disk.resigned_epoch == disk.newest_epoch) return false;
-  const auto goes_on = [this](Time beat) { return now - beat < kHeartbeatTimeoutMs * ms; };
-  return (disk.failing_since && goes_on(disk.kept_beat)) ||
-         std::ranges::any_of(supervisors, [&](const auto& supervisor) {
-           return supervisor->epoch == disk.newest_epoch && goes_on(supervisor->beat);
-         });
 }
 
 /// The process that has claimed the newest epoch prepares, and its heartbeat goes on.

@@ -229,13 +229,13 @@ void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
   if (!node.up || node.link.up || node.run_over) return;
   if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now) {
-    node.beats_until = works;  // it cannot look
+    // It cannot look.
     after(std::min(works - now + 1, alone_time), [this, index] { find_supervisor(index); });
     return leave_if_alone(index);
   }
   Supervisor* supervisor = leader();
   const bool runs = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
-  const bool beats = prepares() || heartbeat_goes_on();
+  const bool beats = prepares() || (runs && now - supervisor->beat < kHeartbeatTimeoutMs * ms);
   if (runs && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
@@ -244,15 +244,12 @@ void Cluster::find_supervisor(int index) {
     report_to_supervisor(index);
     return;
   }
-  if (beats) node.beats_until = now;
   if (beats && supervisor) vote(node, *supervisor);
   node.search.seen(disk.newest_epoch, beats, now / ms);
   const bool first = disk.newest_epoch == 0 && index == 0;
   const bool elects = disk.resigned_epoch > 0 && votes(node, disk.newest_epoch);
   const Time patience = (elects ? 0 : silence + 500 * ms) + index * 200 * ms;
-  const Time waits = now - std::max(node.alone_since, node.beats_until);
-  if (!beats && (first || waits > patience) && !others_vote(node)) {
-    invariants->claims_without_state(index);
+  if (!beats && (first || now - node.alone_since > patience) && !others_vote(node)) {
     claim(index, nullptr);
     node.alone_since = now;
   }

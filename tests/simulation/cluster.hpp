@@ -125,7 +125,6 @@ struct Node {
   uint64_t ended = 0;                  // newest generation that a trainer which dies has left
   bool run_over = false;               // it knows that the run is over
   Time alone_since = 0;                // when it lost its supervisor
-  Time beats_until = 0;                // when it saw a heartbeat last, or can look for one again
   LeaderSearch search;
   uint64_t unreachable = 0, voted = 0;  // epochs that live but cannot be reached from here
   Time unreachable_since = 0;
@@ -215,16 +214,6 @@ struct Journal {
 };
 enum class JournalStep : unsigned char { look, write, sync };
 
-/// A standby that has lost its supervisor.
-struct Standby {
-  int host = 0;
-  int32_t pid = 0;      // of its agent
-  bool silent = false;  // the loss was noticed by silence
-  std::shared_ptr<const SupervisorState> state;
-  Succession succession = {};
-  Time beat = 0, beat_at = 0;  // the newest heartbeat that it knows, and since when
-};
-
 /// The process of a supervisor and that of its standby.
 struct Supervisor {
   uint64_t epoch = 0;
@@ -263,7 +252,16 @@ struct Supervisor {
   int standby = -1;                  // node of the standby; -1: none
   bool standby_requested = false;
   std::shared_ptr<const SupervisorState> replica;  // the state that the standby has
-  std::shared_ptr<const Standby> heir;             // the standby, once it has noticed the loss
+};
+
+/// A standby that has lost its supervisor.
+struct Standby {
+  int host = 0;
+  int32_t pid = 0;      // of its agent
+  bool silent = false;  // the loss was noticed by silence
+  std::shared_ptr<const SupervisorState> state;
+  Succession succession = {};
+  Time beat = 0, beat_at = 0;  // the newest heartbeat that it knows, and since when
 };
 
 /// A folder step-N, or step-N.replaced.
@@ -281,10 +279,7 @@ struct Disk {
   uint64_t generation = 0;      // the newest number that was used
   uint64_t claimed_above = 0;   // of the newest epoch file: its supervisor uses greater numbers
   uint64_t newest_epoch = 0, resigned_epoch = 0;
-  Time claimed_at = 0;  // the newest epoch
-  // A standby cannot claim since then, and keeps the heartbeat of that epoch going.
-  std::optional<Time> failing_since;
-  Time kept_beat = 0;
+  Time claimed_at = 0;                           // the newest epoch
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
     uint64_t owner = 0;  // epoch of the publisher whose name it has; 0: none, shards are written
@@ -500,7 +495,6 @@ class Cluster {
   void read_state(Claim& claim) const;
   void prepare(Claim claim);
   bool unreadable(int host, Time Unreadable::*what) const;
-  bool heartbeat_goes_on() const;  // of the newest epoch
   bool prepares() const;
   bool reads(Claim& claim, Time Unreadable::*what);
   void step_down(const Claim& claim);

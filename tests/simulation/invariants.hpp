@@ -46,8 +46,6 @@ class Invariants {
   /// missed: the disk has a newer state, which it has not found.
   void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed,
                           bool missed);
-  /// An agent starts a process that claims the next epoch.
-  void claims_without_state(int node);
   /// A process that has claimed an epoch lets another one lead. state: that it or the disk had.
   void stepped_down(uint64_t epoch, const SupervisorState& state);
   /// Before the supervisor decides on `event`.

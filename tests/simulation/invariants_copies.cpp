@@ -99,28 +99,6 @@ void Invariants::node_leaves(int node) {
               " that are nowhere else; without them step " + number(left) + " is the newest");
 }
 
-/// JOB-1: no standby that could claim alone has the newest state. It keeps others from claiming for a
-/// time. A supervisor that resigns wants another node's.
-void Invariants::claims_without_state(int node) {
-  const Disk& disk = cluster_.disk;
-  if (disk.resigned_epoch == disk.newest_epoch ||
-      (disk.failing_since && cluster_.now - *disk.failing_since > join_timeout_ms * ms))
-    return;
-  for (const auto& lost : cluster_.supervisors) {
-    if (lost->epoch != disk.newest_epoch || !lost->heir) continue;
-    const Standby& standby = *lost->heir;
-    const Node& host = cluster_.nodes[standby.host];
-    const Time works = std::max(cluster_.folder_works_at(standby.host), host.hung_until);
-    const auto& page = lost->journal.page;
-    require(!host.up || host.pid != standby.pid || works + second > cluster_.now ||
-                (disk.state && !is_newer(*standby.state, *disk.state)) ||
-                (page && is_newer(*page, *standby.state)),
-            "JOB-1",
-            "a process of " + cluster_.nodes[node].name + " claims before the standby on " +
-                host.name + ", which alone has the newest state");
-  }
-}
-
 void Invariants::stepped_down(uint64_t epoch, const SupervisorState& state) {
   const auto& left = cluster_.disk.state;
   require(left && !is_newer(state, *left), "JOB-1",

@@ -33,7 +33,6 @@ enum class Bug : unsigned char {
   silent_decision,        // a decision without a reason
   memory_forgotten,       // the memory of a node does not count while its trainers are not up
   memory_discarded,       // a run that gives up with too few nodes for a group saves nothing
-  beat_not_kept,          // processes without its state claim while a standby cannot
   claims_once,            // a standby whose claim fails on a full disk ends, with its state
   answers_not_awaited,    // a generation begins before all agents have said what they hold
   copies_after_answer,    // an agent takes copies of a generation whose end it has reported
@@ -104,7 +103,6 @@ inline constexpr BugName bug_names[] = {
     {Bug::silent_decision, "silent_decision"},
     {Bug::memory_forgotten, "memory_forgotten"},
     {Bug::memory_discarded, "memory_discarded"},
-    {Bug::beat_not_kept, "beat_not_kept"},
     {Bug::claims_once, "claims_once", true},
     {Bug::answers_not_awaited, "answers_not_awaited"},
     {Bug::copies_after_answer, "copies_after_answer", true},

@@ -62,7 +62,6 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
   if (host < 0 || !supervisor.replica) return;
   auto standby = std::make_shared<Standby>(host, nodes[host].pid, silent, supervisor.replica);
   standby->beat = standby->beat_at = supervisor.beat;
-  supervisor.heir = standby;
   after(random.between(1, 100) * ms,
         [this, &supervisor, standby] { succeed(supervisor, standby); });
 }
