@@ -66,6 +66,14 @@ void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
                   local::WriteShard{job.generation, job.step, job.shard, copy.take(), cores});
 }
 
+/// Of the next shard's file. 0: the shards in work use all cores. at_once: shards that share them.
+size_t threads_of_shard(size_t cores, size_t at_once, const std::map<uint64_t, size_t>& writing) {
+  size_t used = 0;
+  for (const auto& [_, threads] : writing) used += threads;
+  const size_t share = std::max<size_t>(1, cores / at_once);
+  return std::min({kThreadsOfFile, share, cores - std::min(cores, used)});
+}
+
 void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
                 const CheckpointOptions& options) {
   CheckpointActorState& s = self->state;
@@ -76,9 +84,11 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
     if (waiting != s.waiting.end()) {
       const size_t at_once =
           std::min(options.writers, s.writing.size() + s.waiting.size() + s.in_memory.size());
+      const size_t threads = threads_of_shard(waiting->second.cores, at_once, s.writing);
+      if (threads == 0) return;  // a writer that becomes free asks again
       local::WriteShard job = std::move(s.waiting.extract(waiting).mapped());
-      job.threads = std::min(kThreadsOfFile, job.cores / at_once);
-      s.writing.insert(job.shard);
+      job.threads = threads;
+      s.writing[job.shard] = threads;
       self->send(s.free.back(), std::move(job));
       s.free.pop_back();
       continue;

@@ -9,7 +9,7 @@
 // node: one ShardSaved for each SaveShard.
 //
 // Threads of a save: cores_beside_training(), and all_cores() after the last step. The shards that
-// are written at the same time share them.
+// are written at the same time share them; the copy of a further one takes as many again.
 #pragma once
 
 #include <caf/all.hpp>
@@ -74,7 +74,7 @@ struct CheckpointsLeft {
 struct CheckpointActorState {
   static inline const char* name = "checkpoint";
   std::vector<caf::actor> free;                   // writers
-  std::set<uint64_t> writing;                     // shards, one for each other writer
+  std::map<uint64_t, size_t> writing;             // the threads of each shard that a writer writes
   std::map<uint64_t, local::WriteShard> waiting;  // by shard
   std::deque<local::SaveShard> in_memory;         // without a pin: copied when it is their turn
 };
