@@ -191,6 +191,8 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
 /// a file, so that what one leaves to the next is seen, too.
 void ComputeThread::start_kernel_trace(uint64_t step) {
   if (!device_index_ || !contains(options_.config.metrics.trace_steps, step)) return;
+  std::error_code error;  // the file cannot be written then, and says so
+  std::filesystem::create_directories(options_.traces_folder, error);
   if (const Status begun = backend_->start_kernel_trace(); !begun.ok())
     log::warn("{}", begun.message());
 }
@@ -198,8 +200,6 @@ void ComputeThread::start_kernel_trace(uint64_t step) {
 void ComputeThread::write_kernel_trace(uint64_t step, bool last) {
   const std::vector<int64_t>& steps = options_.config.metrics.trace_steps;
   if (!device_index_ || !contains(steps, step) || (!last && contains(steps, step + 1))) return;
-  std::error_code error;  // the file cannot be written then, and says so
-  std::filesystem::create_directories(options_.traces_folder, error);
   const Status written = backend_->write_kernel_trace(
       fmt::format("{}/kernels-{}-{}.json", options_.traces_folder, step, trainer_));
   if (!written.ok() && written.code() != Code::not_found) log::warn("{}", written.message());

@@ -194,6 +194,10 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   const auto begun = std::chrono::steady_clock::now();
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
   Generation g;
+  // A step that failed has left its recording of kernels behind.
+  if (backend_)
+    (void)backend_->write_kernel_trace(options_.traces_folder + "/kernels-failed-" + trainer_ +
+                                       ".json");
   Restore restore(
       order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
       static_cast<int>(options_.config.parallel.collective_timeout_ms),

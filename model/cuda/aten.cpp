@@ -208,7 +208,11 @@ struct Aten::Impl {
 
 void Aten::load() {
   at::globalContext().lazyInitDevice(at::kCUDA);
-  if (cudnn_version() > 0) CudnnAttention::load();
+  if (cudnn_version() > 0) try {
+      CudnnAttention::load();
+    } catch (const CudnnError& error) {  // it is made again where it is used
+      std::fprintf(stderr, "cuDNN is not loaded beforehand: %s\n", error.what());
+    }
 }
 
 size_t Aten::cudnn_version() {

@@ -41,15 +41,19 @@ AttentionKernel AttentionChoice::kernel(cudaStream_t stream, bool documents,
   if (kernel_) return *kernel_;
   const Candidate candidates[] = {{"flash", [&] { launch(flash); }},
                                   {"cuDNN", [&] { launch(cudnn); }}};
+  bool has_measured = false;
   const std::string used = chosen_->choose(name_, [&] {
     const Fastest best = fastest(stream, candidates, may_work_later);
-    measured();
+    has_measured = true;
     const std::string& fastest_name = candidates[best.index].name;
     // Not by runtime/base/log.hpp, as in memory.cpp.
     std::fprintf(stderr, "%s: %s; %s is used\n", name_.c_str(), best.told.c_str(),
                  fastest_name.c_str());
     return fastest_name;
   });
+  // Only now: if a candidate has broken the context, this throws, and the next process finds the
+  // choice.
+  if (has_measured) measured();
   if (used != "flash" && used != "cuDNN")
     throw CudaError("this program does not know the attention in " + chosen_->file_of(name_) +
                     ": remove the file to choose again");

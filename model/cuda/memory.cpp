@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -102,6 +103,7 @@ PinnedRange::~PinnedRange() {
 }
 
 void PinnedRange::pin(std::stop_token stop, int device) {
+  constexpr auto kLongestPause = std::chrono::milliseconds(250);  // the destructor waits for it
   cudaError_t error = cudaSetDevice(device);
   for (size_t at = 0, piece; at < bytes_ && error == cudaSuccess; at += piece) {
     if (stop.stop_requested()) return;
@@ -111,7 +113,8 @@ void PinnedRange::pin(std::stop_token stop, int device) {
     error = cudaHostRegister(begin_ + at, piece, cudaHostRegisterPortable);
     if (error == cudaSuccess) pieces_.push_back(begin_ + at);
     // The compute thread's calls wait for this one: they have the driver most of the time.
-    std::this_thread::sleep_for(4 * (std::chrono::steady_clock::now() - begun));
+    const auto took = std::chrono::steady_clock::now() - begun;
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(4 * took, kLongestPause));
   }
   complete_ = error == cudaSuccess;
   if (complete_) return;
@@ -205,12 +208,17 @@ void copy_unpinned(cudaEvent_t after, void* to, const void* from, size_t bytes, 
   SS_CUDA(cudaGetDevice(&device));
   std::atomic<size_t> next = 0;
   std::vector<std::future<void>> parts;
-  for (int i = 0; i < threads; ++i)
-    parts.push_back(std::async(std::launch::async, [=, &next] {
-      SS_CUDA(cudaSetDevice(device));
-      copy_pieces(after, static_cast<char*>(to), static_cast<const char*>(from), bytes, to_host,
-                  next);
-    }));
+  const auto work = [=, &next] {
+    SS_CUDA(cudaSetDevice(device));
+    copy_pieces(after, static_cast<char*>(to), static_cast<const char*>(from), bytes, to_host,
+                next);
+  };
+  try {
+    for (int i = 0; i < threads; ++i) parts.push_back(std::async(std::launch::async, work));
+  } catch (const std::system_error&) {
+    // No more threads are allowed: those that there are do the work.
+  }
+  if (parts.empty()) work();
   for (std::future<void>& part : parts) part.wait();  // they use `next`
   for (std::future<void>& part : parts) part.get();
 }
@@ -229,11 +237,16 @@ void HostCopies::start(cudaStream_t after, void* host, const void* device, size_
   }
   int index = 0;
   SS_CUDA(cudaGetDevice(&index));
-  begun_.push_back(std::async(std::launch::async, [=, this, made = event_after(after)] {
+  const auto copy = [=, this, made = std::shared_ptr(event_after(after))] {
     SS_CUDA(cudaSetDevice(index));
     const std::lock_guard one_at_a_time(threads_lock_);
     copy_unpinned(made.get(), host, device, bytes, true, threads_);
-  }));
+  };
+  try {
+    begun_.push_back(std::async(std::launch::async, copy));
+  } catch (const std::system_error&) {  // no more threads are allowed
+    copy();
+  }
 }
 
 void HostCopies::finish() {

@@ -68,7 +68,7 @@ class PinnedRange {
 
   /// The memory must stay mapped until the destructor has returned. The current device must be set.
   PinnedRange(void* host, size_t bytes);
-  /// Waits until the piece in work is registered.
+  /// Waits until the piece in work is registered, and for a pause of at most 250 ms.
   ~PinnedRange();
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <system_error>
 
 namespace simplescale {
 
@@ -17,7 +18,11 @@ Prefault::Prefault(const std::vector<std::span<float>>& ranges, int threads) {
          at += kPieceBytes)
       pieces_.emplace_back(reinterpret_cast<char*>(at), std::min<size_t>(kPieceBytes, end - at));
   }
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error&) {
+    // No more threads are allowed: those that there are do the work.
+  }
 }
 
 void Prefault::run() {

@@ -145,7 +145,8 @@ class Checklist:
                 expect(time.monotonic() < end, f"not {steps} steps after {self.seconds:.0f} s: {self.command}\n{log()}")
                 time.sleep(0.02)
             last = time.monotonic()
-            self.health = json.loads((run / "control/status.json").read_text())["nodes"][0].get("health", {}).get("gpus")
+            status = run / "control/status.json"
+            self.health = json.loads(status.read_text())["nodes"][0].get("health", {}).get("gpus") if status.exists() else None
             try:
                 process.wait(max(1, end - last) if save_seconds is None else save_seconds)
             except subprocess.TimeoutExpired:

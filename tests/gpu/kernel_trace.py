@@ -2,7 +2,7 @@
 
     python3 tests/gpu/kernel_trace.py RUN/traces/kernels-21-n0.0.json [ROWS]
 
-For each stream: how long it works, and the time in gaps of the busiest one. For each kernel: launches, ms, share."""
+For the six busiest streams: how long it works, and its gaps. For each kernel: launches, ms, share."""
 
 import collections
 import json
@@ -43,7 +43,7 @@ def table(path, rows=40):
     streams = collections.defaultdict(list)
     for event in found:
         streams[event[0]].append(event)
-    for stream, its in sorted(streams.items(), key=lambda item: -len(item[1])):
+    for stream, its in sorted(streams.items(), key=lambda item: -len(item[1]))[:6]:
         gaps = [(b[1] - a[2], a[3], b[3]) for a, b in zip(its, its[1:])]
         longest = max(gaps, default=(0, "", ""))
         lines.append(f"stream {stream}: {len(its)} launches, {covered([e[1:3] for e in its]):.1f} ms; longest gap {longest[0]:.2f} ms, "

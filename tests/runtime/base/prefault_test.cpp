@@ -32,13 +32,4 @@ TEST_SUITE("prefault") {
     for (float& value : values) value = 1;
     CHECK(page_faults() - before < static_cast<int64_t>(kPages / 10));
   }
-
-  TEST_CASE("prefault: its end waits for no more than the pieces in work") {
-    constexpr size_t kFloats = size_t{64} << 20;
-    auto memory = SharedMemory::create("ss-test-prefault", kFloats * sizeof(float));
-    REQUIRE(memory.ok());
-    const std::span values(static_cast<float*>(memory->data()), kFloats);
-    for (int i = 0; i < 3; ++i) const Prefault prefault({values}, 2);
-    CHECK(values[kFloats - 1] == 0);
-  }
 }
