@@ -84,8 +84,10 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
     if (waiting != s.waiting.end()) {
       const size_t at_once =
           std::min(options.writers, s.writing.size() + s.waiting.size() + s.in_memory.size());
-      const size_t threads = threads_of_shard(waiting->second.cores, at_once, s.writing);
-      if (threads == 0) return;  // a writer that becomes free asks again
+      size_t threads = threads_of_shard(waiting->second.cores, at_once, s.writing);
+      const bool beside_training = waiting->second.cores < all_cores();
+      if (threads == 0 && beside_training) return;  // a writer that becomes free asks again
+      threads = std::max<size_t>(1, threads);
       local::WriteShard job = std::move(s.waiting.extract(waiting).mapped());
       job.threads = threads;
       s.writing[job.shard] = threads;

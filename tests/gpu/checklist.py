@@ -146,7 +146,8 @@ class Checklist:
                 time.sleep(0.02)
             last = time.monotonic()
             status = run / "control/status.json"
-            self.health = json.loads(status.read_text())["nodes"][0].get("health", {}).get("gpus") if status.exists() else None
+            node = json.loads(status.read_text())["nodes"][0] if status.exists() else {}
+            self.health = (node.get("health") or {}).get("gpus")
             try:
                 process.wait(max(1, end - last) if save_seconds is None else save_seconds)
             except subprocess.TimeoutExpired:
