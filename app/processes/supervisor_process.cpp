@@ -288,6 +288,10 @@ Result<int> stand_by(const Process& p) {
   *me = p.system.spawn(standby_actor, supervisor, std::move(options));
   supervisor = nullptr;
   ready->set_value();
+  watch->poll([files = p.files, node = p.options.node](const EpochView&) {
+    if (Status room = files.keep_room(node, getpid()); !room.ok())
+      log::warn("on a full disk this standby cannot claim: {}", room.message());
+  });
   watch->poll_every(kEpochPollMs);
   log::info("standby of {}", p.options.standby_of);
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [me = *me, run = p.run()] {

@@ -11,12 +11,40 @@
 
 namespace simplescale {
 
-Result<bool> create_file(const std::string& path, const std::string& contents) {
-  std::string temporary = path + ".new-XXXXXX";
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
+namespace {
+
+/// Opens the file that becomes the new one: `room`, or if that cannot be opened another one, whose
+/// name replaces `room`.
+int open_temporary(const std::string& path, std::string& room) {
+  const int fd = room.empty() ? -1 : open(room.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd >= 0) return fd;
+  room = path + ".new-XXXXXX";
+  return mkostemp(room.data(), O_CLOEXEC);
+}
+
+}  // namespace
+
+Status reserve_room(const std::string& room) {
+  const int fd = open(room.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return system_error("cannot write", room, errno);
+  size_t done = 0;
+  bool good = write_whole(fd, std::string(kRoomBytes, ' '), done);
+  good = fsync(fd) == 0 && good;
+  const int error = errno;
+  ::close(fd);
+  if (good) return {};
+  unlink(room.c_str());
+  return system_error("cannot write", room, error);
+}
+
+Result<bool> create_file(const std::string& path, const std::string& contents,
+                         const std::string& room) {
+  std::string temporary = room;
+  const int fd = open_temporary(path, temporary);
   if (fd < 0) return system_error("cannot write", temporary, errno);
   size_t done = 0;
   bool good = write_whole(fd, contents, done);
+  good = good && ftruncate(fd, static_cast<off_t>(contents.size())) == 0;
   good = fsync(fd) == 0 && good;
   ::close(fd);
   // link() is exclusive on file systems where O_EXCL is not, and a reader never sees a partial
@@ -27,9 +55,10 @@ Result<bool> create_file(const std::string& path, const std::string& contents) {
   // NFS may report an error though it made the link: then the file has two names.
   const bool ours =
       linked == 0 || (good && stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2);
-  unlink(temporary.c_str());
+  const bool exists = good && error == EEXIST;
+  if (ours || exists || temporary != room) unlink(temporary.c_str());  // else the next try needs it
   if (ours) return true;
-  if (good && error == EEXIST) return false;
+  if (exists) return false;
   return system_error("cannot create", path, error);
 }
 

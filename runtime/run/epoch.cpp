@@ -38,6 +38,13 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
+/// Removes the files whose names begin with `prefix`.
+Status remove_files(const std::string& folder, const std::string& prefix) {
+  SS_ASSIGN(const auto found, names(folder, prefix));
+  for (const std::string& name : found) unlink((folder + "/" + name).c_str());
+  return {};
+}
+
 /// Modification time of a file in ns; 0: there is none. Opening the file makes an NFS client ask its
 /// server.
 Result<int64_t> modified_ns(const std::string& path) {
@@ -73,10 +80,8 @@ Status EpochFiles::begin() const {
   SS_ASSIGN(const AgentLock no_agents, AgentLock::exclude(run_));
   SS_RETURN_IF_ERROR(make_run_key(run_));
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
-  for (const char* kind : {"epoch-", "state-", "vote-"}) {
-    SS_ASSIGN(const auto old, names(run_.control(), kind));
-    for (const std::string& name : old) unlink((run_.control() + "/" + name).c_str());
-  }
+  for (const char* kind : {"epoch-", "state-", "vote-", "room-"})
+    SS_RETURN_IF_ERROR(remove_files(run_.control(), kind));
   unlink(run_.end().c_str());
   return {};
 }
@@ -114,13 +119,23 @@ Result<Epoch> EpochFiles::newest() const {
   return epoch;
 }
 
+std::string EpochFiles::room_prefix(const std::string& node) const {
+  return "room-" + instance_ + "-" + node + "-";
+}
+
+Status EpochFiles::keep_room(const std::string& node, int32_t pid) const {
+  SS_RETURN_IF_ERROR(remove_files(run_.control(), room_prefix(node)));
+  return reserve_room(run_.control() + "/" + room_prefix(node) + std::to_string(pid));
+}
+
 Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   const json page = {{"epoch", epoch.number},
                      {"node", epoch.node},
                      {"pid", epoch.pid},
                      {"address", epoch.address},
                      {"generation", epoch.generation}};
-  return create_file(path(epoch.number), page.dump(1) + "\n");
+  return create_file(path(epoch.number), page.dump(1) + "\n",
+                     run_.control() + "/" + room_prefix(epoch.node) + std::to_string(epoch.pid));
 }
 
 Status EpochFiles::touch(uint64_t number) const {

@@ -5,6 +5,9 @@
 //   control/epoch-<instance>-<n>        created exclusively by the process that becomes
 //                                       supervisor n of the instance; the highest n leads
 //   control/vote-<instance>-<n>-<node>  the node's vote against supervisor n
+//   control/room-<instance>-<node>-<pid>
+//                                       becomes the epoch file if that standby claims: a standby
+//                                       has room for it, so it can claim on a full disk
 //
 // The leader touches its epoch file twice a second as a heartbeat, so that a node that hears
 // nothing can tell a broken link from a dead leader. A node that sees the heartbeat but cannot
@@ -56,7 +59,10 @@ class EpochFiles {
   /// The highest epoch of this instance; number 0 if there is none. A damaged file counts: only its
   /// number is known then. io: also if that file is there and cannot be read.
   Result<Epoch> newest() const;
-  /// Creates the file of epoch.number. False: another process has created it.
+  /// Keeps room on the disk for a claim by this process of the node, and none for its older ones.
+  Status keep_room(const std::string& node, int32_t pid) const;
+  /// Creates the file of epoch.number, in the room that its process keeps, if any. False: another
+  /// process has created it.
   Result<bool> claim(const Epoch& epoch) const;
   /// The leader's heartbeat.
   Status touch(uint64_t number) const;
@@ -75,6 +81,7 @@ class EpochFiles {
  private:
   std::string path(uint64_t number) const;
   std::string vote_prefix(uint64_t number) const;
+  std::string room_prefix(const std::string& node) const;
   RunFolder run_;
   std::string instance_, prefix_;
 };

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import unittest
 import unittest.mock
 
@@ -58,9 +59,13 @@ class Leadership(Case):
         trainers, standby = trainer_pids(run), self.standby(run)
         epoch, pid, node = leader(run)
         self.assertEqual((node, standby["node"]), ("n0", "n1"))
+        control = run / "control"
+        room = self.wait_for(lambda: list(control.glob(f"room-*-n1-{standby['pid']}")), "room for a claim")[0]
+        room = room.stat().st_ino
         os.kill(pid, signal.SIGKILL)
         self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
         self.assertEqual(leader(run)[1:], (standby["pid"], "n1"))
+        self.assertIn(room, [claim.stat().st_ino for claim in control.glob("epoch-*")])
         self.succeeded(run, epoch)
         self.assertEqual(self.standby(run)["node"], "n0")
         self.assertEqual(trainer_pids(run), trainers)
@@ -68,6 +73,30 @@ class Leadership(Case):
         self.assertEqual(len(events(run, "took_over")), 1)
         self.assertEqual(len(events(run, "supervisor_lost")), 1)
         self.assertEqual(len(events(run, "standby_appointed")), 2)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
+    def test_the_standby_takes_over_on_a_full_disk(self):
+        """Its claim has room there. A trainer that dies then is replaced, too."""
+        want = self.digest_without_faults(STEPS)
+        folder = self.folder / "run"
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "none", folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder])
+        run, process = self.begin(STEPS)
+        epoch, pid, _ = leader(run)
+        self.wait_for(lambda: list((run / "control").glob("room-*")), "room for a claim")
+        filler = run / "filler"
+        with self.assertRaises(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        os.kill(next(iter(trainer_pids(run).values())), signal.SIGKILL)
+        filler.unlink()
+        self.assertEqual(process.wait(180), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertEqual(len(events(run, "took_over")), 1)
 
     def test_five_supervisors_in_a_row(self):
         steps = 1500

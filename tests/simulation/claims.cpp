@@ -63,27 +63,30 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
         disk.resigned_epoch != lost.epoch && now - standby->beat_at < kHeartbeatTimeoutMs * ms;
     decision = standby->succession.seen({true, true, lost.epoch, lives}, lost.epoch, now / ms);
   }
-  if (decision.verdict == Succession::Verdict::take_over) claim(standby->host, standby->state);
+  if (decision.verdict == Succession::Verdict::take_over)
+    claim(standby->host, standby->state, standby->room);
   if (decision.verdict != Succession::Verdict::wait) return;
   after(std::max(works - now + 1, watch_time), [this, &lost, standby] { succeed(lost, standby); });
 }
 
 /// A process of this host claims the next epoch. from: the state that the standby has; null: this
-/// process was no standby. In a folder that hangs a claim hangs. On a full disk it fails: a standby,
-/// which may be alone to have the newest state, tries again; else an agent starts a process later.
-void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
+/// process was no standby. In a folder that hangs a claim hangs. On a full disk it fails without room: a
+/// standby, which may be alone to have the newest state, tries again; else an agent starts a process
+/// later.
+void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from, bool room) {
   const Time works = std::max(folder_works_at(host), nodes[host].hung_until);
   // A process that was no standby reads the state of its predecessor before it claims, too.
-  const bool full = disk.failing_until > now || (!from && unreadable(host, &Unreadable::page));
+  const bool full =
+      (disk.failing_until > now && !room) || (!from && unreadable(host, &Unreadable::page));
   if (full && (!from || options.bug == Bug::claims_once)) return;
   if (full || works > now) {
     after(std::max(works - now + 1, watch_time),
-          [this, host, from, pid = nodes[host].pid, epoch = disk.newest_epoch] {
+          [this, host, from, room, pid = nodes[host].pid, epoch = disk.newest_epoch] {
             const Node& node = nodes[host];
             const Supervisor* lives = leader();  // it was only stopped
             if (lives && (lives->hung_until > now || hung(nodes[lives->host]))) lives = nullptr;
             if (node.up && node.pid == pid && disk.newest_epoch == epoch && !ended && !lives)
-              claim(host, from);
+              claim(host, from, room);
           });
     return;
   }

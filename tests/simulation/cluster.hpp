@@ -248,8 +248,10 @@ struct Supervisor {
   std::vector<job::Action> pending_actions;
   Time decided_at = 0;
   bool stored = false;               // the standby has the decision
-  uint64_t sequence = 0, acted = 0;  // numbers of decisions: made, acted on by it
+  uint64_t sequence = 0;             // of the state that the standby is to store
+  uint64_t decision = 0, acted = 0;  // numbers of decisions: made, acted on by it
   int standby = -1;                  // node of the standby; -1: none
+  bool room = false;                 // the standby has room on the disk for its claim
   bool standby_requested = false;
   std::shared_ptr<const SupervisorState> replica;  // the state that the standby has
 };
@@ -259,6 +261,7 @@ struct Standby {
   int host = 0;
   int32_t pid = 0;      // of its agent
   bool silent = false;  // the loss was noticed by silence
+  bool room = false;    // on the disk, for its claim
   std::shared_ptr<const SupervisorState> state;
   Succession succession = {};
   Time beat = 0, beat_at = 0;  // the newest heartbeat that it knows, and since when
@@ -491,7 +494,7 @@ class Cluster {
     int32_t agent = 0;
   };
   void succeed(Supervisor& lost, std::shared_ptr<Standby> standby);
-  void claim(int host, std::shared_ptr<const SupervisorState> from);
+  void claim(int host, std::shared_ptr<const SupervisorState> from, bool room = false);
   void read_state(Claim& claim) const;
   void prepare(Claim claim);
   bool unreadable(int host, Time Unreadable::*what) const;
@@ -526,6 +529,8 @@ class Cluster {
   void notice_stop(Supervisor& supervisor);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);
+  std::shared_ptr<const SupervisorState> number_state(Supervisor& supervisor);
+  void replicate(Supervisor& supervisor, std::shared_ptr<const SupervisorState> kept);
   bool may_act_unseen(const Supervisor& supervisor) const;
   void act(Supervisor& supervisor, uint64_t sequence);
 

@@ -60,7 +60,8 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
   const int host = supervisor.standby;
   supervisor.standby = -1;
   if (host < 0 || !supervisor.replica) return;
-  auto standby = std::make_shared<Standby>(host, nodes[host].pid, silent, supervisor.replica);
+  auto standby =
+      std::make_shared<Standby>(host, nodes[host].pid, silent, supervisor.room, supervisor.replica);
   standby->beat = standby->beat_at = supervisor.beat;
   after(random.between(1, 100) * ms,
         [this, &supervisor, standby] { succeed(supervisor, standby); });
@@ -95,9 +96,13 @@ void Cluster::tick(Supervisor& supervisor) {
         supervisor.standby_requested = false;
         if (!supervisor.up || !nodes[node].up || hung(nodes[node]) || !connected(supervisor, node))
           return;
-        if (!supervisor.pending_actions.empty()) return;  // try again at the next tick
         supervisor.standby = node;
-        supervisor.replica = snapshot(supervisor);
+        supervisor.room = std::max(disk.failing_until, folder_works_at(node)) <= now;
+        supervisor.replica = nullptr;
+        if (supervisor.pending_actions.empty())
+          supervisor.replica = snapshot(supervisor);
+        else  // as Leadership::accept_standby()
+          replicate(supervisor, number_state(supervisor));
       });
       break;
     }
@@ -190,12 +195,10 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
 
 void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   supervisor.pending_actions = std::move(actions);
-  supervisor.decided_at = now;
-  supervisor.stored = false;
-  const uint64_t sequence = ++supervisor.sequence;
   const bool light = options.large() && only_records(supervisor.pending_actions);
   const bool late = options.bug == Bug::acts_unreplicated;
-  const auto kept = light ? nullptr : snapshot(supervisor);
+  const auto kept = number_state(supervisor);
+  supervisor.decision = supervisor.sequence;
   if (!light && !late && supervisor.epoch == disk.newest_epoch) {
     // A run begins on a disk that works: the lines of its first generation have a page.
     const bool fails = std::max(disk.failing_until, folder_works_at(supervisor.host)) > now &&
@@ -206,8 +209,23 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
     else
       supervisor.journal.page = nullptr;
   }
-  if (supervisor.standby < 0 || light) return act(supervisor, sequence);
+  if (supervisor.standby < 0 || light) return act(supervisor, supervisor.sequence);
+  replicate(supervisor, kept);
+}
+
+/// The state with its pending decision, which the standby is to store.
+std::shared_ptr<const SupervisorState> Cluster::number_state(Supervisor& supervisor) {
+  ++supervisor.sequence;
+  supervisor.decided_at = now;
+  supervisor.stored = false;
+  const bool light = options.large() && only_records(supervisor.pending_actions);
+  return light ? nullptr : snapshot(supervisor);
+}
+
+void Cluster::replicate(Supervisor& supervisor, std::shared_ptr<const SupervisorState> kept) {
+  const uint64_t sequence = supervisor.sequence;
   const int standby = supervisor.standby;
+  const bool late = options.bug == Bug::acts_unreplicated;
   after(late ? random.between(10, 100) * ms : random.between(100, 1500),
         [this, &supervisor, sequence, standby, late, kept] {
           if (!supervisor.up || supervisor.standby != standby) return;
@@ -261,7 +279,7 @@ void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
     }
   }
   if (!only_records(supervisor.pending_actions) && supervisor.epoch == disk.newest_epoch)
-    supervisor.acted = sequence;
+    supervisor.acted = supervisor.decision;
   const std::vector<job::Action> actions = std::move(supervisor.pending_actions);
   supervisor.pending_actions.clear();
   for (const job::Action& action : actions) {

@@ -1,6 +1,7 @@
 #include "runtime/base/create_file.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
@@ -34,4 +35,28 @@ TEST_CASE("create file: exactly one of eight creates it, whole, and no other fil
   CHECK(text == std::string(100'000, text.at(0)));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
   CHECK(create_file(folder.path + "/none/file", "").status().code() == Code::io);
+}
+
+TEST_CASE("create file: with room the file takes no more of the disk") {
+  const test::TempFolder folder;
+  const std::string path = folder.path + "/file", room = folder.path + "/room";
+  auto inode = [](const std::string& name) {
+    struct stat status {};
+    REQUIRE(stat(name.c_str(), &status) == 0);
+    return status.st_ino;
+  };
+  REQUIRE(reserve_room(room).ok());
+  CHECK(test::contents(room) == std::string(kRoomBytes, ' '));
+  const auto reserved = inode(room);
+  CHECK(create_file(folder.path + "/none/file", "x", room).status().code() == Code::io);
+  CHECK(inode(room) == reserved);  // for the next try
+  CHECK(*create_file(path, "text\n", room));
+  CHECK(inode(path) == reserved);
+  CHECK(test::contents(path) == "text\n");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+  REQUIRE(reserve_room(room).ok());
+  CHECK_FALSE(*create_file(path, "other\n", room));
+  CHECK(*create_file(path + "2", "without room\n", room));
+  CHECK(test::contents(path) == "text\n");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
 }

@@ -257,6 +257,25 @@ TEST_SUITE("epoch") {
     CHECK(std::distance(std::filesystem::directory_iterator(folder.run.control()), {}) == 2);
   }
 
+  TEST_CASE("epoch: a claim takes the room that its process keeps, and no other's") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    for (const auto& [node, pid] : {std::pair{"n1", 1}, {"n10", 3}, {"n1", 2}})
+      REQUIRE(files.keep_room(node, pid).ok());
+    auto room = [&](const char* name) {
+      return std::filesystem::exists(folder.run.control() + "/room-a-" + name);
+    };
+    CHECK_FALSE(room("n1-1"));  // that of an older process of the node
+    REQUIRE(*files.claim({1, "n1", 1, "x", 0}));
+    CHECK(room("n1-2"));
+    REQUIRE(*files.claim({2, "n1", 2, "x", 0}));
+    CHECK_FALSE(room("n1-2"));
+    CHECK(files.newest()->pid == 2);
+    CHECK(room("n10-3"));
+    REQUIRE(EpochFiles(folder.run, "b").begin().ok());
+    CHECK_FALSE(room("n10-3"));
+  }
+
   TEST_CASE("epoch: a watch reports a higher epoch, and polls on request") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
