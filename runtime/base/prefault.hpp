@@ -3,9 +3,7 @@
 // writes: 3 us on a virtual machine, 10 s for 13 GB.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <thread>
 #include <vector>
@@ -18,20 +16,12 @@ class Prefault {
   /// mapped until the destructor has returned. Only speed depends on it: a kernel older than 5.14
   /// does nothing.
   Prefault(const std::vector<std::span<float>>& ranges, int threads);
-  /// Ends early: waits for at most one piece of each thread.
-  ~Prefault() { next_ = pieces_.size(); }
-  Prefault(const Prefault&) = delete;
-  Prefault& operator=(const Prefault&) = delete;
 
-  /// Waits until all pages are entered.
+  /// Waits until all pages are entered. The destructor waits for at most one piece of each thread.
   void wait();
 
  private:
-  void run();
-
-  std::vector<std::span<char>> pieces_;
-  std::atomic<size_t> next_ = 0;
-  std::vector<std::jthread> threads_;
+  std::jthread thread_;
 };
 
 }  // namespace simplescale
