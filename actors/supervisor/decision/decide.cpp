@@ -324,8 +324,8 @@ void Decider::operator()(const CheckpointWritten& e) {
 }
 
 void Decider::operator()(const CheckpointSaved& e) {
-  // JOB-3: the publisher sets it aside. The decision that undid its step may have been made since.
-  if (!trusted(s_, e.step, e.generation))
+  // The decision that undid its step may have been made since.
+  if (set_aside(s_, e.step, e.generation) || !trusted(s_, e.step, e.generation))
     return (*this)(CheckpointFailed{
         e.step, "its step was undone while the checkpoint was published", e.generation});
   auto& older = s_.older_checkpoints;

@@ -391,6 +391,9 @@ struct Decision {
 bool is_suspect(const State& state, uint64_t step, uint64_t generation);
 /// True if a newer generation has undone the state of `step` that `generation` made (JOB-3).
 bool undone(const State& state, uint64_t step, uint64_t generation);
+/// A generation has undone the step, so that the publisher set a checkpoint of it aside that it had
+/// published before; also if the step was regained since.
+bool set_aside(const State& state, uint64_t step, uint64_t generation);
 /// Neither suspect nor undone: a generation may begin with a copy of it. undoings: how many of the
 /// state's count; the others, which are tentative, are taken back, with what came after them.
 bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings = SIZE_MAX);

@@ -119,6 +119,12 @@ bool undone(const State& state, uint64_t step, uint64_t generation) {
       state.undoings, [&](const Undoing& u) { return step >= u.step && undoes(u, generation); });
 }
 
+bool set_aside(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
+    return step >= u.step && generation < (u.since > 0 ? u.since : u.generation);
+  });
+}
+
 bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings) {
   for (size_t i = 0; i < state.undoings.size(); ++i) {
     const Undoing& u = state.undoings[i];

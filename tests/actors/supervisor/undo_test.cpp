@@ -118,6 +118,20 @@ TEST_SUITE("undo") {
     CHECK(j.s.checkpoint_step == 10);
   }
 
+  TEST_CASE("undo: CHECKPOINT-1, nor does it if the step was regained before the news came") {
+    Job j = undone();
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    j.comes_back(newer);
+    j.idle({{10, 2}});
+    j.trainer_up("n0.0", {{10, 2}}, 2);
+    REQUIRE(j.newest().regained);
+    REQUIRE(j.s.committed_step == 12);
+    j.tell(CheckpointSaved{12, 1});
+    CHECK(!j.s.has_checkpoint);
+    j.tell(CheckpointSaved{12, 3});
+    CHECK(j.s.checkpoint_step == 12);
+  }
+
   TEST_CASE("undo: JOB-1: a node that comes back after a failed restore gives the steps back") {
     Job j = undone();
     j.tell(TrainerDown{"n0.0", "signal 9"});
