@@ -80,8 +80,10 @@ Result<ReplaceText> read_replace(const json& step, const std::string& what) {
 class Growth {
  public:
   explicit Growth(std::string part) : part_(std::move(part)) {}
-  Status by(double factor) {
-    if ((factor_ *= std::max(1.0, factor)) <= growth_max) return {};
+  Status by(double factor) { return plus(factor_ * (std::max(1.0, factor) - 1)); }
+  /// Before each text between added tokens, which may have one byte.
+  Status plus(double bytes) {
+    if ((factor_ += bytes) <= growth_max) return {};
     return {Code::bad_data, part_ + " may make a text more than " +
                                 std::to_string(static_cast<int>(growth_max)) + " times as long"};
   }
@@ -117,8 +119,7 @@ Status add_normalizer(const json& step, std::vector<NormalizerStep>& out, Growth
   }
   if (type == "Prepend") {
     PrependText prepend{fields.required_text("prepend")};
-    // Before each text between added tokens, which may have one byte.
-    SS_RETURN_IF_ERROR(growth.by(1 + static_cast<double>(prepend.text.size())));
+    SS_RETURN_IF_ERROR(growth.plus(static_cast<double>(prepend.text.size())));
     out.emplace_back(std::move(prepend));
     return fields.finish();
   }

@@ -520,6 +520,10 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
   const json three(3, {{"type", "Prepend"}, {"prepend", "\xE2\x96\x81"}});
   CHECK(says("normalizer", prepends).find("64 times as long") != std::string::npos);
   CHECK(says("normalizer", three).empty());
+  json sentencepiece = json(1, {{"type", "NFKC"}});  // of one byte: (11 + 3) times 3
+  sentencepiece.push_back(three[0]);
+  sentencepiece.push_back(steps(1, space, "\xE2\x96\x81")[0]);
+  CHECK(says("normalizer", sentencepiece).empty());
   json spaced = metaspaces(1, std::string(33, ' '), "never");
   CHECK(says("pre_tokenizer", spaced).empty());
   spaced.push_back({{"type", "ByteLevel"}});
