@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstring>
 #include <new>
+#include <vector>
 
 namespace simplescale {
 
@@ -54,9 +55,14 @@ class Translator {
         return {};
       case '(':
         if (!follows("(?") || follows("(?:") || follows("(?=") || follows("(?!") ||
-            follows("(?>") || follows("(?i:"))
+            follows("(?>") || follows("(?i:")) {
+          ignores_case_.push_back(follows("(?i:") || ignores_case());
           break;
+        }
         return refused("the group \"" + in_.substr(at_, 4) + "\"");
+      case ')':
+        if (!ignores_case_.empty()) ignores_case_.pop_back();
+        break;
       case '^':
       case '$':
         return refused(std::string("the anchor ") + in_[at_]);
@@ -65,12 +71,25 @@ class Translator {
         break;
       case '}':
         if (follows("}+")) return refused("\"}+\"");  // Oniguruma repeats it, PCRE2 is possessive
+        if (follows("}?") && in_.find(',', std::min(in_.rfind('{', at_), at_)) > at_)
+          return refused("\"{n}?\"");  // Oniguruma: n times or never
         break;
       default:
+        if (ignores_case() && is_in_ligature())
+          return refused("\"" + in_.substr(at_, 2) + "\" inside (?i:...)");
         break;
     }
     copy(1);
     return {};
+  }
+
+  bool ignores_case() const { return !ignores_case_.empty() && ignores_case_.back(); }
+
+  /// Without case, Oniguruma takes these letters for one character, too, such as U+00DF, U+FB01.
+  bool is_in_ligature() const {
+    std::string pair = in_.substr(at_, 2);
+    for (char& c : pair) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return pair == "ss" || pair == "st" || pair == "ff" || pair == "fi" || pair == "fl";
   }
 
   Status class_item() {
@@ -90,26 +109,23 @@ class Translator {
       at_ += 2;
       return Status();
     };
-    const auto negate = [&](const std::string& set) -> Status {
-      if (in_class_) return refused(std::string("\\") + c + " inside [...]");
-      out_ += "[^" + set + "]";
-      at_ += 2;
-      return {};
-    };
-    const std::string word = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
+    const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    // Oniguruma takes these for words only outside of [...].
+    const std::string latin_numbers = "\\xb2\\xb3\\xb9\\xbc-\\xbe";
     switch (c) {
       case 's':
         return replace(kWhiteSpace);
       case 'S':
-        return negate(kWhiteSpace);
+        return replace(kNotWhiteSpace);
       case 'w':
-        return replace(word);
+        return replace(in_class_ ? word : word + latin_numbers);
       case 'W':
-        return negate(word);
+        if (in_class_) return refused("\\W inside [...]");
+        return replace("^" + word + latin_numbers);
       case 'd':
         return replace("\\p{Nd}");
       case 'D':
-        return negate("\\p{Nd}");
+        return replace("\\P{Nd}");
       case 'u':  // \uHHHH
         if (at_ + 6 > in_.size() ||
             in_.find_first_not_of("0123456789abcdefABCDEF", at_ + 2) < at_ + 6)
@@ -120,6 +136,8 @@ class Translator {
       case 'p':
       case 'P':
       case 'x':
+        if (c != 'x' && in_.compare(at_ + 2, 1, "{") != 0)
+          return refused(std::string("\\") + c + " without {");  // Oniguruma: the letter itself
         copy(2);
         if (!follows("{")) return {};
         copy(follows("{^") ? 2 : 1);
@@ -149,6 +167,7 @@ class Translator {
   std::string out_;
   size_t at_ = 0;
   bool in_class_ = false;
+  std::vector<bool> ignores_case_;  // of the groups around at_
 };
 
 }  // namespace

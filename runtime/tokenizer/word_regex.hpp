@@ -21,6 +21,11 @@ namespace simplescale {
 inline constexpr const char* kWhiteSpace =
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
     "\\x{3000}";
+/// All other characters.
+inline constexpr const char* kNotWhiteSpace =
+    "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"
+    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
+    "\\x{3001}-\\x{10ffff}";
 
 /// The pattern in PCRE2's syntax. bad_data names the part that is not supported.
 Result<std::string> translate_regex(const std::string& pattern);

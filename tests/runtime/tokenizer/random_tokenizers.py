@@ -23,7 +23,8 @@ WORDS = ["the", "fox", "Fox", "a", "ab", "ba", "abc", "x", "Mask", "mask", "12",
          "\u093e", "\u0301", "\u0130", "\u00df", "don't", "'LL", "_", "__", "?!", "!", "...", "-", "\u00b2", "\u2167", "\u0663", MARK, "<0x0A>", "<s>",
          "</s>", "[x]", "\ufffd", "\U0001f389", "\u200d", "\u24b6", "\u0903", "~", "$5", "`"]
 BLANKS = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u3000", "   ", "\u2028", " \n "]
-REGEXES = [r"\d+", r"\s+", r"[a-z]", r"\p{L}+", r" ?\p{L}+|\s", r"x|\?", r"\p{P}", r"\s+(?!\S)|\s+", r"\S+"]
+REGEXES = [r"\d+", r"\s+", r"[a-z]", r"\p{L}+", r" ?\p{L}+|\s", r"x|\?", r"\p{P}", r"\s+(?!\S)|\s+", r"\S+", r"[^\S\n]+",
+           r"[^\D3]|[\D7]+", r"\w+", r"\W", r"[\w7]+"]
 BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 CONTENTS = ["[x]", " [x] ", "Mask", "Fox", "!?", " ", "  ", "\n", "<|a|>", "<|a|> ", " <|a|>", "<|b|>", "ab", "fox", "\u00c9", "\ufb01", "\u00c5", MARK,
             MARK + "the", "12", "_", "\u00e9", "x", "\t ", "<|im_end|>", "abc", "\u0301"]

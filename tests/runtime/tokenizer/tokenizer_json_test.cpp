@@ -451,6 +451,13 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
   refused([&](json& d) { d["pre_tokenizer"] = split("\\bword"); }, "\\b");
   refused([&](json& d) { d["pre_tokenizer"] = split("(a"); }, "is wrong");
   refused([&](json& d) { d["pre_tokenizer"] = split("[a[b]]"); }, "[ inside [...]");
+  refused([&](json& d) { d["pre_tokenizer"] = split("[\\W_]"); }, "\\W inside [...]");
+  refused([&](json& d) { d["pre_tokenizer"] = split("(?i:x(?:claSs))"); }, "\"Ss\" inside (?i:");
+  refused([&](json& d) { d["pre_tokenizer"] = split("\\pL+"); }, "\\p without {");
+  refused([&](json& d) { d["pre_tokenizer"] = split("\\d{2,3}a{4}?b"); }, "\"{n}?\"");
+  json allowed = small();
+  allowed["pre_tokenizer"] = split("(?i:'[st])ss|ss|a{1,2}?\\p{L}?");
+  CHECK(load(allowed).ok());
   refused([&](json& d) { d["pre_tokenizer"] = split("\\p{N}{1,3}+"); }, "\"}+\"");
   // No safe place to cut a document is known where a word may hold a space.
   CHECK(load(small())->cuts() == Tokenizer::Cuts::space);
