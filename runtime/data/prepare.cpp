@@ -86,27 +86,28 @@ std::string file_of_tokenizer(const PrepareOptions& options) {
                                         : tokenizer_file_name(options.tokenizer_path);
 }
 
-/// The lines to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of
-/// seed and line number.
-Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t seed,
+/// The texts to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of
+/// seed and number. SentencePiece takes lines; tokens of byte-level BPE may hold newlines.
+Result<std::vector<std::string>> training_texts(const Corpus& corpus, uint64_t seed, bool by_line,
                                                 const Progress& progress) {
   const double kept =
       std::min(1.0, static_cast<double>(training_bytes_max) / static_cast<double>(corpus.bytes()));
-  std::vector<std::string> lines;
+  std::vector<std::string> texts;
   uint64_t number[2] = {seed, 0};
   const auto read = corpus.read([&](const TextChunk& chunk, double fraction) {
     progress({"read", fraction});
     for (size_t at = 0; at < chunk.text.size(); ++number[1]) {
-      const size_t end = std::min(chunk.text.find('\n', at), chunk.text.size());
+      const size_t newline = by_line ? chunk.text.find('\n', at) : std::string::npos;
+      const size_t end = std::min(newline, chunk.text.size());
       const double draw =
           std::ldexp(static_cast<double>(hash128(number, sizeof number).low >> 11), -53);
-      if (end > at && draw < kept) lines.push_back(chunk.text.substr(at, end - at));
+      if (end > at && draw < kept) texts.push_back(chunk.text.substr(at, end - at));
       at = end + 1;
     }
     return Status();
   });
   SS_RETURN_IF_ERROR(read.status());
-  return lines;
+  return texts;
 }
 
 /// Replaces the tokenizer's file. bad_config: complete tokens were made with another one.
@@ -150,13 +151,12 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
                       old.tokenizer_signature == made.tokenizer_signature &&
                       old.vocab == made.vocab && old.seed == made.seed;
     if (!keep) {
-      SS_ASSIGN(auto lines, training_lines(*text, options.seed, progress));
+      SS_ASSIGN(const auto texts,
+                training_texts(*text, options.seed, !options.byte_level, progress));
       progress({"tokenizer", 0});
-      if (options.byte_level)
-        for (std::string& line : lines) line += '\n';
       SS_ASSIGN(const std::string model, options.byte_level
-                                             ? train_byte_bpe(lines, options.vocab)
-                                             : train_tokenizer(lines, options.vocab));
+                                             ? train_byte_bpe(texts, options.vocab)
+                                             : train_tokenizer(texts, options.vocab));
       SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
       progress({"tokenizer", 1});
     }

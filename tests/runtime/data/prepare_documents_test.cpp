@@ -218,6 +218,20 @@ TEST_SUITE("prepare") {
           read_manifest(folder.path + "/bpe1")->train_tokens);
   }
 
+  TEST_CASE("prepare: byte-level BPE is trained on whole texts, with the newlines inside them") {
+    const Folder folder;
+    std::vector<std::string> texts;
+    for (int i = 0; i < 300; ++i)
+      texts.push_back("def f" + std::to_string(i) + "():\n\n    return\n\n    x");
+    const auto made = prepare({.source = folder.write("text.jsonl", json_lines(texts)),
+                               .folder = folder.path + "/prepared",
+                               .byte_level = true,
+                               .vocab = 320,
+                               .validation_fraction = 0});
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    CHECK(bytes_of_file(folder.path + "/prepared/tokenizer.json") == *train_byte_bpe(texts, 320));
+  }
+
   TEST_CASE("prepare: the manifest names the files of the text") {
     const Folder folder;
     const std::string one = json_lines({"one", "two"}), three = "three\n<|endoftext|>\nfour";
