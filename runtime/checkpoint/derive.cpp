@@ -1,9 +1,8 @@
 #include "runtime/checkpoint/derive.hpp"
 
 #include <algorithm>
-#include <sstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_format.hpp"
@@ -88,12 +87,8 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
   std::string text;
   const auto add = [&](const char* name, const auto& want, const auto& value) {
     if (want == value) return;
-    std::ostringstream out;
-    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string_view>)
-      out << '"' << value << '"';
-    else
-      out << std::boolalpha << value;
-    text += (text.empty() ? "" : ", ") + std::string(name) + " = " + out.str();
+    // As in JSON, whose numbers, texts and truth values are TOML's: every digit of 1e-5 as a float.
+    text += (text.empty() ? "" : ", ") + std::string(name) + " = " + nlohmann::json(value).dump();
   };
   const RopeScaling &r = wanted.rope_scaling, &s = has.rope_scaling;
   add("dim", wanted.dim, has.dim);

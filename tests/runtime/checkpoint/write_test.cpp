@@ -402,6 +402,12 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
   CHECK_MESSAGE(refused.message().ends_with("set in [model]: hidden = 40, qk_norm = \"none\""),
                 refused.message());
   other = info_of(shape, 0);
+  other.shape.norm_eps = 9.999999747378752e-06;  // as a float's 1e-5 is in many a config.json
+  other.shape.rope_theta = 1234567;
+  CHECK(check_derivable("parent", other.shape, shape)
+            .message()
+            .ends_with("set in [model]: rope_theta = 1234567.0, norm_eps = 9.999999747378752e-06"));
+  other = info_of(shape, 0);
   other.shape.vocab -= 1;
   CHECK(derive_checkpoint(*from, false, other, folder / "other")
             .message()
