@@ -216,7 +216,10 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::str
             model ? from_sentencepiece(path, bytes) : from_json(path, bytes));
   if (model) SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kSentencePieceFile, bytes));
   const ordered_json imported = imported_config(facts, bytes);
-  ordered_json config = made.special;
+  // These classes have the special tokens that the file names, and no others.
+  const ordered_json theirs = imported.value("tokenizer_class", ordered_json());
+  const bool named_all = theirs == "TokenizersBackend" || theirs == "PreTrainedTokenizerFast";
+  ordered_json config = named_all ? ordered_json::object() : made.special;
   // Not LlamaTokenizer: in transformers 5 that class ignores the normalizer of tokenizer.json and
   // drops the leading space of a text.
   config["tokenizer_class"] = "PreTrainedTokenizerFast";

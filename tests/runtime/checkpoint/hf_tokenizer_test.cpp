@@ -215,6 +215,19 @@ assert t.encode("a") == [0] and t.convert_ids_to_tokens(1) == "<|endoftext|>", t
                                    folder.path());
     if (python) CHECK_MESSAGE(python->exit_code == 0, python->output);
   }
+  SUBCASE("a special token that it does not have is not added") {
+    for (const char* name : {"TokenizersBackend", "PreTrainedTokenizerFast", "Qwen2Tokenizer"}) {
+      spew(folder / "hf/tokenizer_config.json",
+           json({{"tokenizer_class", name}, {"eos_token", "<|im_end|>"}}).dump());
+      const std::string copy = folder / name, back = std::string("back-") + name;
+      REQUIRE(import_hf(folder / "hf", copy).ok());
+      export_with(folder, back, folder / "my.json", imported_facts(Checkpoint::open(copy)->info()));
+      const json config = json::parse(slurp(folder / (back + "/tokenizer_config.json")));
+      CHECK(config["eos_token"] == "<|im_end|>");
+      // A class of its own may have a first token without a word.
+      CHECK(config.contains("bos_token") == (name == std::string("Qwen2Tokenizer")));
+    }
+  }
   SUBCASE("with another tokenizer they are left out") {
     spew(folder / "other.json", tokenizer + "\n");
     export_with(folder, "back", folder / "other.json", facts);
