@@ -119,7 +119,8 @@ const char* hugging_face_class(const ModelShape& s) {
       break;
   }
   if (s.qkv_bias) return "Qwen2ForCausalLM";
-  return s.sliding_window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM";
+  // LlamaForCausalLM refuses heads that do not divide dim; a Mistral computes the same.
+  return s.sliding_window > 0 || s.dim % s.heads ? "MistralForCausalLM" : "LlamaForCausalLM";
 }
 
 std::vector<Unit> units_of(const ModelShape& s) {

@@ -19,6 +19,7 @@ MODELS = {
     "yarn": ("Qwen2ForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0,
                                                       "beta_fast": 2.0, "original_max_position_embeddings": 16}}),
     "mistral": ("MistralForCausalLM", {"sliding_window": 7}),
+    "odd_width": ("MistralForCausalLM", {"sliding_window": None, "hidden_size": 50, "head_dim": 12}),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-6}),
     "qwen2_window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 20, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
