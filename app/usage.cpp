@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -16,6 +18,13 @@
 namespace simplescale {
 
 namespace {
+
+/// CLI::Range lets NaN pass.
+const CLI::Validator kNumber(
+    [](const std::string& text) {
+      return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
+    },
+    "");
 
 std::vector<std::string> options_of(const CLI::App& app) {
   std::vector<std::string> names;
@@ -127,15 +136,16 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
       ->check(CLI::Range(1, 1'000'000));
   command
       .add_option("--temperature", options.sampling.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(CLI::Range(0.0, 100.0) & kNumber);
   command
       .add_option("--top-k", options.sampling.top_k, "sample among the K likeliest tokens; 0: all")
       ->check(CLI::Range(0, 1'000'000));
   command
       .add_option("--top-p", options.sampling.top_p,
                   "sample among the likeliest tokens that have this probability together")
-      ->check(CLI::Range(0.0, 1.0));
-  command.add_option("--stop", options.stops, "end before this text; repeatable");
+      ->check(CLI::Range(0.0, 1.0) & kNumber);
+  command.add_option("--stop", options.stops, "end before this text; repeatable")
+      ->allow_extra_args(false);
   command.add_option("--seed", options.seed, "the same seed gives the same text");
   command.add_flag("--ema", options.ema, kEmaHelp);
 }

@@ -87,11 +87,14 @@ class Options(Case):
                                  (["plot", "x", "--smooth", "-1"], ["not in range 0 to 1000000000"]),
                                  (["report", "x", "-o", "x.pdf"], ["x.pdf", ".html"]),
                                  (["config", "explain", "train.lr"], ["unknown key train.lr; nearest known key: train.learning_rate"]),
+                                 (["generate", "x", "--temperature", "nan"], ["--temperature: not a number"]),
+                                 (["generate", "x", "--top-p=nan"], ["--top-p: not a number"]),
                                  (["logs", "x", "--level", "loud"], ["--level", "warning"])]:
             self.command(*arguments, code=64)
             self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
             for word in words:
                 self.assertIn(word, self.stderr)
+        self.command("generate", "--stop", "a", "nowhere", code=65)  # the folder is no second stop string
         self.command("train", self.config, "--train.max_steps", code=78)
         self.assertIn("a value is missing: --train.max_steps=VALUE", self.stderr)
         self.command("train", self.config, "--train.max_steps=2", "--sweep.seeds=[1,2]", code=78)
