@@ -256,10 +256,12 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
 // -- Ledger -------------------------------------------------------------------------------------
 
 /// "24", or "8 to 24" if steps differ.
-std::string batch_text(const BatchSchedule& batch) {
-  const auto& [least, most] = std::ranges::minmax(batch.runs(), {}, &BatchSchedule::Steps::size);
-  return (least.size == most.size ? "" : std::to_string(least.size) + " to ") +
-         std::to_string(most.size);
+std::string batch_text(const BatchSchedule& batch, const std::set<uint64_t>& steps) {
+  std::set<uint64_t> sizes;
+  for (const uint64_t step : steps) sizes.insert(batch.size(step));
+  if (sizes.empty()) sizes.insert(batch.size(1));
+  return (sizes.size() == 1 ? "" : std::to_string(*sizes.begin()) + " to ") +
+         std::to_string(*sizes.rbegin());
 }
 
 void verify_ledger(const std::string& path, const BatchSchedule& batch,
@@ -310,8 +312,8 @@ void verify_ledger(const std::string& path, const BatchSchedule& batch,
   for (const std::string& problem : sources.problems()) section.problem(problem);
   for (const std::string& note : sources.notes()) section.note(note);
   if (section.clean())
-    section.note(std::to_string(committed.steps.size()) + " steps of " + batch_text(batch) +
-                 " samples, each sample exactly once" +
+    section.note(std::to_string(committed.steps.size()) + " steps of " +
+                 batch_text(batch, committed.steps) + " samples, each sample exactly once" +
                  (skipped.empty() ? "" : "; left out: " + skipped.text()));
 }
 

@@ -89,10 +89,11 @@ class Layouts(Case):
                                        name="warmup-")
         self.assertEqual(len(set(digests.values())), 1, digests)
         layout = self.layout(2, 2, "hybrid_shard")
-        self.train("faults", *STEPS, *layout, *warmup, "--train.max_steps=10")
+        run = self.train("faults", *STEPS, *layout, *warmup, "--train.max_steps=10")
+        self.assertIn("10 steps of 12 to 24 samples, each sample exactly once", self.verify(run))
         faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
                           ((12, "kill_trainer", "n1.1"), (14, "kill_agent", "n1"), (15, "kill_trainer", "n0.0")))
-        run = self.train("faults", *STEPS, *layout, *warmup, f"--inject.faults=[{faults}]")
+        self.train("faults", *STEPS, *layout, *warmup, f"--inject.faults=[{faults}]")
         self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
         self.assertIn("30 steps of 12 to 144 samples, each sample exactly once", self.verify(run))
         steps = {m["step"]: m for m in lines(run / "metrics.jsonl")}
