@@ -142,7 +142,7 @@ std::string schedule_change(const Config& before, const Config& now, int64_t ste
   return (by_layout ? fmt::format("the warm-up takes {} instead of {} steps in this layout, since "
                                   "train.warmup_iters counts micro-batches of a trainer",
                                   warmup, old_warmup)
-          : old_end == end || constant
+          : old_end == end || constant || is->learning_rate.schedule != was->learning_rate.schedule
               ? "the learning rate follows its new schedule"
               : fmt::format("the learning rate's {}, planned to end at step {}, now "
                             "ends at step {}",

@@ -533,6 +533,10 @@ TEST_SUITE("config load") {
         schedule_change(a, parsed(text, longer), 900) ==
         "the learning rate follows its new schedule: step 901 has learning rate 0.0004 instead of "
         "4e-05");
+    const Overrides decayed = {"--train.schedule=wsd", "--train.max_steps=950"};
+    CHECK(schedule_change(constant, parsed(text, decayed), 900) ==
+          "the learning rate follows its new schedule: step 901 has learning rate 0.000229 instead "
+          "of 0.0004");
     // 1e-3 was set in the console: it holds, unless the configuration has a new rate.
     const std::vector<RateChange> set = {{500, 1e-3}};
     CHECK(schedule_change(a, parsed(text, {"--train.max_steps=950"}), 900, set)
