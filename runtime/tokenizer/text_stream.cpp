@@ -7,40 +7,55 @@
 namespace simplescale {
 namespace {
 
-constexpr size_t kContext = 8;         // ids before the new ones that decode() sees
-constexpr size_t kCharacterBytes = 4;  // the most tokens that make one character
+constexpr size_t kCharacterBytes = 4;               // the most ids that make one character
+constexpr std::string_view kNone = "\xEF\xBF\xBD";  // what decode() makes of half a character
 
-/// Decoded bytes that are not (yet) a character end with U+FFFD.
-bool ends_in_half_a_character(std::string_view text) {
-  return text.ends_with("\xEF\xBF\xBD");
+/// Bytes of the text before the U+FFFD at its end, of which at most `characters` are left out.
+size_t without_halves(std::string_view text, size_t characters) {
+  for (; characters > 0 && text.ends_with(kNone); --characters) text.remove_suffix(kNone.size());
+  return text.size();
 }
 
 }  // namespace
 
 TextStream::TextStream(Decode decode, std::vector<int32_t> prompt, std::vector<std::string> stops)
-    : decode_(std::move(decode)), stops_(std::move(stops)), window_(std::move(prompt)) {
+    : decode_(std::move(decode)),
+      stops_(std::move(stops)),
+      window_(std::move(prompt)),
+      context_(window_.size()),
+      taken_(decode_(window_)) {
   std::erase(stops_, "");
-  if (window_.size() > kContext) window_.erase(window_.begin(), window_.end() - kContext);
-  shown_ = window_.size();
 }
 
 std::string TextStream::add(int32_t id) {
   window_.push_back(id);
-  const size_t before = decode_({window_.data(), shown_}).size();
-  for (size_t end = window_.size(); end > shown_; --end) {
-    const std::string text = decode_({window_.data(), end});
-    // A first id that has waited for enough others begins no character.
-    const bool never_one = end == shown_ + 1 && window_.size() - shown_ >= kCharacterBytes;
-    if (ends_in_half_a_character(text) && !never_one) continue;
-    if (text.size() > before) held_ += text.substr(before);
-    shown_ = end;
-  }
-  if (shown_ > kContext) {
-    const size_t old = shown_ - kContext;
-    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(old));
-    shown_ = kContext;
-  }
+  // Ids that have waited for so long begin no character; the last of them may.
+  const bool broken = ++waiting_ >= kCharacterBytes;
+  if (take(broken ? kCharacterBytes - 1 : window_.size())) waiting_ = 0;
   return release();
+}
+
+bool TextStream::take(size_t halves) {
+  std::string text = decode_(window_);
+  size_t end = without_halves(text, halves);
+  if (end > taken_.size() && !text.starts_with(taken_)) {
+    // Bytes that make no character may spoil those before them, which were shown.
+    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(context_));
+    context_ = 0;
+    taken_.clear();
+    text = decode_(window_);
+    end = without_halves(text, halves);
+  }
+  if (end <= taken_.size()) return false;
+  held_.append(text, taken_.size(), end - taken_.size());
+  if (end < text.size()) {
+    taken_ = text.substr(0, end);
+    return true;
+  }
+  window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(context_));
+  context_ = window_.size();
+  taken_ = decode_(window_);
+  return true;
 }
 
 std::string TextStream::release() {
@@ -62,8 +77,7 @@ std::string TextStream::release() {
 
 std::string TextStream::finish() {
   if (stopped_) return {};
-  const std::string before = decode_({window_.data(), shown_}), now = decode_(window_);
-  if (now.size() > before.size()) held_ += now.substr(before.size());
+  take(0);
   return std::exchange(held_, {});
 }
 

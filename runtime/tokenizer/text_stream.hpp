@@ -26,12 +26,18 @@ class TextStream {
   std::string finish();
 
  private:
+  /// Adds to held_ the text that is new, without up to `halves` U+FFFD at its end. False: there is
+  /// none.
+  bool take(size_t halves);
   std::string release();
 
   const Decode decode_;
   std::vector<std::string> stops_;
-  std::vector<int32_t> window_;  // the last ids: enough for decode() to know their surroundings
-  size_t shown_ = 0;             // the first ids of window_; their text is in held_ or was returned
+  // The last ids that made whole characters, so that decode() knows what is before the others.
+  std::vector<int32_t> window_;
+  size_t context_ = 0;  // the number of these; the others follow
+  std::string taken_;   // of the window's text: what was added to held_
+  size_t waiting_ = 0;  // ids since then
   std::string held_;
   bool stopped_ = false;
 };

@@ -47,6 +47,45 @@ std::string joined(const std::vector<std::string>& all) {
 
 using Pieces = std::vector<std::string>;
 
+constexpr int32_t kSpecial = 1 << 24;
+
+/// The bytes of ids that have up to three, the first one highest; of kSpecial none.
+std::vector<int32_t> bytes_of(std::span<const int32_t> ids) {
+  std::vector<int32_t> bytes;
+  for (const int32_t id : ids)
+    for (const int shift : {16, 8, 0})
+      if (id != kSpecial && (id >> shift) > 0) bytes.push_back(id >> shift & 0xFF);
+  return bytes;
+}
+
+/// As byte-level BPE.
+std::string decode_bytes(std::span<const int32_t> ids) {
+  return decode(bytes_of(ids));
+}
+
+/// As ByteFallback: of a run of bytes that is not UTF-8 as a whole, each byte becomes U+FFFD.
+std::string decode_runs(std::span<const int32_t> ids) {
+  const std::vector<int32_t> bytes = bytes_of(ids);
+  std::string out;
+  for (size_t i = 0, end = 0; i < bytes.size(); i = end) {
+    for (end = i; end < bytes.size() && bytes[end] >= 0x80;) ++end;
+    if (end == i) ++end;
+    const std::string run = decode(std::span(bytes).subspan(i, end - i));
+    if (run.find("\xEF\xBF\xBD") == run.npos)
+      out += run;
+    else
+      for (size_t k = i; k < end; ++k) out += "\xEF\xBF\xBD";
+  }
+  return out;
+}
+
+std::string streamed(TextStream::Decode decoder, const std::vector<int32_t>& ids) {
+  TextStream stream(std::move(decoder), {'>'}, {});
+  std::string text;
+  for (const int32_t id : ids) text += stream.add(id);
+  return text + stream.finish();
+}
+
 }  // namespace
 
 TEST_SUITE("tokenizer") {
@@ -64,6 +103,31 @@ TEST_SUITE("tokenizer") {
     std::string text;  // longer than the context
     for (int i = 0; i < 50; ++i) text += "x\xC3\xA9 ";
     CHECK(joined(pieces(text)) == text);
+  }
+  TEST_CASE("text stream: an id may end one character and begin the next") {
+    CHECK(streamed(decode_bytes, {0xC3, 0xB3C5, 0x82C4, 0x87C4, 0x99C5, 0x9B, '!'}) == "ółćęś!");
+    CHECK(streamed(decode_bytes, {0xAA, 0xC3, 0xB3C5, 0x82}) == "\xEF\xBF\xBDół");
+    std::vector<int32_t> many;
+    for (int i = 0; i < 100; ++i) many.insert(many.end(), {0xD0, 0xBFD1, 0x80D0, 0xB8D0, 0xB2});
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "прив";
+    CHECK(streamed(decode_bytes, many) == text);
+  }
+  TEST_CASE("text stream: bytes that follow each other may be decoded as a whole only") {
+    const std::string text = "€こ万大漢가😀é";
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    CHECK(streamed(decode_runs, ids) == text);
+    ids.insert(ids.end(), {0xFF, 'a', 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 'b', 0xE2, 0x82});
+    const std::string bad = "\xEF\xBF\xBD";
+    CHECK(streamed(decode_runs, ids) ==
+          text + bad + "a" + bad + bad + bad + bad + bad + "b" + bad + bad);
+  }
+  TEST_CASE("text stream: a space behind an id without text stays") {
+    std::vector<int32_t> ids = {'r'};
+    ids.insert(ids.end(), 20, kSpecial);
+    ids.insert(ids.end(), {' ', 'z'});
+    CHECK(streamed(decode_bytes, ids) == "r z");
   }
   TEST_CASE("text stream: ends before a stop string, and shows no beginning of one") {
     CHECK(pieces("one\nUser: x", {"\nUser:", "###"}) ==
