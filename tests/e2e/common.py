@@ -14,7 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".deps/python/bin/python"
 HAS_PYARROW = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import pyarrow"], capture_output=True).returncode == 0
-BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin"))
+BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin")).resolve()
 PROGRAM = BIN / "simplescale"
 
 # Small enough for 16 trainers on two cores. No size is a power of two, so that padding errors show.
