@@ -13,8 +13,8 @@ namespace simplescale {
 
 namespace {
 
-/// Opens the file that becomes the new one: `room`, or if that cannot be opened another one, whose
-/// name replaces `room`.
+/// Opens the file that create_file() links to `path`: `room`, or a new file if there is no room. Sets
+/// `room` to the name of the opened file.
 int open_temporary(const std::string& path, std::string& room) {
   const int fd = room.empty() ? -1 : open(room.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd >= 0) return fd;

@@ -9,12 +9,12 @@
 namespace simplescale {
 
 /// Creates `path` with these contents. false: it exists already. No reader sees a part of it. room: a
-/// file of reserve_room(), whose room the new file takes, so that a full disk takes it; none: "". io.
+/// file that the caller made with reserve_room(), or "". It becomes `path`, which so needs no more
+/// space on a full disk. io.
 Result<bool> create_file(const std::string& path, const std::string& contents,
                          const std::string& room = "");
 
-/// Creates or keeps the file `room`, in the folder of a file that create_file() may create later, with
-/// room for kRoomBytes of contents. io.
+/// Writes the file `room`, of kRoomBytes, for a later create_file() in the same folder. io.
 inline constexpr size_t kRoomBytes = 4096;
 Status reserve_room(const std::string& room);
 

@@ -87,7 +87,7 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
   std::string text;
   const auto add = [&](const char* name, const auto& want, const auto& value) {
     if (want == value) return;
-    // As in JSON, whose numbers, texts and truth values are TOML's: every digit of 1e-5 as a float.
+    // TOML reads numbers, texts and truth values as JSON writes them, with every digit of a number.
     text += (text.empty() ? "" : ", ") + std::string(name) + " = " + nlohmann::json(value).dump();
   };
   const RopeScaling &r = wanted.rope_scaling, &s = has.rope_scaling;

@@ -216,7 +216,7 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::str
             model ? from_sentencepiece(path, bytes) : from_json(path, bytes));
   if (model) SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kSentencePieceFile, bytes));
   const ordered_json imported = imported_config(facts, bytes);
-  // These classes have the special tokens that the file names, and no others.
+  // A tokenizer of one of these classes has only the special tokens that its config names.
   const ordered_json theirs = imported.value("tokenizer_class", ordered_json());
   const bool named_all = theirs == "TokenizersBackend" || theirs == "PreTrainedTokenizerFast";
   ordered_json config = named_all ? ordered_json::object() : made.special;

@@ -38,7 +38,7 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
-/// Removes the files whose names begin with `prefix`.
+/// Removes the files of `folder` whose names begin with `prefix`.
 Status remove_files(const std::string& folder, const std::string& prefix) {
   SS_ASSIGN(const auto found, names(folder, prefix));
   for (const std::string& name : found) unlink((folder + "/" + name).c_str());

@@ -33,11 +33,11 @@ class TextStream {
 
   const Decode decode_;
   std::vector<std::string> stops_;
-  // The last ids that made whole characters, so that decode() knows what is before the others.
+  // First the ids of the newest text in held_, whose characters are whole; then the ids that wait.
   std::vector<int32_t> window_;
-  size_t context_ = 0;  // the number of these; the others follow
-  std::string taken_;   // of the window's text: what was added to held_
-  size_t waiting_ = 0;  // ids since then
+  size_t context_ = 0;  // the number of the first ones; decode() needs them before the others
+  std::string taken_;   // the part of the window's text that take() has added to held_
+  size_t waiting_ = 0;  // ids that add() got since take() last found text
   std::string held_;
   bool stopped_ = false;
 };

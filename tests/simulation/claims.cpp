@@ -70,9 +70,9 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
 }
 
 /// A process of this host claims the next epoch. from: the state that the standby has; null: this
-/// process was no standby. In a folder that hangs a claim hangs. On a full disk it fails without room: a
-/// standby, which may be alone to have the newest state, tries again; else an agent starts a process
-/// later.
+/// process was no standby. room: it has room on the disk for its claim. In a folder that hangs a
+/// claim hangs. On a full disk a claim without room fails: a standby, which may be alone to have the
+/// newest state, tries again; else an agent starts a process later.
 void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from, bool room) {
   const Time works = std::max(folder_works_at(host), nodes[host].hung_until);
   // A process that was no standby reads the state of its predecessor before it claims, too.
