@@ -43,8 +43,8 @@ struct BackendOptions {
   // CUDA: where the run keeps which algorithm each product takes, and which kernel attention takes
   // (model/cuda/chosen_algorithms.hpp); empty: nothing is measured.
   std::string products_folder;
-  // CPU: the factors of the blocks' products are rounded to fp8 (model/cpu/fp8.hpp); sums, the
-  // products of attention and of the head are not.
+  // The factors of the blocks' products are rounded to fp8 (model/fp8.hpp); sums, the products of
+  // attention and of the head are not. CPU: emulated (model/cpu/fp8.hpp).
   bool fp8 = false;
   // CUDA: bytes of logits, and of an MLP's gate and up, that are computed at a time. Where a
   // micro-batch has more, the head or the MLP computes some of its rows at a time, and the gradients

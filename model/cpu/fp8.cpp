@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 namespace simplescale::cpu {
 namespace {
@@ -11,11 +10,12 @@ namespace {
 /// A format's bits of mantissa, the exponent of its smallest normal number, and its largest number,
 /// which is 0.875 * 2^max_exponent in both.
 struct Format {
+  Fp8 format;
   int mantissa, min_exponent, max_exponent;
   bool infinity;
   constexpr float largest() const { return 0.875f * static_cast<float>(1 << max_exponent); }
 };
-constexpr Format kE4m3{3, -6, 9, false}, kE5m2{2, -14, 16, true};
+constexpr Format kE4m3{Fp8::e4m3, 3, -6, 9, false}, kE5m2{Fp8::e5m2, 2, -14, 16, true};
 
 constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
@@ -39,16 +39,6 @@ float rounded(float value) {
   const uint32_t too_large = F.infinity && magnitude <= kInfinity ? kInfinity : 0x7fc0'0000;
   result = result > std::bit_cast<uint32_t>(F.largest()) ? too_large : result;
   return std::bit_cast<float>(result | sign);
-}
-
-/// The exponent of a block's scale.
-template <Format F>
-int scale_exponent(float largest) {
-  if (!(largest > 0) || !std::isfinite(largest)) return 0;
-  int exponent = 0;
-  const float fraction = std::frexp(largest, &exponent);  // [0.5, 1)
-  const int fits = F.max_exponent - exponent - (fraction > 0.875f ? 1 : 0);
-  return std::min(fits, 126);  // the inverse is normal, too
 }
 
 void put(float value, float* to) {
@@ -77,7 +67,7 @@ void round_matrix(Fp8Blocks blocks, int64_t rows, int64_t columns, const T* from
           scale[c] = scale[c - 1], inverse[c] = inverse[c - 1];
           continue;
         }
-        const int exponent = scale_exponent<F>(largest[c]);
+        const int exponent = fp8_scale_exponent(F.format, std::bit_cast<uint32_t>(largest[c]));
         scale[c] = power_of_two(exponent), inverse[c] = power_of_two(-exponent);
       }
       for (int64_t r = top; r < bottom; ++r)

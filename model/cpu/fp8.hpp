@@ -7,12 +7,9 @@
 #include <cstdint>
 
 #include "model/cpu/element.hpp"
+#include "model/fp8.hpp"
 
 namespace simplescale::cpu {
-
-/// e4m3: 3 bits of mantissa, up to 448, no infinity (torch.float8_e4m3fn); for weights and
-/// activations. e5m2: 2 bits, up to 57344; for gradients, whose magnitudes differ more.
-enum class Fp8 { e4m3, e5m2 };
 
 /// The nearest value of the format, ties to even. What is too large becomes NaN in e4m3 and infinite
 /// in e5m2, as in torch.
@@ -24,11 +21,9 @@ enum class Fp8Blocks {
   column,  // 128 x 1: of a factor whose rows are summed over
   square,  // 128 x 128: of weights, so that both passes multiply with the same values
 };
-constexpr int64_t kFp8Block = 128;
 
-/// to = from, rounded. A block's scale is the largest power of two with which its largest magnitude
-/// is a number of the format; 1 if that is 0 or not finite. from: (rows, columns), rows ld apart;
-/// to: (rows, columns) contiguous, may be from. Blocks begin at the first row and column.
+/// to = from, rounded with a block's scale (fp8_scale_exponent()). from: (rows, columns), rows ld
+/// apart; to: (rows, columns) contiguous, may be from. Blocks begin at the first row and column.
 template <class T>
 void round_to_fp8(Fp8 format, Fp8Blocks blocks, int64_t rows, int64_t columns, const T* from,
                   int64_t ld, T* to);

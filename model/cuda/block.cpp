@@ -14,6 +14,40 @@ void CudaBackend<T>::forward_block(int layer, const void* params) {
   forward(layer, static_cast<const T*>(params), false);
 }
 
+// --- The products, with BackendOptions::fp8 in fp8 ---
+
+template <class T>
+void CudaBackend<T>::product(int64_t rows, int64_t out, int64_t in, const T* x, const T* w, T* to) {
+  if (!options_.fp8) return products_.gemm(kNo, kYes, rows, out, in, x, w, to);
+  SS_CUDA(to_fp8(stream_, Fp8Kind::activation, rows, in, x, fp8_left_, {}));
+  SS_CUDA(to_fp8(stream_, Fp8Kind::weight, out, in, w, fp8_right_, {}));
+  products_.gemm_fp8(rows, out, in, {Fp8Kind::activation, fp8_left_}, {Fp8Kind::weight, fp8_right_},
+                     to);
+}
+
+template <class T>
+void CudaBackend<T>::input_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* w,
+                                    T* dx) {
+  if (!options_.fp8) return products_.gemm(kNo, kNo, rows, in, out, dy, w, dx);
+  SS_CUDA(to_fp8(stream_, Fp8Kind::gradient, rows, out, dy, fp8_left_, fp8_turned_));
+  SS_CUDA(to_fp8(stream_, Fp8Kind::weight, out, in, w, {}, fp8_right_));
+  products_.gemm_fp8(rows, in, out, {Fp8Kind::gradient, fp8_left_}, {Fp8Kind::weight, fp8_right_},
+                     dx);
+  turned_ = dy;
+}
+
+template <class T>
+void CudaBackend<T>::weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x,
+                                     T* grad, bool accumulate) {
+  if (!options_.fp8) return products_.gemm(kYes, kNo, out, in, rows, dy, x, grad, accumulate);
+  SS_ASSERT(turned_ == dy);
+  SS_CUDA(to_fp8(stream_, Fp8Kind::activation, rows, in, x, {}, fp8_right_));
+  products_.gemm_fp8(out, in, rows, {Fp8Kind::gradient, fp8_turned_},
+                     {Fp8Kind::activation, fp8_right_}, grad, accumulate);
+}
+
+// --- The block ---
+
 template <class T>
 void CudaBackend<T>::norm_of_input(int unit, const T* gamma) {
   T* const input = x(unit);
@@ -27,7 +61,7 @@ void CudaBackend<T>::norm_of_input(int unit, const T* gamma) {
 template <class T>
 void CudaBackend<T>::project_qkv(int layer, const BlockParameters<const T>& p, Saved& s) {
   if (!post_norm()) norm_of_input(layer, p.norm1);
-  products_.gemm(kNo, kYes, N_, Q_, C_, post_norm() ? x(layer) : normed_, p.qkv, s.qkv);
+  product(N_, Q_, C_, post_norm() ? x(layer) : normed_, p.qkv, s.qkv);
   if (shape_.qkv_bias) SS_CUDA(add_row(stream_, N_, Q_, p.bias, s.qkv));
   if (has_qk_norm()) {
     const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
@@ -48,7 +82,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   s.attended.reset();  // frees its memory for the next call
   s.attended = aten_.attention(s.qkv);
   T* attention_out = post_norm() ? s.attention_out : product_;
-  products_.gemm(kNo, kYes, N_, C_, A_, aten_.attended(*s.attended), p.o, attention_out);
+  product(N_, C_, A_, static_cast<const T*>(aten_.attended(*s.attended)), p.o, attention_out);
   if (post_norm())
     SS_CUDA(norm_add<T>(stream_, N_, C_, attention_out, p.norm1, eps_, input, s.middle));
   else
@@ -60,7 +94,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   if (output || mlp_rows_ == N_)
     for_each_mlp_part([&](int64_t begin, int64_t rows) {
       mlp_forward(p, s, post_norm() ? s.middle : normed_, begin, rows, output);
-      if (output) products_.gemm(kNo, kYes, rows, C_, F_, act_, p.down, mlp_out + begin * C_);
+      if (output) product(rows, C_, F_, act_, p.down, mlp_out + begin * C_);
     });
   if (recompute) return;
   if (post_norm())
@@ -73,7 +107,7 @@ template <class T>
 void CudaBackend<T>::mlp_forward(const BlockParameters<const T>& p, const Saved& s, const T* input,
                                  int64_t begin, int64_t rows, bool activate) {
   T* const gate_up = gate_up_of(s, begin);
-  products_.gemm(kNo, kYes, rows, 2 * F_, C_, input + begin * C_, p.gate_up, gate_up);
+  product(rows, 2 * F_, C_, input + begin * C_, p.gate_up, gate_up);
   if (activate) SS_CUDA(swiglu<T>(stream_, rows, F_, gate_up, act_));
 }
 
@@ -90,12 +124,6 @@ void CudaBackend<T>::restore(int layer, const T* params) {
   if (!post_norm()) SS_CUDA(rms_norm<T>(stream_, N_, C_, s.middle, p.norm2, eps_, normed_));
   if (whole) mlp_forward(p, s, post_norm() ? s.middle : normed_, 0, N_, false);
   held_layer_ = layer;
-}
-
-template <class T>
-void CudaBackend<T>::weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x,
-                                     T* grad, bool accumulate) {
-  products_.gemm(kYes, kNo, out, in, rows, dy, x, grad, accumulate);
 }
 
 template <class T>
@@ -120,10 +148,10 @@ void CudaBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Block
   for_each_mlp_part([&](int64_t begin, int64_t rows) {
     const T* d = d_mlp + begin * C_;
     if (!whole && !keeps_gate_up()) mlp_forward(p, s, input, begin, rows, false);
-    products_.gemm(kNo, kNo, rows, F_, C_, d, p.down, act_);
+    input_gradient(rows, C_, F_, d, p.down, act_);
     SS_CUDA(swiglu_backward<T>(stream_, rows, F_, gate_up_of(s, begin), act_, d_gate_up_, act_));
     weight_gradient(rows, C_, F_, d, act_, g.down, begin > 0);
-    products_.gemm(kNo, kNo, rows, C_, 2 * F_, d_gate_up_, p.gate_up, product_ + begin * C_);
+    input_gradient(rows, 2 * F_, C_, d_gate_up_, p.gate_up, product_ + begin * C_);
     if (!whole)
       weight_gradient(rows, 2 * F_, C_, d_gate_up_, input + begin * C_, g.gate_up, begin > 0);
   });
@@ -168,13 +196,13 @@ void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
     norm_backward(s.attention_out, p.norm1, d_middle_, nullptr, d_in_, g.norm1);
     d_attention = d_in_;
   }
-  products_.gemm(kNo, kNo, N_, A_, C_, d_attention, p.o, product_);
+  input_gradient(N_, C_, A_, d_attention, p.o, product_);
   weight_gradient(N_, C_, A_, d_attention, static_cast<const T*>(aten_.attended(*s.attended)), g.o);
   const auto d = aten_.attention_backward<T>(s.qkv, *s.attended, product_);
   SS_CUDA(rope_backward<T>(stream_, B_, T_, shape_.heads, shape_.kv_heads, D_, cosine_, sine_, d.dq,
                            d.dk, d.dv, d_qkv_));
   backward_qk_norm_and_bias(p, g, s);
-  products_.gemm(kNo, kNo, N_, C_, Q_, d_qkv_, p.qkv, product_);
+  input_gradient(N_, Q_, C_, d_qkv_, p.qkv, product_);
   if (post_norm())
     SS_CUDA(add<T>(stream_, N_ * C_, d_middle_, product_, d_in_));
   else

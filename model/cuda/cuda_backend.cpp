@@ -12,7 +12,7 @@
 namespace simplescale::cuda {
 namespace {
 
-Status check_device(int index) {
+Status check_device(int index, bool fp8 = false) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess)
@@ -28,6 +28,11 @@ Status check_device(int index) {
   if (properties.major < kOldestGpuMajor)
     return Status(Code::unavailable, "GPU " + std::to_string(index) + " (" + properties.name +
                                          ") is older than Ampere, which the program requires");
+  if (fp8 && (properties.major != kFp8Major || properties.minor != kFp8Minor))
+    return Status(Code::bad_config, "GPU " + std::to_string(index) + " (" + properties.name +
+                                        ") does not make products in fp8 with a scale for each " +
+                                        "block, which only Hopper GPUs (sm_90) do: set train.fp8 " +
+                                        "= false");
   return {};
 }
 
@@ -37,8 +42,7 @@ Status check_options(const BackendOptions& options) {
     return Status(
         Code::bad_config,
         "micro_batch_size = " + std::to_string(options.micro_batch_size) + " is out of range");
-  if (options.fp8)
-    return Status(Code::bad_config, "products in fp8 are emulated on CPUs, and not made on a GPU");
+  if (options.fp8) SS_RETURN_IF_ERROR(validate_fp8(options.shape, options.micro_batch_size));
   const int64_t D = options.shape.head_dim(), multiple = options.precision == DType::f32 ? 4 : 8;
   if (D % multiple != 0 || D > 256)
     return Status(Code::bad_config, "heads of " + std::to_string(D) +
@@ -55,7 +59,7 @@ constexpr int64_t aligned(int64_t count) {
 
 Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try {
   SS_RETURN_IF_ERROR(check_options(options));
-  SS_RETURN_IF_ERROR(check_device(options.device_index));
+  SS_RETURN_IF_ERROR(check_device(options.device_index, options.fp8));
   use_device(options.device_index);
   return options.precision == DType::f32 ? LlamaBackend::make<CudaBackend<float>>(options)
                                          : LlamaBackend::make<CudaBackend<Bf16>>(options);
@@ -127,6 +131,8 @@ Status CudaBackend<T>::allocate_buffers() {
   const bool keep = training && options_.recompute != Recompute::block;
   saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
   mlp_rows_ = rows_at_a_time(2 * F_);
+  if (options_.fp8)  // whole blocks, but for the last part
+    mlp_rows_ = std::min(N_, std::max<int64_t>(1, mlp_rows_ / kFp8Block) * kFp8Block);
   for (Saved& s : saved_) {
     s.qkv = take<T>(N_ * Q_);
     s.middle = take<T>(N_ * C_);
@@ -138,6 +144,7 @@ Status CudaBackend<T>::allocate_buffers() {
   normed_ = take<T>(N_ * C_);
   product_ = take<T>(N_ * std::max(C_, A_));
   act_ = take<T>(mlp_rows_ * F_);
+  if (options_.fp8) allocate_fp8();
   if (!training) return allocated_;
 
   if (options_.muon) {
@@ -154,6 +161,34 @@ Status CudaBackend<T>::allocate_buffers() {
       partials = std::max(partials, gamma_partials(N_ * part.pieces) * part.width);
   d_gamma_ = take<float>(partials);
   return allocated_;
+}
+
+template <class T>
+void CudaBackend<T>::allocate_fp8() {
+  struct {
+    int64_t values = 0, scales = 0;
+    void fit(bool square, int64_t rows, int64_t columns) {
+      values = std::max(values, rows * columns);
+      scales = std::max(scales, fp8_scale_count(square, rows, columns));
+    }
+  } left, right, turned;
+  struct {
+    int64_t rows, out, in;
+  } const products[] = {{N_, Q_, C_}, {N_, C_, A_}, {mlp_rows_, 2 * F_, C_}, {mlp_rows_, C_, F_}};
+  for (const auto& [rows, out, in] : products) {
+    left.fit(false, rows, in);
+    right.fit(true, out, in);
+    if (!options_.training) continue;
+    left.fit(false, rows, out);
+    turned.fit(false, out, rows);
+    right.fit(true, in, out);
+    right.fit(false, in, rows);
+  }
+  for (const auto& [size, buffer] :
+       {std::pair{left, &fp8_left_}, {right, &fp8_right_}, {turned, &fp8_turned_}})
+    *buffer = {take<uint8_t>(size.values), take<float>(size.scales)};
+  // Of rows of square blocks that end before a multiple of 4, nobody writes the rest.
+  if (allocated_.ok()) zero(fp8_right_.scales, static_cast<size_t>(right.scales) * sizeof(float));
 }
 
 template <class T>

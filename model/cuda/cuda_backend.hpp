@@ -104,10 +104,16 @@ class CudaBackend final : public LlamaBackend {
   };
 
   Status allocate_buffers() override;
+  void allocate_fp8();
 
   /// recompute: computes only what the backward pass needs, not the block's output.
   void forward(int layer, const T* params, bool recompute);
-  /// grad = dy^T x, + grad if accumulate. dy: (rows, out); x: (rows, in); grad: (out, in).
+  /// to = x w^T. x: (rows, in); w: (out, in); to: (rows, out).
+  void product(int64_t rows, int64_t out, int64_t in, const T* x, const T* w, T* to);
+  /// dx = dy w. dy: (rows, out); w: (out, in); dx: (rows, in).
+  void input_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* w, T* dx);
+  /// grad = dy^T x, + grad if accumulate. dy: (rows, out), that of the last input_gradient(); x:
+  /// (rows, in); grad: (out, in).
   void weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x, T* grad,
                        bool accumulate = false);
   /// Rows of q, k and v, rotated, in s.qkv.
@@ -186,6 +192,10 @@ class CudaBackend final : public LlamaBackend {
   // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each, and a product of the size of the
   // largest matrix, which is at least (S, S).
   T *gram_ = nullptr, *polynomial_ = nullptr, *muon_product_ = nullptr;
+  // With options_.fp8: the factors of a product, and the transpose of the last input_gradient()'s
+  // dy, `turned_`.
+  Fp8Values fp8_left_, fp8_right_, fp8_turned_;
+  const T* turned_ = nullptr;
   void* results_ = nullptr;
   size_t results_bytes_ = 0;
 };

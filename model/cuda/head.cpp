@@ -66,7 +66,7 @@ void CudaBackend<T>::head(const void* params, const void* tied, float scale, voi
     SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, options_.z_loss,
                           grad != nullptr, losses + begin));
     if (!grad) continue;
-    weight_gradient(rows, V_, C_, logits_, normed, weight_grad, begin > 0);
+    products_.gemm(kYes, kNo, V_, C_, rows, logits_, normed, weight_grad, begin > 0);
     products_.gemm(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);
   }
   if (grad) norm_backward(last, gamma, product_, nullptr, d_out_, static_cast<T*>(grad));

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "model/fp8.hpp"
 #include "runtime/training/block_tree.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
 
@@ -135,6 +136,47 @@ cudaError_t embed(cudaStream_t stream, int64_t rows, int64_t C, const T* table,
 template <class T>
 cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int32_t* begin,
                            const int32_t* rows, const T* d, bool accumulate, T* grad);
+
+// --- Factors of products in fp8 (fp8_kernels.cu) ---
+
+/// What a factor is: activations and weights are e4m3, gradients of a product's result e5m2; weights
+/// have a scale for each 128 x 128 of them, the others for 128 along the sum.
+enum class Fp8Kind { activation, weight, gradient };
+SS_HOST_DEVICE constexpr Fp8 fp8_format(Fp8Kind kind) {
+  return kind == Fp8Kind::gradient ? Fp8::e5m2 : Fp8::e4m3;
+}
+SS_HOST_DEVICE constexpr bool fp8_square(Fp8Kind kind) {
+  return kind == Fp8Kind::weight;
+}
+/// A factor whose columns are summed over, as Products::gemm_fp8() takes it. values: (rows, columns).
+/// scales: of each block, what its values are multiplied with; fp8_scale_count() of them.
+struct Fp8Values {
+  uint8_t* values = nullptr;
+  float* scales = nullptr;
+};
+/// Blocks of `count` values, and of a row of 128 x 128 blocks, which begins at a multiple of 4.
+SS_HOST_DEVICE constexpr int64_t fp8_blocks(int64_t count) {
+  return (count + kFp8Block - 1) / kFp8Block;
+}
+SS_HOST_DEVICE constexpr int64_t fp8_blocks_of_row(int64_t columns) {
+  return (fp8_blocks(columns) + 3) / 4 * 4;
+}
+/// Where cuBLASLt expects the scale of the block of (row, column). square: blocks are 128 x 128, and
+/// lie by rows; else they are 128 values of a row, and lie by columns.
+SS_HOST_DEVICE constexpr int64_t fp8_scale_index(bool square, int64_t rows, int64_t columns,
+                                                 int64_t row, int64_t column) {
+  return square ? row / kFp8Block * fp8_blocks_of_row(columns) + column / kFp8Block
+                : column / kFp8Block * rows + row;
+}
+constexpr int64_t fp8_scale_count(bool square, int64_t rows, int64_t columns) {
+  return square ? fp8_blocks(rows) * fp8_blocks_of_row(columns) : rows * fp8_blocks(columns);
+}
+/// x, and its transpose, rounded with a scale for each block (fp8_scale_exponent()). Either result may
+/// have no values: then it is not made. x: (rows, columns), aligned to 4 elements; rows, columns:
+/// multiples of 4. What is not finite becomes NaN.
+template <class T>
+cudaError_t to_fp8(cudaStream_t stream, Fp8Kind kind, int64_t rows, int64_t columns, const T* x,
+                   const Fp8Values& straight, const Fp8Values& turned);
 
 // --- A shard's state (shard_kernels.cu) ---
 

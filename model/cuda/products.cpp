@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,12 +106,25 @@ uint32_t alignment(const void* data) {
   return 1u << std::min(4, std::countr_zero(reinterpret_cast<uintptr_t>(data)));
 }
 
+const char* text_of(Fp8Kind kind) {
+  switch (kind) {
+    case Fp8Kind::activation:
+      return "activation";
+    case Fp8Kind::weight:
+      return "weight";
+    case Fp8Kind::gradient:
+      break;
+  }
+  return "gradient";
+}
+
 /// What the choice of an algorithm depends on.
 struct Product {
   Transpose transpose_a, transpose_b;
   int64_t m, n, k;
   uint32_t align_a, align_b, align_c;
   bool accumulate;
+  std::optional<Fp8Kind> a = {}, b = {};  // none: of the backend's precision
   auto operator<=>(const Product&) const = default;
 
   std::string text(DType dtype) const {
@@ -118,11 +132,19 @@ struct Product {
                        (dtype == DType::f32 ? ", fp32, " : ", bf16, ") +
                        (transpose_a == Transpose::no ? "n" : "t") +
                        (transpose_b == Transpose::no ? "n" : "t");
+    if (a && b) text += std::string(", fp8 ") + text_of(*a) + " by " + text_of(*b);
     if (std::min({align_a, align_b, align_c}) < 16)
       text += ", aligned to " + std::to_string(align_a) + "-" + std::to_string(align_b) + "-" +
               std::to_string(align_c);
     return text + (accumulate ? ", added" : "");
   }
+};
+
+/// Where a product's matrices lie; scales: of factors in fp8.
+struct Operands {
+  const void *a, *b;
+  void* c;
+  const float *scales_of_a = nullptr, *scales_of_b = nullptr;
 };
 
 struct Plan {
@@ -160,17 +182,36 @@ struct Products::Impl {
     workspace = *memory_made;
   }
 
-  Plan plan_of(const Product& p) const {
+  static void set_scales(const Plan& plan, const Operands& at) {
+    if (!at.scales_of_a) return;
+    set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, at.scales_of_b);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, at.scales_of_a);
+  }
+
+  Plan plan_of(const Product& p, const Operands& at) const {
     const cudaDataType_t type = dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+    const auto type_of = [type](std::optional<Fp8Kind> kind) {
+      return !kind ? type : fp8_format(*kind) == Fp8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+    };
+    const auto scale_mode = [](Fp8Kind kind) -> int32_t {
+      return fp8_square(kind) ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                              : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    };
     const bool a_turned = p.transpose_a == Transpose::yes,
                b_turned = p.transpose_b == Transpose::yes;
     cublasLtMatmulDesc_t made = nullptr;
     SS_CUBLAS(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    Plan plan{Operation(made), layout(type, b_turned ? p.n : p.k, b_turned ? p.k : p.n),
-              layout(type, a_turned ? p.k : p.m, a_turned ? p.m : p.k), layout(type, p.m, p.n)};
+    Plan plan{Operation(made), layout(type_of(p.b), b_turned ? p.n : p.k, b_turned ? p.k : p.n),
+              layout(type_of(p.a), a_turned ? p.k : p.m, a_turned ? p.m : p.k),
+              layout(type, p.m, p.n)};
     // c^T = op(b)^T op(a)^T, and by columns each matrix already is its transpose.
     set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, int32_t{b_turned ? CUBLAS_OP_T : CUBLAS_OP_N});
     set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, int32_t{a_turned ? CUBLAS_OP_T : CUBLAS_OP_N});
+    if (p.a && p.b) {
+      set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(*p.b));
+      set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(*p.a));
+    }
+    set_scales(plan, at);
     return plan;
   }
 
@@ -211,17 +252,17 @@ struct Products::Impl {
     return algorithms;
   }
 
-  void launch(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b,
-              void* c, bool accumulate) {
+  void launch(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Operands& at,
+              bool accumulate) {
     const float one = 1, keep = accumulate ? 1 : 0;
-    SS_CUBLAS(cublasLtMatmul(handle.get(), plan.operation.get(), &one, b, plan.left.get(), a,
-                             plan.right.get(), &keep, c, plan.out.get(), c, plan.out.get(),
+    set_scales(plan, at);
+    SS_CUBLAS(cublasLtMatmul(handle.get(), plan.operation.get(), &one, at.b, plan.left.get(), at.a,
+                             plan.right.get(), &keep, at.c, plan.out.get(), at.c, plan.out.get(),
                              &algorithm, workspace, kWorkspaceBytes, stream));
   }
 
   /// Measures on the operands themselves; c becomes the product.
-  cublasLtMatmulAlgo_t measure(const Product& p, const Plan& plan, const void* a, const void* b,
-                               void* c) {
+  cublasLtMatmulAlgo_t measure(const Product& p, const Plan& plan, const Operands& at) {
     const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(p, plan);
     std::vector<Candidate> ways;
     for (const cublasLtMatmulAlgo_t& each : algorithms) {
@@ -230,7 +271,7 @@ struct Products::Impl {
       const auto parts = config_of<int32_t>(each, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
       ways.push_back({std::to_string(ways.size() + 1) + " (id " + std::to_string(id) + ", tile " +
                           std::to_string(tile) + ", parts of k " + std::to_string(parts) + ")",
-                      [&, a, b, c] { launch(plan, each, a, b, c, false); }});
+                      [&] { launch(plan, each, at, false); }});
     }
     const Fastest best = fastest(stream, ways, out_of_memory);
     std::fprintf(stderr, "product %s: %s; %s is used\n", p.text(dtype).c_str(), best.told.c_str(),
@@ -239,17 +280,32 @@ struct Products::Impl {
   }
 
   /// BACKEND-2. A product that is added takes cuBLASLt's first choice: measuring it would destroy c.
-  cublasLtMatmulAlgo_t choose(const Product& p, const Plan& plan, const void* a, const void* b,
-                              void* c) {
+  cublasLtMatmulAlgo_t choose(const Product& p, const Plan& plan, const Operands& at) {
     if (!chosen) return candidates(p, plan).front();
     const std::string name = p.text(dtype);
     const cublasLtMatmulAlgo_t algorithm = from_hex(chosen->choose(name, [&] {
-      return hex(p.accumulate ? candidates(p, plan).front() : measure(p, plan, a, b, c));
+      return hex(p.accumulate ? candidates(p, plan).front() : measure(p, plan, at));
     }));
     if (const std::string why = refusal(plan, algorithm); !why.empty())
       throw CudaError("the GPU does not take the algorithm in " + chosen->file_of(name) + " (" +
                       why + "): remove the file to choose again");
     return algorithm;
+  }
+
+  void multiply(const Product& p, const Operands& at) {
+    with_memory([&] {
+      try {
+        auto plan = plans.find(p);
+        if (plan == plans.end()) {
+          Plan made = plan_of(p, at);
+          made.algorithm = choose(p, made, at);
+          plan = plans.emplace(p, std::move(made)).first;
+        }
+        launch(plan->second, plan->second.algorithm, at, p.accumulate);
+      } catch (const CublasError& error) {
+        throw CublasError(error.status, text(p) + ": " + error.what());
+      }
+    });
   }
 
   /// For an error.
@@ -278,21 +334,16 @@ void Products::load() {
 
 void Products::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
                     const void* a, const void* b, void* c, bool accumulate) {
-  const Product product{transpose_a,  transpose_b,  m,         n, k, alignment(a),
-                        alignment(b), alignment(c), accumulate};
-  with_memory([&] {
-    try {
-      auto plan = impl_->plans.find(product);
-      if (plan == impl_->plans.end()) {
-        Plan made = impl_->plan_of(product);
-        made.algorithm = impl_->choose(product, made, a, b, c);
-        plan = impl_->plans.emplace(product, std::move(made)).first;
-      }
-      impl_->launch(plan->second, plan->second.algorithm, a, b, c, accumulate);
-    } catch (const CublasError& error) {
-      throw CublasError(error.status, impl_->text(product) + ": " + error.what());
-    }
-  });
+  impl_->multiply(
+      {transpose_a, transpose_b, m, n, k, alignment(a), alignment(b), alignment(c), accumulate},
+      {a, b, c});
+}
+
+void Products::gemm_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b,
+                        void* c, bool accumulate) {
+  impl_->multiply({Transpose::no, Transpose::yes, m, n, k, alignment(a.at.values),
+                   alignment(b.at.values), alignment(c), accumulate, a.kind, b.kind},
+                  {a.at.values, b.at.values, c, a.at.scales, b.at.scales});
 }
 
 }  // namespace simplescale::cuda

@@ -13,11 +13,18 @@
 #include <memory>
 
 #include "model/cuda/chosen_algorithms.hpp"
+#include "model/cuda/kernels.hpp"
 #include "runtime/base/dtype.hpp"
 
 namespace simplescale::cuda {
 
 enum class Transpose { no, yes };
+
+/// A factor of gemm_fp8(), as to_fp8() makes it.
+struct Fp8Factor {
+  Fp8Kind kind;
+  Fp8Values at;
+};
 
 class Products {
  public:
@@ -33,10 +40,16 @@ class Products {
   /// c: (m, n). Accumulates in fp32 and rounds once.
   void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
             const void* a, const void* b, void* c, bool accumulate = false);
+  /// c = a b^T, + c if accumulate, of values times their block's scale. a: (m, k); b: (n, k); c:
+  /// (m, n). m, n, k: multiples of 16. At most one is a weight, and one a gradient. Only GPUs of the
+  /// capability kFp8Major.kFp8Minor have such products.
+  void gemm_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b, void* c,
+                bool accumulate = false);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+constexpr int kFp8Major = 9, kFp8Minor = 0;  // Hopper
 
 }  // namespace simplescale::cuda

@@ -80,6 +80,14 @@ Status check_model(const Config& c) {
              "is more than the model's vocab = " + std::to_string(shape.vocab));
 }
 
+Status check_fp8(const Config& c) {
+  if (!c.train.fp8 || c.cluster.device == DeviceKind::cpu) return {};
+  const Result<ModelShape> shape = model_shape(c);
+  if (!shape.ok()) return {};  // check_model() says why
+  const Status fine = validate_fp8(*shape, c.train.micro_batch_size);
+  return fine.ok() ? fine : bad("train.fp8", c, "cannot be: " + fine.message());
+}
+
 }  // namespace
 
 std::vector<Status> check_combinations(const Config& c) {
@@ -94,8 +102,7 @@ std::vector<Status> check_combinations(const Config& c) {
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");
-  unless(!c.train.fp8 || c.cluster.device == DeviceKind::cpu, "train.fp8",
-         "needs cluster.device = \"cpu\": CPUs emulate products in fp8, GPUs do not make them yet");
+  if (Status fp8 = check_fp8(c); !fp8.ok()) problems.push_back(fp8);
   unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
          "is above " + shown("train.learning_rate", c));
   unless(

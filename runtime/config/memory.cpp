@@ -88,6 +88,15 @@ double attention_workspace(const TrainConfig& train, const ModelShape& shape, co
   return std::max(libtorch, std::min(kPartBytes, cudnn));
 }
 
+/// The factors of a product in fp8, with a scale of 4 bytes for each 128 values; part: rows of the MLP
+/// that are computed at a time.
+double fp8_factors(const Widths& w, double part) {
+  const double Q = w.A + 2 * w.K, gradients = std::max(w.N * std::max(w.C, Q), part * 2 * w.F);
+  const double left = std::max(gradients, w.N * w.A);
+  const double right = std::max({2 * w.F * w.C, Q * w.C, w.N * std::max(w.C, w.A), part * w.F});
+  return (left + gradients + right) * (1 + 4.0 / 128);
+}
+
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
 double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
@@ -108,7 +117,8 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
   const double attention = row * Q +
                            4 * w.N * static_cast<double>(shape.heads) +  // gradients, sums
                            attention_workspace(train, shape, w);
-  return kept + logits + working + tokens + rope + attention + kWorkspace;
+  const double fp8 = train.fp8 ? fp8_factors(w, part / (w.c * 2 * w.F)) : 0;
+  return kept + logits + working + tokens + rope + attention + fp8 + kWorkspace;
 }
 
 /// Muon's products of the largest matrix.

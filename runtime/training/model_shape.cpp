@@ -53,6 +53,21 @@ Status validate(const ModelShape& s) {
   return validate_rope_scaling(s.rope_scaling);
 }
 
+Status validate_fp8(const ModelShape& s, int64_t micro_batch_size) {
+  const std::pair<const char*, int64_t> sides[] = {
+      {"dim", s.dim},
+      {"hidden", s.hidden},
+      {"heads * head_dim", s.q_dim()},
+      {"(heads + 2 kv_heads) * head_dim", s.q_dim() + 2 * s.kv_dim()},
+      {"micro_batch_size * block_size", micro_batch_size * s.block_size}};
+  for (const auto& [name, value] : sides)
+    if (value % 16)
+      return Status(Code::bad_config, "products in fp8 on a GPU need " + std::string(name) +
+                                          " as a multiple of 16, and it is " +
+                                          std::to_string(value));
+  return {};
+}
+
 ModelShape canonical(ModelShape s) {
   if (s.head_width * s.heads == s.dim) s.head_width = 0;
   RopeScaling& r = s.rope_scaling;

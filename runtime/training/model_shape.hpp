@@ -69,6 +69,9 @@ struct ModelShape {
 
 /// bad_config: a message of one line that names the first impossible value.
 Status validate(const ModelShape& shape);
+/// bad_config unless a GPU can make the products of a block in fp8, whose sides must be multiples of
+/// 16: a message of one line that names the first that is not.
+Status validate_fp8(const ModelShape& shape, int64_t micro_batch_size);
 /// The same model always as the same value: a head_width of dim / heads becomes 0, and unused parts
 /// of rope_scaling get their defaults.
 ModelShape canonical(ModelShape shape);

@@ -16,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -166,13 +167,47 @@ class Rows {
                        products_->gemm(a, b, m, n, k, at(0, m * k), at(1, k * n), at(2, m * n));
                      }});
   }
+  /// A factor in fp8 in the blocks `number` and number + 1, made at its first use.
+  Fp8Factor factor(int number, Fp8Kind kind, int64_t rows, int64_t columns) {
+    const int64_t scales = fp8_scale_count(fp8_square(kind), rows, columns);
+    const Fp8Values values{memory_->at<uint8_t>(number, rows * columns),
+                           memory_->at<float>(number + 1, scales)};
+    const std::tuple wanted(kind, rows, columns);
+    if (factors_[number] != wanted) {
+      SS_CUDA(to_fp8<Bf16>(stream(), kind, rows, columns, at(0, rows * columns), values, {}));
+      factors_[number] = wanted;
+    }
+    return {kind, values};
+  }
+  /// The same product with train.fp8. Its share is that of a product in bf16, and may be above 1.
+  void fp8_product(const std::string& name, Fp8Kind a, Fp8Kind b, int64_t m, int64_t n, int64_t k) {
+    rows_.push_back({"product in fp8, " + name, by(m, n) + " x " + std::to_string(k),
+                     2.0 * double(m) * double(n) * double(k), 0, Limit::product, [=, this] {
+                       products_->gemm_fp8(m, n, k, factor(11, a, m, k), factor(13, b, n, k),
+                                           at(2, m * n));
+                     }});
+  }
+  void fp8_factors(const std::string& name, Fp8Kind kind, int64_t rows, int64_t columns) {
+    kernel("to_fp8, " + name, rows, columns, (kBytes + 2.0) * double(rows * columns), 0, [=, this] {
+      const auto values = [&](int number) {
+        return Fp8Values{memory_->at<uint8_t>(number, rows * columns),
+                         memory_->at<float>(number + 1, rows * columns / 16)};
+      };
+      return to_fp8(stream(), kind, rows, columns, at(0, rows * columns), values(15), values(17));
+    });
+  }
+
   void forward_product(const std::string& name, int64_t n, int64_t k) {
     product(name, Transpose::no, Transpose::yes, N, n, k, L);
+    fp8_product(name, Fp8Kind::activation, Fp8Kind::weight, N, n, k);
   }
   /// The gradients of the input, N x k, and of the weight, n x k.
   void backward_product(const std::string& name, int64_t n, int64_t k, int64_t rows, double count) {
     product(name + ", input's gradient", Transpose::no, Transpose::no, rows, k, n, count);
     product(name + ", weight's gradient", Transpose::yes, Transpose::no, n, k, rows, count);
+    if (n == V) return;  // the head
+    fp8_product(name + ", input's gradient", Fp8Kind::gradient, Fp8Kind::weight, rows, k, n);
+    fp8_product(name + ", weight's gradient", Fp8Kind::gradient, Fp8Kind::activation, n, k, rows);
   }
 
   void forward() {
@@ -213,6 +248,8 @@ class Rows {
     kernel("swiglu", N, F, 3.0 * kBytes * double(N * F), L,
            [=, this] { return swiglu<Bf16>(stream(), N, F, at(0, N * 2 * F), at(1, N * F)); });
     forward_product("down", C, F);
+    fp8_factors("a gradient and its transpose", Fp8Kind::gradient, N, 2 * F);
+    fp8_factors("a weight and its transpose", Fp8Kind::weight, 2 * F, C);
   }
 
   void head() {
@@ -323,6 +360,7 @@ class Rows {
   const double P = double(parameter_count(s_));
   std::vector<Row> rows_;
   std::vector<Row> attention_backward_;
+  std::map<int, std::tuple<Fp8Kind, int64_t, int64_t>> factors_;
   Aten::SavedPtr saved_;
   const int32_t *tokens_ = nullptr, *begins_ = nullptr;
 };
@@ -382,7 +420,8 @@ void measure(const Preset& preset) {
                            : row.limit == Limit::host ? kHostBytes / 1e3
                                                       : product / product_ms;
       print(row, ms, row.amount / ms / limit);
-    } catch (const CudnnError& error) {  // it does not take every shape on every GPU
+    } catch (const CudaError& error) {  // cuDNN and products in fp8: not every shape, not every GPU
+      if (row.count > 0) throw;
       std::fprintf(stderr, "%s\n", error.what());
     }
 }

@@ -243,7 +243,7 @@ class Checklist:
         estimate = re.search(r"memory +(about ([\d.]+) (\w+) per .*)", shown)
         expect(estimate, "config show has no line `memory`")
         log = (run / "logs/n0.0.log").read_text()
-        figures = {"model": preset, "step_ms": round(step_ms, 2), "tokens_per_second": round(metrics[-1]["tokens"] / steps / step_ms * 1e3),
+        figures = {"model": preset, "loss": metrics[-1]["loss"], "step_ms": round(step_ms, 2), "tokens_per_second": round(metrics[-1]["tokens"] / steps / step_ms * 1e3),
                    "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "final_save_s": save_s,
                    "gpu_peak_mib": peak.get("memory.used", 0), "watts": peak.get("power.draw"), "estimate": estimate[1],
                    "estimate_mib": float(estimate[2]) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[estimate[3]],
@@ -256,8 +256,8 @@ class Checklist:
         expect(self.rehearse or len(figures["attention"]) >= 2, "the trainer did not say which kernels attention's passes take")
         return run
 
-    def speed(self):
-        self.large_model(64, 6 if self.rehearse else 12)
+    def speed(self, **settings):
+        self.large_model(64, 6 if self.rehearse else 12, **settings)
 
     def speed_one(self):
         run = self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, SAVE_SECONDS, metrics__trace_steps=[4, 5] if self.rehearse else [20, 21])
@@ -275,6 +275,15 @@ class Checklist:
     def native(self):
         """With NCCL's sums and attention that need not be deterministic: bits may differ between runs."""
         self.large_model(2 if self.rehearse else 8, 6 if self.rehearse else 24, train__deterministic=False)
+
+    def fp8(self):
+        """`speed` with products in fp8, which only Hopper GPUs make: its loss is near that of the same steps in bf16."""
+        capability = machine.ask_smi("compute_cap").get("compute_cap", "9.0")
+        if not self.rehearse and capability != "9.0":
+            raise Skip(f"the GPU's compute capability is {capability}, and such products need 9.0")
+        self.speed(train__fp8=True)
+        loss, of_bf16 = self.figures["loss"], self.found.get("speed", {}).get("loss")
+        expect(of_bf16 is None or abs(loss / of_bf16 - 1) < 0.02, f"the loss is {loss}, and {of_bf16} in bf16")
 
     def watch_gpu(self, peak, over):
         while not over.wait(1) and not self.rehearse:  # seldom: nvidia-smi takes the driver's time, too
@@ -408,7 +417,7 @@ PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend
          ("kernels", "each kernel against its limit", 25), ("runs", "losses as on the CPU, twice the same bits", 70),
          ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("nccl", "communicators made and aborted 100 times", 90),
          ("snapshots", "checkpoints off and at every step", 30), ("memory", "peak against the estimate", 5),
-         ("native", "speed_one with train.deterministic = false", 80), ("large_batch", "TinyLlama, micro-batches of 24", 60),
+         ("native", "speed_one with train.deterministic = false", 80), ("fp8", "TinyLlama with products in fp8", 110), ("large_batch", "TinyLlama, micro-batches of 24", 60),
          ("sanitizer", "memcheck, racecheck, initcheck", 60)]
 NEEDED = ("machine",)  # without these no other part can succeed
 

@@ -1,6 +1,7 @@
 // cuBLASLt as plain loops, as far as model/cuda/products.cpp uses it, over the fake GPU; linked
 // instead of the real one. It has four algorithms, whose bits and times differ (fake_gpu.hpp).
 #include <cublasLt.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <atomic>
@@ -29,12 +30,47 @@ fake_gpu::Algorithms algorithms;
 
 // What the opaque structures hold here.
 struct Operation {
-  int32_t transpose_a, transpose_b;
+  int32_t transpose_a, transpose_b, scale_mode_a, scale_mode_b;
+  const float *scales_a, *scales_b;
 };
 struct Layout {
   int32_t type;
   uint64_t rows, columns;
   int64_t ld;
+  bool is_fp8() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+};
+constexpr int32_t kVectors = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                  kSquares = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+
+/// What cuBLAS 13 asks of products of fp8 with a scale for each block, on Hopper (its manual, "FP8
+/// kernels" and "Scaling Mode Support Overview").
+bool fp8_is_allowed(const Operation& op, const Layout& a, const Layout& b, const Layout& d) {
+  const auto by_16 = [](const Layout& l) {
+    return l.rows % 16 == 0 && l.columns % 16 == 0 && l.ld % 16 == 0;
+  };
+  const auto known = [](int32_t mode) { return mode == kVectors || mode == kSquares; };
+  return a.is_fp8() && b.is_fp8() && !d.is_fp8() &&
+         (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) && op.transpose_a == CUBLAS_OP_T &&
+         op.transpose_b == CUBLAS_OP_N && known(op.scale_mode_a) && known(op.scale_mode_b) &&
+         (op.scale_mode_a == kVectors || op.scale_mode_b == kVectors) && op.scales_a &&
+         op.scales_b && by_16(a) && by_16(b) && by_16(d);
+}
+
+/// A factor in fp8: each of its columns holds `rows` values that are summed over.
+struct Fp8Elements {
+  const uint8_t* data;
+  Layout layout;
+  int32_t scale_mode;
+  const float* scales;
+  double operator()(int64_t row, int64_t column) const {
+    const auto kind = layout.type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2;
+    const __half value(__nv_cvt_fp8_to_halfraw(data[column * layout.ld + row], kind));
+    const auto in_column = static_cast<int64_t>((layout.rows + 127) / 128 + 3) / 4 * 4;
+    const int64_t scale = scale_mode == kSquares
+                              ? column / 128 * in_column + row / 128
+                              : row / 128 * static_cast<int64_t>(layout.columns) + column;
+    return double{static_cast<float>(value)} * double{scales[scale]};
+  }
 };
 struct Preference {
   uint64_t workspace_bytes;
@@ -106,6 +142,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(operation.transpose_a, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
       return set(operation.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(operation.scale_mode_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(operation.scale_mode_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(operation.scales_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(operation.scales_b, value, bytes);
     default:
       return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -151,13 +195,17 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
   *count = 0;
+  const auto& left = inside<Layout>(a);
+  if ((left.is_fp8() || inside<Layout>(b).is_fp8()) &&
+      !fp8_is_allowed(inside<Operation>(desc), left, inside<Layout>(b), inside<Layout>(d)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto& allowed = inside<Preference>(preference);
   if (allowed.workspace_bytes == 0 || algorithms.none) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (uint64_t i = 0; i < kAlgorithms && *count < wanted; ++i) {
@@ -226,30 +274,40 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const bool added = *static_cast<const float*>(beta) == 1;
   // As the caller, whose matrices lie by rows, counts.
   fake_gpu::note("cublasLt: product " + std::to_string(n) + " x " + std::to_string(m) + " x " +
-                 std::to_string(k) + (added ? ", added" : "") +
+                 std::to_string(k) + (left.is_fp8() ? ", fp8" : "") + (added ? ", added" : "") +
                  (number > 0 ? ", algorithm " + std::to_string(number) : ""));
   const auto elements = [](const void* data, const Layout& layout) {
     return Elements{const_cast<void*>(data), layout.type == CUDA_R_32F ? DType::f32 : DType::bf16};
   };
   for (int i = 1; i < algorithms.ms[number]; ++i) fake_gpu::run_on(stream, [] {});
-  fake_gpu::run_on(stream, [=, x = elements(a, left), y = elements(b, right), z = elements(d, out),
-                            lda = left.ld, ldb = right.ld, ldd = out.ld] {
+  const auto product = [=, z = elements(d, out), ldd = out.ld](auto factor) {
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         const double before = added ? z[j * ldd + i] : 0;
-        const auto factor = [&](int64_t s) {
-          return x[turn_a ? i * lda + s : s * lda + i] * y[turn_b ? s * ldb + j : j * ldb + s];
-        };
         double sum = before;
-        for (int64_t s = 0; s < k; ++s) sum += factor(s);
+        for (int64_t s = 0; s < k; ++s) sum += factor(i, j, s);
         if (number % 2 == 1) {
           auto other = static_cast<float>(before);
-          for (int64_t s = k; s-- > 0;) other += static_cast<float>(factor(s));
+          for (int64_t s = k; s-- > 0;) other += static_cast<float>(factor(i, j, s));
           sum = double{other};
         }
         z.set(j * ldd + i, sum);
       }
-  });
+  };
+  if (left.is_fp8())
+    fake_gpu::run_on(
+        stream,
+        [=, x = Fp8Elements{static_cast<const uint8_t*>(a), left, op.scale_mode_a, op.scales_a},
+         y = Fp8Elements{static_cast<const uint8_t*>(b), right, op.scale_mode_b, op.scales_b}] {
+          product([&](int64_t i, int64_t j, int64_t s) { return x(s, i) * y(s, j); });
+        });
+  else
+    fake_gpu::run_on(
+        stream, [=, x = elements(a, left), y = elements(b, right), lda = left.ld, ldb = right.ld] {
+          product([&](int64_t i, int64_t j, int64_t s) {
+            return x[turn_a ? i * lda + s : s * lda + i] * y[turn_b ? s * ldb + j : j * ldb + s];
+          });
+        });
   return CUBLAS_STATUS_SUCCESS;
 }
 

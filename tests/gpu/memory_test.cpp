@@ -34,7 +34,8 @@ size_t allocated(const ModelShape& shape, const TrainConfig& train, const char* 
                                   .micro_batch_size = static_cast<int>(train.micro_batch_size),
                                   .precision = train.precision,
                                   .recompute = train.activation_checkpointing,
-                                  .products_folder = folder.path});
+                                  .products_folder = folder.path,
+                                  .fp8 = train.fp8});
   INFO(made.status().message());
   REQUIRE(made.ok());
   Backend& backend = **made;
@@ -58,7 +59,9 @@ TEST_SUITE("gpu") {
     for (const std::string preset : {"tinyllama", "llama-3.2-1b", "qwen3-0.6b", "olmo2-1b"})
       for (const DType precision : {DType::bf16, DType::f32})
         for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp})
-          for (const int64_t micro_batch_size : {1, 8, 64}) {
+          for (const int64_t micro_batch_size : {1, 2, 8, 64}) {
+            const bool fp8 =
+                precision == DType::bf16 && (micro_batch_size == 2 || micro_batch_size == 64);
             CAPTURE(preset);
             CAPTURE(static_cast<int>(recompute));
             CAPTURE(micro_batch_size);
@@ -69,6 +72,7 @@ TEST_SUITE("gpu") {
             config.train.precision = precision;
             config.train.activation_checkpointing = recompute;
             config.train.micro_batch_size = micro_batch_size;
+            config.train.fp8 = fp8;
             const auto shape = model_shape(config);
             REQUIRE(shape.ok());
             const auto estimate = static_cast<double>(

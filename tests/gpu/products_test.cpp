@@ -193,6 +193,47 @@ TEST_SUITE("gpu") {
     CHECK(fails().find(files_below(folder.path).at(0)) != std::string::npos);
   }
 
+  TEST_CASE("gpu: a product in fp8 is measured and kept, and takes the scales of each call") {
+    const test::TempFolder folder;
+    Trainer trainer(folder.path);
+    constexpr int64_t kSide = 16, kSum = 32;
+    // 2^-1 (e4m3: 0x30) and 2^0 (e5m2: 0x3c), and scales of each call's own.
+    const Values<uint8_t> weight(std::vector<uint8_t>(kSide * kSum, 0x30)),
+        gradient(std::vector<uint8_t>(kSide * kSum, 0x3c));
+    const Values<float> of_weight(std::vector<float>(4, 2.0f)),
+        out(std::vector<float>(kSide * kSide, 5.0f));
+    const auto multiply = [&](float scale, bool accumulate, std::vector<std::string>& calls) {
+      const Values<float> of_gradient(std::vector<float>(kSide, scale));
+      fake_gpu::record(&calls);
+      trainer.products.gemm_fp8(
+          kSide, kSide, kSum, {Fp8Kind::gradient, {gradient.data(), of_gradient.data()}},
+          {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data(), accumulate);
+      fake_gpu::record(nullptr);
+      REQUIRE(cudaStreamSynchronize(trainer.stream.at) == cudaSuccess);
+      return out.host();
+    };
+    std::vector<std::string> first, second, added;
+    CHECK(multiply(4, false, first) == std::vector<float>(kSide * kSide, 32 * 4));
+    CHECK(multiply(0.25f, false, second) == std::vector<float>(kSide * kSide, 8));
+    CHECK(multiply(1, true, added) == std::vector<float>(kSide * kSide, 8 + 32));
+    CHECK(first.size() > 1);
+    CHECK(second == std::vector<std::string>{"cublasLt: product 16 x 16 x 32, fp8, algorithm 3"});
+    CHECK(added == std::vector<std::string>{"cublasLt: product 16 x 16 x 32, fp8, added"});
+    bool named = false;
+    for (const std::string& file : files_below(folder.path))
+      named |= file.ends_with("16_x_16_x_32__fp32__nt__fp8_gradient_by_weight.json");
+    CHECK(named);
+    // What Hopper has no product for.
+    CHECK_THROWS_AS(trainer.products.gemm_fp8(
+                        8, kSide, kSum, {Fp8Kind::gradient, {gradient.data(), of_weight.data()}},
+                        {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data()),
+                    CudaError);
+    CHECK_THROWS_AS(trainer.products.gemm_fp8(
+                        kSide, kSide, kSum, {Fp8Kind::weight, {gradient.data(), of_weight.data()}},
+                        {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data()),
+                    CudaError);
+  }
+
   TEST_CASE("gpu: an algorithm's alignments are those of the operands") {
     const auto first = some<float>(kM * kK + 1), second = some<float>(kN * kK + 1);
     const Values<float> a(first), b(second), c(std::vector<float>(kM * kN + 1));

@@ -1,7 +1,6 @@
 // What one step asks of a GPU: kernels, products, copies, waits and messages, with their sizes and in
-// their order, against step.txt (2 x 2 trainers), step_native.txt (with NCCL's own sums) and
-// step_1x1.txt. A stall that comes back is a line
-// more. SIMPLESCALE_WRITE_STEP=1 rewrites these files; read the difference before you keep it.
+// their order, against step.txt (2 x 2 trainers), step_native.txt (with NCCL's own sums),
+// step_1x1.txt and step_fp8.txt (with products in fp8). A stall that comes back is a line more. SIMPLESCALE_WRITE_STEP=1 rewrites these files; read the difference before you keep it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +23,7 @@ namespace {
 
 struct Layout {
   int groups, shards, micro_batches;  // micro-batches of each trainer
-  bool native_sums = false;
+  bool native_sums = false, fp8 = false;
 };
 constexpr int kNotedTrainer = 0;
 const std::string kMicroBatch = "-- micro-batch ";
@@ -38,7 +37,9 @@ EngineOptions options(const Layout& layout) {
                    .kv_heads = 2,
                    .vocab = 96,
                    .block_size = 8};
+  if (layout.fp8) options.shape.block_size = 16;
   options.precision = DType::bf16;
+  options.fp8 = layout.fp8;
   options.rows = layout.groups * layout.micro_batches;
   return options;
 }
@@ -95,8 +96,10 @@ std::vector<std::string> calls_of_a_step(const Layout& layout, int trainer, Coll
   Result<TrainState> state = TrainState::create(
       name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(layout.shards)).total);
   REQUIRE(state.ok());
-  auto backend = cuda::make_backend(
-      {.shape = o.shape, .micro_batch_size = o.micro_batch_size, .precision = o.precision});
+  auto backend = cuda::make_backend({.shape = o.shape,
+                                     .micro_batch_size = o.micro_batch_size,
+                                     .precision = o.precision,
+                                     .fp8 = o.fp8});
   REQUIRE(backend.ok());
   pin(**backend, *state);
   auto engine = Engine::create(o, **backend, *shard, *replicate, *state);
@@ -192,5 +195,10 @@ TEST_SUITE("gpu") {
       now += "== micro-batches: " + std::to_string(micro_batches) + "\n" +
              step_of({.groups = 1, .shards = 1, .micro_batches = micro_batches});
     check_golden("step_1x1.txt", now);
+  }
+
+  TEST_CASE("gpu: a step with products in fp8 asks for the calls of step_fp8.txt, in their order") {
+    check_golden("step_fp8.txt",
+                 step_of({.groups = 1, .shards = 1, .micro_batches = 1, .fp8 = true}));
   }
 }

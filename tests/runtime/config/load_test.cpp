@@ -166,10 +166,14 @@ TEST_SUITE("config load") {
     CHECK(error_of("[train]\nlearning_rate = 1e-5\nmin_learning_rate = 1e-4\n")
               .starts_with("a.toml:3: train.min_learning_rate"));
     CHECK(error_of("[run]\nwith_optimizer = true\n").ends_with("needs run.from"));
-    for (const char* device : {"", "[cluster]\ndevice = \"cuda\"\n"})
-      CHECK(error_of(std::string("[train]\nfp8 = true\n") + device)
-                .starts_with("a.toml:2: train.fp8 = true needs cluster.device = \"cpu\""));
-    CHECK(error_of("[train]\nfp8 = true\n[cluster]\ndevice = \"cpu\"\n").find("fp8") ==
+    const std::string fp8 = "[train]\nfp8 = true\n[model]\npreset = \"mini\"\n";
+    for (const char* device : {"", "[cluster]\ndevice = \"cuda\"\n"}) {
+      CHECK(error_of(fp8 + device).find("fp8") == std::string::npos);
+      CHECK(error_of(fp8 + "hidden = 1000\n" + device)
+                .starts_with("a.toml:2: train.fp8 = true cannot be: products in fp8 on a GPU need "
+                             "hidden as a multiple of 16, and it is 1000"));
+    }
+    CHECK(error_of(fp8 + "hidden = 1000\n[cluster]\ndevice = \"cpu\"\n").find("fp8") ==
           std::string::npos);
     CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
     CHECK(error_of("[transport]\ntrusted_networks = \"eth0, *\"\n")
