@@ -54,17 +54,10 @@ Rendezvous::Rendezvous(std::string folder, int task, int tasks, int64_t timeout_
 Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tasks,
                                     int64_t timeout_ms) {
   Rendezvous rendezvous(folder, task, tasks, timeout_ms);
-  SS_ASSIGN(const bool first, create_exclusively(folder));
-  const RunFolder& run = rendezvous.folder_;
+  SS_RETURN_IF_ERROR(create_exclusively(folder).status());
   SS_RETURN_IF_ERROR(check_own(folder));  // all that is in it follows
-  std::error_code error;
-  if (first) {
-    SS_RETURN_IF_ERROR(make_control(run));
-    SS_RETURN_IF_ERROR(make_run_key(run));
-  } else if (!poll_until(timeout_ms, rendezvous.poll_ms_,
-                         [&] { return fs::exists(run.key(), error); })) {
-    return Status(Code::deadline, "the task that created " + folder + " has written no key to it");
-  }
+  SS_RETURN_IF_ERROR(make_control(rendezvous.folder_));
+  SS_RETURN_IF_ERROR(make_first_run_key(rendezvous.folder_));
   return rendezvous;
 }
 

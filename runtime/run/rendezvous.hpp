@@ -24,9 +24,9 @@ namespace simplescale {
 
 class Rendezvous {
  public:
-  /// Creates the folder with a new key in it, or waits until the task that created it has written
-  /// the key. folder: not used by any other start, in a folder that exists. timeout_ms: of each
-  /// wait. io; deadline: no key; bad_data: another user has made it.
+  /// Creates the folder and the key in it, as far as they are not there: a task may have died after
+  /// it had created the folder. folder: not used by any other start, in a folder that exists.
+  /// timeout_ms: of each wait. io; bad_data: another user has made it.
   static Result<Rendezvous> join(const std::string& folder, int task, int tasks,
                                  int64_t timeout_ms);
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/base/create_file.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/path_error.hpp"
 
@@ -140,6 +141,12 @@ Result<bool> check_folder(const RunFolder& run) {
   return narrows && has_control;
 }
 
+Result<std::string> new_key(const RunFolder& run) {
+  std::string key(kRunKeyBytes, '\0');
+  if (getrandom(key.data(), key.size(), 0) == static_cast<ssize_t>(key.size())) return key;
+  return system_error("cannot make", run.key(), errno);
+}
+
 }  // namespace
 
 Status check_own(const std::string& path) {
@@ -178,19 +185,22 @@ Status make_control(const RunFolder& run) {
 }
 
 Status make_run_key(const RunFolder& run) {
-  char key[kRunKeyBytes];
-  if (getrandom(key, sizeof key, 0) != static_cast<ssize_t>(sizeof key))
-    return system_error("cannot make", run.key(), errno);
+  SS_ASSIGN(const std::string key, new_key(run));
   const std::string temporary = run.key() + ".part";
   unlink(temporary.c_str());
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return system_error("cannot write", temporary, errno);
-  const ssize_t written = write(fd, key, sizeof key);
+  const ssize_t written = write(fd, key.data(), key.size());
   const int error = errno;
   close(fd);
-  if (written != static_cast<ssize_t>(sizeof key))
+  if (written != static_cast<ssize_t>(key.size()))
     return system_error("cannot write", temporary, written < 0 ? error : ENOSPC);
   return publish_file(temporary, run.key());
+}
+
+Status make_first_run_key(const RunFolder& run) {
+  SS_ASSIGN(const std::string key, new_key(run));
+  return create_file(run.key(), key).status();  // of mode 0600
 }
 
 Result<std::string> read_run_key(const RunFolder& run) {

@@ -28,6 +28,9 @@ Status check_own(const std::string& path);
 
 /// Writes a new key, replacing an old one atomically. io.
 Status make_run_key(const RunFolder& run);
+/// Writes a new key unless there is one: of several processes that call this, the first writes it.
+/// io.
+Status make_first_run_key(const RunFolder& run);
 /// io: the key cannot be read, for instance because another user owns it; bad_data: it is not a
 /// key, or other users may have written it.
 Result<std::string> read_run_key(const RunFolder& run);

@@ -2,6 +2,7 @@
 #include "runtime/run/rendezvous.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -118,10 +119,24 @@ TEST_SUITE("rendezvous") {
     CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("rendezvous: a folder that cannot be created gives io, one without a key deadline") {
+  TEST_CASE("rendezvous: a folder that cannot be created gives io") {
     CHECK(Rendezvous::join("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
-    const Folder folder;
-    fs::create_directories(folder.rendezvous());
-    CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::deadline);
+  }
+
+  TEST_CASE("rendezvous: if the task that created the folder died, the next one writes the key") {
+    for (const bool with_control : {false, true}) {
+      const Folder folder;
+      REQUIRE(mkdir(folder.rendezvous().c_str(), 0700) == 0);
+      const RunFolder run{folder.rendezvous()};
+      if (with_control) {
+        REQUIRE(make_control(run).ok());
+        std::ofstream(run.key() + ".part") << "half";
+      }
+      REQUIRE(Rendezvous::join(folder.rendezvous(), 0, 2, 50).ok());
+      const auto key = read_run_key(run);
+      REQUIRE(key.ok());
+      REQUIRE(Rendezvous::join(folder.rendezvous(), 1, 2, 50).ok());
+      CHECK(*read_run_key(run) == *key);
+    }
   }
 }
