@@ -18,6 +18,7 @@
 #include "runtime/run/run_state.hpp"
 #include "transport/nccl/device_plane.hpp"
 
+#include "runtime/training/names.hpp"
 namespace simplescale {
 
 namespace {
@@ -46,12 +47,12 @@ HostFacts facts_of_this_host(const Config& config) {
   return facts;
 }
 
-/// Makes this process, and those that it starts, prefer the task's own GPUs. False: there are too
-/// few for all tasks, which share them then.
-bool take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
+/// Makes this process, and those that it starts, prefer the task's own GPUs. False: all tasks share
+/// GPUs. bad_config: only this task has too few.
+Result<bool> take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
   std::map<int, std::vector<std::string>> seen;
   for (const auto& [task, facts] : told) seen[task] = facts.gpus;
-  const auto own = slurm::share_gpus(seen, rank, slots);
+  SS_ASSIGN(const auto own, slurm::share_gpus(seen, rank, slots));
   if (!own) return false;
   if (*own == seen[rank]) return true;
   std::string names;
@@ -89,7 +90,9 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
   SS_ASSIGN(HostPlace place, std::move(taken));
   const auto told = place.told();
   slurm::Task task = slurm::task_among(told, rank.node_rank, rank.nnodes);
-  task.own_gpus = take_own_gpus(told, rank.node_rank, start.plan.topology.trainers_per_node);
+  auto own = take_own_gpus(told, rank.node_rank, start.plan.topology.trainers_per_node);
+  if (!own.ok()) return own.status().in(node_name(task.task) + " on " + task.host);
+  task.own_gpus = *own;
   task.instance = place.instance();
   setenv(slurm::kTaskVariable, slurm::text_of(task).c_str(), 1);  // for the processes of the node
   return train_as_task(std::move(start), task, oversubscribe, &place);

@@ -5,7 +5,43 @@
 #include <set>
 #include <utility>
 
+#include "runtime/base/words.hpp"
+
 namespace simplescale::slurm {
+
+namespace {
+
+using Gpus = std::vector<std::string>;
+
+/// True if no task sees only GPUs that are enough for all tasks that see them. crowded: the GPUs
+/// that tasks with too few GPUs see.
+bool all_crowded(const std::map<int, Gpus>& seen, std::set<std::string> crowded) {
+  std::set<int> tasks;
+  size_t before = 0;
+  do {
+    before = tasks.size();
+    for (const auto& [task, gpus] : seen) {
+      const bool near = std::ranges::any_of(
+          gpus, [&](const std::string& uuid) { return crowded.contains(uuid); });
+      if (!near && !gpus.empty()) continue;
+      tasks.insert(task);
+      crowded.insert(gpus.begin(), gpus.end());  // these tasks share all GPUs that they see
+    }
+  } while (tasks.size() > before);
+  return tasks.size() == seen.size();
+}
+
+/// What a task lacks. free: GPUs that it sees and that no task which chooses first takes.
+std::string lack(size_t seen, size_t free, int slots) {
+  const std::string takes =
+      free < seen ? ", of which other nodes take " + std::to_string(seen - free) : "";
+  return "cluster.trainers_per_node = " + std::to_string(slots) + ", but this command sees " +
+         counted(static_cast<int64_t>(seen), "GPU") + takes +
+         ", while other nodes have enough GPUs: see what `nvidia-smi` and CUDA_VISIBLE_DEVICES " +
+         "show here, or start this node on another host";
+}
+
+}  // namespace
 
 HostSlots host_slots(const Task& task, int slots) {
   if (task.own_gpus) return {0, slots};
@@ -21,23 +57,30 @@ int task_cores(const Task& task, int bound, int online) {
   return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
 }
 
-std::optional<std::vector<std::string>> share_gpus(
-    const std::map<int, std::vector<std::string>>& seen, int task, int slots) {
+Result<std::optional<Gpus>> share_gpus(const std::map<int, Gpus>& seen, int task, int slots) {
   std::vector<std::pair<size_t, int>> order;
   for (const auto& [each, gpus] : seen) order.emplace_back(gpus.size(), each);
   std::ranges::sort(order);
-  std::set<std::string> taken;
-  std::vector<std::string> own;
+  std::set<std::string> taken, crowded;
+  std::map<int, size_t> lacking;  // the tasks that have too few, and how many are left for each
+  Gpus own;
   for (const auto& [count, each] : order) {
-    std::vector<std::string> gpus = seen.at(each);
+    Gpus gpus = seen.at(each);
     const auto others = std::ranges::stable_partition(
         gpus, [&](const std::string& uuid) { return !taken.contains(uuid); });
     const auto free = static_cast<size_t>(others.begin() - gpus.begin());
-    if (free < static_cast<size_t>(slots)) return std::nullopt;
+    if (free < static_cast<size_t>(slots)) {
+      lacking[each] = free;
+      crowded.insert(gpus.begin(), gpus.end());
+      continue;
+    }
     taken.insert(gpus.begin(), gpus.begin() + slots);
     if (each == task) own = std::move(gpus);
   }
-  return own;
+  const bool blind = seen.at(task).empty() && order.back().first > 0;
+  if (!lacking.empty() && !blind && all_crowded(seen, crowded)) return std::optional<Gpus>();
+  if (!lacking.contains(task)) return std::optional(own);
+  return Status(Code::bad_config, lack(seen.at(task).size(), lacking.at(task), slots));
 }
 
 std::string cuda_name(std::string uuid) {

@@ -51,16 +51,16 @@ TEST_SUITE("sharing") {
 
   TEST_CASE("sharing: two tasks that see the same GPUs prefer different ones") {
     const std::map<int, Gpus> seen = {{0, {"a", "b", "c", "d"}}, {1, {"a", "b", "c", "d"}}};
-    CHECK(share_gpus(seen, 0, 2) == Gpus{"a", "b", "c", "d"});
-    CHECK(share_gpus(seen, 1, 2) == Gpus{"c", "d", "a", "b"});
+    CHECK(*share_gpus(seen, 0, 2) == Gpus{"a", "b", "c", "d"});
+    CHECK(*share_gpus(seen, 1, 2) == Gpus{"c", "d", "a", "b"});
   }
 
   TEST_CASE("sharing: a task that sees all GPUs leaves those to others that they alone see") {
     const std::map<int, Gpus> seen = {{0, {"a", "b", "c"}}, {1, {"b"}}, {2, {"a"}}, {3, {"x"}}};
-    CHECK(share_gpus(seen, 0, 1) == Gpus{"c", "a", "b"});
-    CHECK(share_gpus(seen, 1, 1) == Gpus{"b"});
-    CHECK(share_gpus(seen, 2, 1) == Gpus{"a"});
-    CHECK(share_gpus(seen, 3, 1) == Gpus{"x"});  // of another host
+    CHECK(*share_gpus(seen, 0, 1) == Gpus{"c", "a", "b"});
+    CHECK(*share_gpus(seen, 1, 1) == Gpus{"b"});
+    CHECK(*share_gpus(seen, 2, 1) == Gpus{"a"});
+    CHECK(*share_gpus(seen, 3, 1) == Gpus{"x"});  // of another host
   }
 
   TEST_CASE("sharing: a GPU is named as the driver names it") {
@@ -68,9 +68,34 @@ TEST_SUITE("sharing") {
           "GPU-01234567-89ab-cdef-0123-456789abcdef");
   }
 
-  TEST_CASE("sharing: with too few GPUs no task has GPUs of its own") {
-    const std::map<int, Gpus> seen = {{0, {"a"}}, {1, {"a"}}, {2, {"x"}}};
-    for (const int task : {0, 1, 2}) CHECK_FALSE(share_gpus(seen, task, 1));
-    CHECK_FALSE(share_gpus({{0, {}}, {1, {}}}, 0, 1));
+  TEST_CASE("sharing: with too few GPUs on every host all tasks share them") {
+    for (const std::map<int, Gpus>& seen : {
+             std::map<int, Gpus>{{0, {}}, {1, {}}},
+             {{0, {"a"}}, {1, {"a"}}},
+             {{0, {"a"}}, {1, {"a", "b"}}, {2, {"b", "c"}}, {3, {"c"}}},  // 2 has none
+         })
+      for (const auto& [task, gpus] : seen) {
+        const auto shared = share_gpus(seen, task, 1);
+        REQUIRE(shared.ok());
+        CHECK_FALSE(shared->has_value());
+      }
+  }
+
+  TEST_CASE("sharing: a task that alone has too few GPUs is refused, the others keep theirs") {
+    std::map<int, Gpus> seen = {{0, {"a", "b"}}, {1, {"a", "b"}}, {2, {"x", "y"}}, {3, {"z"}}};
+    CHECK(*share_gpus(seen, 0, 2) == Gpus{"a", "b"});
+    CHECK(*share_gpus(seen, 2, 2) == Gpus{"x", "y"});
+    const Status taken = share_gpus(seen, 1, 2).status(), few = share_gpus(seen, 3, 2).status();
+    CHECK(taken.code() == Code::bad_config);
+    CHECK(taken.message() ==
+          "cluster.trainers_per_node = 2, but this command sees 2 GPUs, of which other nodes take "
+          "2, while other nodes have enough GPUs: see what `nvidia-smi` and CUDA_VISIBLE_DEVICES "
+          "show here, or start this node on another host");
+    CHECK(few.message().starts_with(
+        "cluster.trainers_per_node = 2, but this command sees 1 GPU, while other nodes have"));
+    seen = {{0, {}}, {1, {"a"}}, {2, {"a"}}};  // 1 and 2 share
+    CHECK(share_gpus(seen, 0, 1).status().message().find("sees 0 GPUs, while") !=
+          std::string::npos);
+    for (const int task : {1, 2}) CHECK_FALSE(share_gpus(seen, task, 1)->has_value());
   }
 }
