@@ -25,6 +25,7 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
+#include "app/launch/stops_early.hpp"
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
 #include "app/slurm/hosts.hpp"
@@ -111,29 +112,6 @@ void handle_signals() {
   sigaction(SIGHUP, &action, nullptr);
 }
 
-/// While it exists, SIGTERM ends the process with the exit code of a stopped run and a sentence.
-/// What is prepared is published by renaming, so the process may end at any time.
-class StopsWhilePreparing {
- public:
-  StopsWhilePreparing() {
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      constexpr char text[] =
-          "simplescale: stopped by SIGTERM while the run was prepared; nothing was trained: the "
-          "same command prepares it again\n";
-      [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
-      _exit(75);  // Code::requeue; exit_code() may not be called here
-    };
-    sigaction(SIGTERM, &action, &before_);
-  }
-  ~StopsWhilePreparing() { sigaction(SIGTERM, &before_, nullptr); }
-  StopsWhilePreparing(const StopsWhilePreparing&) = delete;
-  StopsWhilePreparing& operator=(const StopsWhilePreparing&) = delete;
-
- private:
-  struct sigaction before_ {};
-};
-
 /// Passes a signal of the user on to the agents. The second one means: at once; the third: kill.
 void pass_signals(AgentLauncher& launcher, RunView& view, int& passed) {
   if (interrupts <= passed) return;
@@ -207,7 +185,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
       if (finished) return finish_upload(run, config, nullptr);
     }
     auto lock = [&] {
-      const StopsWhilePreparing stops;
+      const StopsEarly stops({SIGTERM});
       return prepare_run(config, start.plan, trainers, oversubscribe);
     }();
     if (!lock.ok() && can_attach(run)) continue;  // another `train` was faster

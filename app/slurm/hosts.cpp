@@ -1,5 +1,6 @@
 #include "app/slurm/hosts.hpp"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "app/launch/bucket_start.hpp"
+#include "app/launch/stops_early.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
@@ -64,6 +66,10 @@ Result<bool> take_own_gpus(const std::map<int, HostFacts>& told, int rank, int s
 }  // namespace
 
 Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) {
+  // A container's first process has no other way to end by a signal.
+  const StopsEarly stops({SIGINT, SIGTERM, SIGUSR1});
+  // A command that was started by ssh trains on when the connection ends.
+  for (const int number : {SIGHUP, SIGPIPE}) signal(number, SIG_IGN);
   SS_RETURN_IF_ERROR(check_task_count(start, rank.nnodes));  // before it waits for the other hosts
   const Config& config = start.config;
   const RunFolder run{run_folder(config)};

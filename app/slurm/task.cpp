@@ -18,6 +18,7 @@
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_view.hpp"
+#include "app/launch/stops_early.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
@@ -66,10 +67,6 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
   }
 }
 
-Status stopped_early() {
-  return Status(Code::requeue, "stopped by a signal before the run began");
-}
-
 /// Called by the task that holds the run's lock.
 Status prepare_run(const RunFolder& run, const RunStart& start, const std::string& instance) {
   remove_old_preparation_files(run, instance);
@@ -100,7 +97,7 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   const PreparationFiles files(run, instance);
   const auto deadline = Clock::now() + milliseconds(start.config.cluster.join_timeout_ms);
   auto help_at = Clock::now();
-  while (signals == 0) {
+  while (true) {
     std::error_code ignored;  // a disk that does not answer is asked again
     if (fs::exists(files.ready, ignored)) return {};
     if (auto text = read_text(files.failed); text.ok()) return failure_in(files.failed, *text);
@@ -125,7 +122,6 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
       std::this_thread::sleep_for(milliseconds(50));  // polls: a shared file system
     }
   }
-  return stopped_early();
 }
 
 /// Refuses GPUs on a host that is not on every trusted network of the configuration.
@@ -269,18 +265,15 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(check_gpu_network(config, task));
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process. The
   // agent and its trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);
-  // A command that was started by ssh trains on when the connection ends.
-  for (int signal_number : {SIGHUP, SIGPIPE})
-    if (place) signal(signal_number, SIG_IGN);
+  const StopsEarly stops({SIGINT, SIGTERM, SIGUSR1});
   std::optional<RunLock> lock;
   SS_RETURN_IF_ERROR(wait_until_prepared(run, start, task.instance, lock));
-  if (signals > 0) return stopped_early();
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
   if (place && !lock) SS_RETURN_IF_ERROR(check_same_config(run, config));
   if (const auto end = end_of(run, task.instance)) {  // after this command had joined it
     terminal::error("simplescale: %s: the run has ended: %s\n", node_name(task.task).c_str(),

@@ -186,6 +186,19 @@ class Hosts(Case):
         self.stop_all()
         self.check()
 
+    def test_a_signal_before_the_run_begins_ends_the_command_at_once(self):
+        """What it leaves is not in the way of the next start. The end of a terminal (SIGHUP) ends nothing."""
+        for count, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), 1):
+            waiting = self.host(1, log=f"waiting-{number}")
+            self.wait_for(lambda: len(list(self.run_folder.glob("control/hosts-*/here/1"))) == count, "n1 to wait for the others")
+            waiting.send_signal(signal.SIGHUP)
+            waiting.send_signal(number)
+            self.assertEqual(waiting.wait(60), 75)
+            self.assertIn("stopped by a signal before the run began", (self.folder / f"waiting-{number}").read_text())
+        self.begin()
+        self.stop_all()
+        self.check()
+
     def test_one_host_leaves_and_returns(self):
         self.begin()
         self.commands[1].send_signal(signal.SIGTERM)
