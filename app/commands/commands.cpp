@@ -20,6 +20,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
@@ -32,6 +33,7 @@
 #include "runtime/data/divide_batches.hpp"
 #include "runtime/http/facts.hpp"
 #include "runtime/object_store/s3_url.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
 #include "transport/caf/address.hpp"
@@ -70,8 +72,12 @@ Result<nlohmann::json> current_status(const std::string& run) {
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   if (!document["state"].is_string())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  if (RunLock::held(RunFolder{run})) return document;
-  if (!has_ended(document)) document["state"] = "failed";  // all died without writing an end
+  const RunFolder folder{run};
+  const bool current = text_of(document, "instance") == instance_of(folder);
+  if (current && agents_may_live(folder)) return document;
+  const bool held = RunLock::held(folder);
+  if (!has_ended(document) || (held && !current))  // else all died without writing an end
+    document["state"] = held ? "starting" : "failed";
   for (nlohmann::json& node : document["nodes"]) {
     if (!node.is_object()) continue;
     node["state"] = "ended";
@@ -189,10 +195,8 @@ void show_network(const RunFolder& run) {
 
 /// The address of the page, with its token, for users that may read control/.
 void show_page(const RunFolder& run) {
-  const auto text = read_text(run.http());
-  const auto page = text.ok() ? parse_json(*text) : nlohmann::json();
-  if (page.is_object() && page.contains("url") && page["url"].is_string())
-    terminal::print("page: %s\n", page["url"].get<std::string>().c_str());
+  if (const std::string url = page_url_of(run); !url.empty())
+    terminal::print("page: %s\n", url.c_str());
   std::fflush(stdout);
 }
 

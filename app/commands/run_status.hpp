@@ -11,8 +11,9 @@ namespace simplescale {
 /// bad_data: "no run in FOLDER".
 Status check_is_run(const std::string& run);
 
-/// control/status.json as an object with "supervisor" and "nodes". If no process holds the run's
-/// lock, its nodes and trainers are shown as "ended", and a run that had not ended as "failed".
+/// control/status.json as an object with "supervisor" and "nodes". If an earlier start wrote it, or
+/// no agent lives, its nodes and trainers are shown as "ended"; then a run that starts is shown as
+/// "starting", and one that nobody runs and that had not ended as "failed".
 /// bad_data: the file is damaged; not_found: no run, or none that has started.
 Result<nlohmann::json> current_status(const std::string& run);
 /// True if the run has ended: its state is "finished", "stopped" or "failed".

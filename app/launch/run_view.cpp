@@ -92,8 +92,7 @@ void RunView::update() {
 void RunView::show_page() {
   if (page_shown_ || last_step_ == 0) return;
   page_shown_ = true;
-  const auto text = read_text(run_.http(), RunFolder::kFileBytesMax);
-  const std::string url = text_of(text.ok() ? parse_json(*text) : json(), "url");
+  const std::string url = page_url_of(run_);
   if (url.empty()) return;
   // The address has the token, and other users may read a log (in Slurm RUN/logs/slurm-JOB.out).
   line_.print_line("the run's page: " +
@@ -111,6 +110,7 @@ void RunView::show_stall() {
   std::string head;  // all but the nodes
   if (!next_line(file, head)) return;
   const json status = parse_json(head + "]}");
+  if (text_of(status, "instance") != instance_of(run_)) return;
   const json& stall = member_of(status, "stall");
   if (!stall.is_object()) return;
   const std::string sentence = text_of(stall, "sentence");

@@ -189,10 +189,10 @@ bool host_responds(const std::string& host) {
 
 }  // namespace
 
-std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
+std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run,
+                                                   const std::string& instance) {
   std::vector<slurm::LastKnownNode> nodes;
-  const auto text = read_text(run.status());
-  const json document = text.ok() ? parse_json(*text) : json();
+  const json document = status_of(run, instance);
   if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
     return nodes;
   for (const json& node : document["nodes"]) {
@@ -301,7 +301,7 @@ int requeue_command(const std::string& path, int code) {
 
 void act_for_lost_script(const std::string& path, const slurm::Task& task, int code) {
   const std::string job = job_id();
-  const std::vector<slurm::LastKnownNode> nodes = last_known_nodes(RunFolder{path});
+  const std::vector<slurm::LastKnownNode> nodes = last_known_nodes(RunFolder{path}, task.instance);
   if (job.empty() || !slurm::is_first_survivor(nodes, node_name(task.task))) return;
   auto shown = show_job(job);
   if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // salloc: no script

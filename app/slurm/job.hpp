@@ -35,8 +35,9 @@ bool is_preparation_failed(const RunFolder& run, const std::string& instance);
 Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe,
                      const HostPlace* place = nullptr);
 
-/// The nodes in control/status.json.
-std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run);
+/// The nodes in control/status.json; none before the start `instance` has written it.
+std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run,
+                                                   const std::string& instance);
 
 /// The batch script of a run.
 struct BatchFile {

@@ -139,7 +139,8 @@ Status check_gpu_network(const Config& config, const slurm::Task& task) {
 /// count: it may seem to live.
 class Signals {
  public:
-  Signals(RunFolder run, const HostPlace* place) : run_(std::move(run)), place_(place) {}
+  Signals(RunFolder run, std::string instance, const HostPlace* place)
+      : run_(std::move(run)), instance_(std::move(instance)), place_(place) {}
   /// node: name of this task's node.
   void pass_to(AgentLauncher& launcher, const std::string& node) {
     if (signals <= passed_) return;
@@ -174,7 +175,7 @@ class Signals {
   /// Of the commands that were not asked to end, each with a space before it.
   std::string training_nodes() const {
     std::set<std::string> lost;
-    for (const slurm::LastKnownNode& node : last_known_nodes(run_))
+    for (const slurm::LastKnownNode& node : last_known_nodes(run_, instance_))
       if (node.lost) lost.insert(node.name);
     std::string others;
     for (const int rank : place_->not_leaving())
@@ -184,6 +185,7 @@ class Signals {
 
   static constexpr milliseconds kLeaveMs{5'000};
   const RunFolder run_;
+  const std::string instance_;
   const HostPlace* place_;
   int passed_ = 0;
   bool left_ = false;
@@ -288,7 +290,7 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   SS_RETURN_IF_ERROR(launcher.start(task.task));
   std::unique_ptr<RunView> view;
   auto lock_due = Clock::now();
-  Signals passed(run, place);
+  Signals passed(run, task.instance, place);
   while (launcher.poll()) {
     passed.pass_to(launcher, node_name(task.task));
     // Some task must hold the lock while the run lives: `status` and other starts depend on it.

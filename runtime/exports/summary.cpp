@@ -9,9 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "runtime/base/bounded_read.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
-#include "runtime/base/parse_json.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/run/run_state.hpp"
@@ -24,17 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-json read_json(const std::string& path) {
-  const auto text = read_text(path, RunFolder::kFileBytesMax);
-  return text.ok() ? parse_json(*text) : json();
-}
-
 std::string state_of(const RunFolder& run, const RunSummary& summary) {
-  const json status = read_json(run.status());
-  if (RunLock::held(run))
-    return status.is_object() && status.contains("state") && status["state"].is_string()
-               ? status["state"].get<std::string>()
-               : "starting";
+  if (RunLock::held(run)) return text_of(status_of(run, instance_of(run)), "state", "starting");
   if (summary.max_steps > 0 && summary.step >= summary.max_steps) return "finished";
   const auto end = end_of(run);
   if (!fs::exists(run.metrics()) && !end) return "new";

@@ -4,6 +4,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/epoch.hpp"
@@ -13,6 +14,25 @@ namespace simplescale {
 std::string instance_of(const RunFolder& run) {
   const auto text = read_text(run.instance());
   return text.ok() ? text->substr(0, text->find('\n')) : "";
+}
+
+namespace {
+
+/// Null: there is none, it is damaged, or another start wrote it.
+nlohmann::json document_of(const std::string& path, const std::string& instance) {
+  const auto text = read_text(path, RunFolder::kFileBytesMax);
+  const auto document = text.ok() ? parse_json(*text) : nlohmann::json();
+  return text_of(document, "instance") == instance ? document : nlohmann::json();
+}
+
+}  // namespace
+
+nlohmann::json status_of(const RunFolder& run, const std::string& instance) {
+  return document_of(run.status(), instance);
+}
+
+std::string page_url_of(const RunFolder& run) {
+  return text_of(document_of(run.http(), instance_of(run)), "url");
 }
 
 std::optional<RunEnd> end_of(const RunFolder& run) {

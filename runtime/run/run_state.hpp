@@ -1,7 +1,8 @@
-// How a start of the run ended: the words for it in status.json and events, and control/end.json.
-// Any thread.
+// The current start of the run, what it writes into control/ for others to read, and how it ended:
+// the words for it in status.json and events, and control/end.json. Any thread.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,12 @@ inline bool ends_run(std::string_view word) {
 
 /// The current start of the run; "" if none has begun.
 std::string instance_of(const RunFolder& run);
+/// control/status.json. Null: there is none, it is damaged, or another start than `instance` wrote
+/// it, whose nodes and processes are gone.
+nlohmann::json status_of(const RunFolder& run, const std::string& instance);
+/// The address of the run's page, with its token, from control/http.json; "" if the current start
+/// serves none.
+std::string page_url_of(const RunFolder& run);
 
 /// How a start of the run ended.
 struct RunEnd {

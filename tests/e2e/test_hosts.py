@@ -2,6 +2,7 @@
 are network namespaces (root), or commands that share this host."""
 
 import fcntl
+import json
 import os
 import pathlib
 import signal
@@ -196,6 +197,25 @@ class Hosts(Case):
             self.assertEqual(waiting.wait(60), 75)
             self.assertIn("stopped by a signal before the run began", (self.folder / f"waiting-{number}").read_text())
         self.begin()
+        self.stop_all()
+        self.check()
+
+    def test_what_an_earlier_start_wrote_of_its_nodes_does_not_count(self):
+        """Until the supervisor writes status.json, it is of the start before, which may have lost nodes."""
+        self.begin()
+        page = self.run_folder / "control/status.json"
+        supervisor = status(self.run_folder)["supervisor"]["pid"]
+        os.kill(supervisor, signal.SIGSTOP)
+        document = status(self.run_folder) | {"instance": "0" * 16}
+        for node in document["nodes"][1:]:
+            node["state"] = "lost"
+        page.write_text(json.dumps(document))
+        self.commands[0].terminate()
+        self.wait_for(lambda: "n0 leaves the run in 5 s; if the commands of n1 n2 are stopped" in self.log(0), "n0 to wait for the others")
+        os.kill(supervisor, signal.SIGCONT)
+        self.end(self.commands[0], code=75)
+        self.more_steps(5)
+        self.add(0)
         self.stop_all()
         self.check()
 

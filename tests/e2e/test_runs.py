@@ -1,5 +1,6 @@
 """A run ends, is interrupted and resumed, loses trainers (JOB-1, JOB-2, JOB-6), and is never overwritten."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -118,6 +119,27 @@ class Runs(Case):
             task.send_signal(signal.SIGTERM)
         self.assertEqual([t.wait(60) for t in tasks], [75, 75])
         self.assertTrue((run / "checkpoints/latest").exists())
+
+    def test_nothing_that_an_earlier_start_wrote_is_shown_as_living(self):
+        run = self.train("run", *self.two_by_two, "--train.max_steps=4")
+        page, instance = run / "control/status.json", run / "control/instance"
+        document = status(run)
+        self.assertEqual(document["instance"] + "\n", instance.read_text())
+
+        def assert_shown(state):
+            shown = json.loads(self.command("status", run, "--json"))
+            self.assertEqual((shown["state"], {n["state"] for n in shown["nodes"]}, shown["supervisor"]["pid"]), (state, {"ended"}, 0))
+
+        assert_shown("finished")
+        with (run / "control/lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as the launcher of a start that prepares, or uploads
+            assert_shown("finished")
+            instance.write_text("0" * 16 + "\n")  # it begins
+            assert_shown("starting")
+            self.assertEqual(json.loads(self.command("runs", run, "--json"))[0]["state"], "starting")
+            page.write_text(json.dumps(document | {"state": "training"}))  # of a start that was killed
+            assert_shown("starting")
+        assert_shown("failed")
 
     def test_trainers_that_always_die_end_the_run_with_exit_code_3(self):
         """The first node is drained when its restart budget is exhausted, and the other group continues; then that one, too."""

@@ -1,9 +1,10 @@
-// control/end.json: which supervisor's end of the run counts.
+// What the current start has written into control/ counts, and of its supervisors' ends the newest.
 #include "runtime/run/run_state.hpp"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "runtime/run/epoch.hpp"
 #include "tests/temp_folder.hpp"
@@ -32,5 +33,28 @@ TEST_SUITE("run state") {
     CHECK(!end_of(run));
     write(2);
     CHECK(end_of(run, "x"));
+  }
+
+  TEST_CASE("run state: what another start has written for others to read does not count") {
+    const test::TempFolder folder;
+    const RunFolder run{folder.path};
+    std::filesystem::create_directories(run.control());
+    CHECK(status_of(run, "x").is_null());
+    CHECK(page_url_of(run).empty());
+    const auto write = [](const std::string& path, const std::string& text) {
+      REQUIRE(write_file_atomic(path, text).ok());
+    };
+    write(run.instance(), "x\n");
+    write(run.status(), R"({"instance": "x", "state": "training", "nodes": []})");
+    write(run.http(), R"({"instance": "x", "url": "http://a"})");
+    CHECK(status_of(run, "x")["state"] == "training");
+    CHECK(page_url_of(run) == "http://a");
+    CHECK(status_of(run, "y").is_null());
+    write(run.instance(), "y\n");
+    CHECK(page_url_of(run).empty());
+    for (const char* damaged : {"", "7", "[]", R"({"state": "training"})", R"({"instance": 7})"}) {
+      write(run.status(), damaged);
+      CHECK(status_of(run, "x").is_null());
+    }
   }
 }
