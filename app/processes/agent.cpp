@@ -33,6 +33,7 @@
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -329,6 +330,11 @@ int run_agent_process(const AgentOptions& options) {
   // LOCK-1. Held until this process ends: by then the agent's supervisors have ended, too.
   const auto lock = AgentLock::share({options.run});
   if (!lock.ok()) return report_status({Code::requeue, lock.status().message()});
+  // Its supervisor has ended: this agent would start another one.
+  if (const auto end = end_of({options.run}, options.instance)) {
+    log::info("this start of the run has ended: {}", end->reason);
+    return end->code;
+  }
   signal(SIGHUP, SIG_IGN);  // the end of a terminal ends no process of a run; trainers inherit this
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process.
   // Trainers inherit this.

@@ -120,6 +120,18 @@ class Runs(Case):
         self.assertEqual([t.wait(60) for t in tasks], [75, 75])
         self.assertTrue((run / "checkpoints/latest").exists())
 
+    def test_an_agent_that_starts_after_the_end_ends_with_the_code_of_the_run(self):
+        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        process.terminate()
+        self.assertEqual(process.wait(60), 75)
+        left = [p.name for p in (run / "control").glob("epoch-*")], (run / "events.jsonl").read_text()
+        late = subprocess.run([PROGRAM, "agent", "--run", str(run), "--node", "1"], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "SIMPLESCALE_INSTANCE": (run / "control/instance").read_text().strip()})
+        self.assertEqual(late.returncode, 75, late.stderr)
+        self.assertIn("this start of the run has ended: ", late.stdout + late.stderr)
+        self.assertEqual(([p.name for p in (run / "control").glob("epoch-*")], (run / "events.jsonl").read_text()), left)
+
     def test_nothing_that_an_earlier_start_wrote_is_shown_as_living(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=4")
         page, instance = run / "control/status.json", run / "control/instance"
