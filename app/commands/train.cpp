@@ -26,6 +26,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/launch/stops_early.hpp"
+#include "app/launch/unused_gpus.hpp"
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
 #include "app/slurm/hosts.hpp"
@@ -78,8 +79,8 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
-  if (const std::string warning = crowd_warning(config, input); !warning.empty())
-    terminal::error("simplescale: warning: %s\n", warning.c_str());
+  for (const std::string& warning : {crowd_warning(config, input), unused_gpus(config)})
+    if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_ASSIGN(const RunData data, prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
   SS_RETURN_IF_ERROR(open_run_folder(run, config, plan, data));

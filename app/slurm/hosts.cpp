@@ -18,9 +18,9 @@
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/training/names.hpp"
 #include "transport/nccl/device_plane.hpp"
 
-#include "runtime/training/names.hpp"
 namespace simplescale {
 
 namespace {

@@ -41,6 +41,20 @@ class Hardware(Case):
         fleet = self.command("doctor", self.config, f"--run={self.folder / 'run'}", "--cluster.join_timeout_ms=1000", env=task, code=3)
         self.assertIn(f"slow: node1: {slow}\n", fleet)
 
+    def test_gpus_that_auto_cannot_use_are_told(self):
+        """libcuda.so.1 is a file that is no library, also on a machine with GPUs."""
+        self.add_gpu(0, 1, "4-7")
+        (self.folder / "libcuda.so.1").write_text("")
+        no_driver = {"LD_LIBRARY_PATH": str(self.folder)}
+        keys = ["--train.global_batch_size=4", "--train.max_steps=1"]
+        told = "warning: {}this host has GPUs, but trains on its CPUs: no NVIDIA driver: "
+        for device, expected in (("auto", True), ("cpu", False)):
+            self.command("train", self.config, f"--run={self.folder / device}", *keys, f"--cluster.device={device}", env=no_driver)
+            self.assertEqual(told.format("") in self.stderr, expected, self.stderr)
+        task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", **no_driver}
+        self.command("train", self.config, f"--run={self.folder / 'task'}", *keys, "--cluster.device=auto", env=task)
+        self.assertIn(told.format("n0: "), self.stderr)
+
     def test_trainers_run_on_the_cpus_near_their_gpus(self):
         first, *_, last = sorted(os.sched_getaffinity(0)) * 2
         if first == last:
