@@ -59,7 +59,9 @@ std::string trainer(const Config& config, const Plan& plan) {
                                     ? "a warm process takes its place"
                                     : "a new process is started";
   const CheckpointConfig& c = config.checkpoint;
-  if (c.memory_every_steps == 1 || config.cluster.device == DeviceKind::cpu)
+  // ENGINE-6: a GPU's state is copied while the next step is computed.
+  const bool copied = config.cluster.device == DeviceKind::cuda || c.memory_every_steps != 1;
+  if (!copied || config.cluster.device == DeviceKind::cpu)
     return "no step: its state outlives it, and " + successor;
   if (plan.topology.groups > 1)
     return "no step: another group has its state, and " + successor +

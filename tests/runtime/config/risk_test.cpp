@@ -50,6 +50,9 @@ TEST_SUITE("config risk") {
     CHECK(risk(c).trainer.starts_with("up to 8 steps with GPUs: "));
     c.cluster.device = DeviceKind::cpu;
     CHECK(risk(c).trainer.starts_with("no step: its state outlives it"));
+    c.cluster.device = DeviceKind::cuda;  // killed while the newest step is copied
+    c.checkpoint.memory_every_steps = 1;
+    CHECK(risk(c).trainer.starts_with("up to 1 step with GPUs: checkpoint.memory_every_steps = 1"));
     c = layout(2, 1);
     c.checkpoint.memory_every_steps = 4;
     CHECK(risk(c).trainer.starts_with("no step: another group has its state, and a warm process "));
