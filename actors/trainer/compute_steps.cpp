@@ -1,9 +1,6 @@
 // The steps of a generation: training, validation, the end of the run, and what a failure means.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/validation.hpp"
@@ -14,13 +11,6 @@
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
-namespace {
-
-bool contains(const std::vector<int64_t>& steps, uint64_t step) {
-  return std::ranges::find(steps, static_cast<int64_t>(step)) != steps.end();
-}
-
-}  // namespace
 
 /// Pins this shard at `step` for the node's actor that copies it to disk or to a peer; that actor
 /// unpins it. False: another group's trainer does it, since the groups share the shards evenly. All
@@ -77,7 +67,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   StepControl agreed;
   while (g.step < max_steps && !agreed.stop && !agreed.pause) {
     const uint64_t step = g.step + 1;
-    start_kernel_trace(step);
+    if (device_index_) kernel_traces_.begin(*backend_, step);
     SS_ASSIGN(const StepResult result, this->step(g, order, step));
     g.step = step_ = step;
     log::debug(
@@ -88,7 +78,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     agreed = result.agreed;
     if (agreed.save) save_ = false;
     const bool last = agreed.stop || step == max_steps;  // TrainerFinished requests that save
-    write_kernel_trace(step, last);
+    if (device_index_) kernel_traces_.end(*backend_, trainer_, step, last);
     const auto ended = std::chrono::steady_clock::now();
     const std::chrono::duration<double, std::milli> interval = ended - g.step_began;
     g.step_began = ended;
@@ -185,24 +175,6 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   if (!result.ok()) return note_fault(g, result.status());
   SS_RETURN_IF_ERROR(g.batches->release());
   return result;
-}
-
-/// Records the GPU's kernels in the steps of metrics.trace_steps. Steps that follow each other share
-/// a file, so that what one leaves to the next is seen, too.
-void ComputeThread::start_kernel_trace(uint64_t step) {
-  if (!device_index_ || !contains(options_.config.metrics.trace_steps, step)) return;
-  std::error_code error;  // the file cannot be written then, and says so
-  std::filesystem::create_directories(options_.traces_folder, error);
-  if (const Status begun = backend_->start_kernel_trace(); !begun.ok())
-    log::warn("{}", begun.message());
-}
-
-void ComputeThread::write_kernel_trace(uint64_t step, bool last) {
-  const std::vector<int64_t>& steps = options_.config.metrics.trace_steps;
-  if (!device_index_ || !contains(steps, step) || (!last && contains(steps, step + 1))) return;
-  const Status written = backend_->write_kernel_trace(
-      fmt::format("{}/kernels-{}-{}.json", options_.traces_folder, step, trainer_));
-  if (!written.ok() && written.code() != Code::not_found) log::warn("{}", written.message());
 }
 
 /// Opens the validation tokens, once.

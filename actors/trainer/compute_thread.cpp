@@ -22,6 +22,7 @@ ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> 
     : options_(std::move(options)),
       plane_(std::move(plane)),
       report_(std::move(report)),
+      kernel_traces_(options_.config.metrics.trace_steps, options_.traces_folder),
       thread_([this] { run(); }) {}
 
 ComputeThread::~ComputeThread() {
@@ -194,10 +195,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   const auto begun = std::chrono::steady_clock::now();
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
   Generation g;
-  // A step that failed has left its recording of kernels behind.
-  if (backend_)
-    (void)backend_->write_kernel_trace(options_.traces_folder + "/kernels-failed-" + trainer_ +
-                                       ".json");
+  if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
   Restore restore(
       order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
       static_cast<int>(options_.config.parallel.collective_timeout_ms),

@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/trainer/kernel_traces.hpp"
 #include "actors/trainer/restore.hpp"
 #include "actors/trainer/validation.hpp"
 #include "model/engine/engine.hpp"
@@ -99,8 +100,6 @@ class ComputeThread {
   Status open_tasks();
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
-  void start_kernel_trace(uint64_t step);
-  void write_kernel_trace(uint64_t step, bool last);
   double learning_rate(const JoinTrainer& order, uint64_t step) const;
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
                      double interval_ms) const;
@@ -118,6 +117,7 @@ class ComputeThread {
   const std::function<void(ComputeReport)> report_;
   std::string trainer_;  // this trainer's name; empty before the first generation
   std::optional<int> device_index_;
+  const KernelTraces kernel_traces_;
   std::vector<int> contexts_;  // the devices of make_contexts(), until one of them is chosen
   // state_ and backend_ survive generations: mapping and pinning a large state takes seconds. The
   // engine pins it. The segment belongs to the node, and no trainer outlives its node's agent.
