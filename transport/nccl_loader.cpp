@@ -25,4 +25,12 @@ Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> 
   return library->make_device_plane(std::move(host), options);
 }
 
+std::shared_future<Status> prepare_nccl(int device_index, int timeout_ms) {
+  const Result<const NcclLibrary*> library = nccl_library();
+  if (library.ok()) return (*library)->prepare(device_index, timeout_ms);
+  std::promise<Status> missing;
+  missing.set_value(library.status());
+  return missing.get_future();
+}
+
 }  // namespace simplescale

@@ -4,6 +4,7 @@
 #include "actors/trainer/engine_setup.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/trace.hpp"
+#include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
 
@@ -23,6 +24,7 @@ ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> 
       plane_(std::move(plane)),
       report_(std::move(report)),
       kernel_traces_(options_.config.metrics.trace_steps, options_.traces_folder),
+      warm_gpus_(options_.warm_gpus, {hold_cuda_context, drop_cuda_context, prepare_nccl}),
       thread_([this] { run(); }) {}
 
 ComputeThread::~ComputeThread() {
@@ -107,7 +109,11 @@ void ComputeThread::run() {
   // index follows from the trainer's name, which comes with that generation.
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
   if (!loaded.ok()) log::error("{}", loaded.message());
-  make_contexts();
+  // While there is nothing else to do: any trainer of this node may have to be replaced.
+  warm_gpus_.make([this] {
+    const std::lock_guard lock(mutex_);
+    return exiting_ || !jobs_.empty();
+  });
   while (true) {
     Job job;
     {
@@ -163,31 +169,12 @@ Result<Backend*> ComputeThread::backend() {
   return backend_.get();
 }
 
-/// While there is nothing else to do: any trainer of this node may have to be replaced.
-void ComputeThread::make_contexts() {
-  for (const int device : options_.warm_devices) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (exiting_ || !jobs_.empty()) return;
-    }
-    const trace::Span span("make context", device);
-    if (const Status made = hold_cuda_context(device); !made.ok()) {
-      log::warn("no context beforehand: {}", made.message());
-      continue;
-    }
-    log::info("made a context beforehand on GPU {}", device);
-    contexts_.push_back(device);
-  }
-}
-
 /// Once, in the first generation: the trainer's name determines its device.
 Status ComputeThread::choose_device(const std::string& trainer) {
   if (!options_.choose_device || device_index_) return {};
   std::lock_guard lock(plane_mutex_);
   SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
-  for (const int device : contexts_)
-    if (device != *device_index_) drop_cuda_context(device);
-  contexts_.clear();
+  warm_gpus_.keep(*device_index_);
   return {};
 }
 

@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -22,6 +21,7 @@
 #include "actors/trainer/kernel_traces.hpp"
 #include "actors/trainer/restore.hpp"
 #include "actors/trainer/validation.hpp"
+#include "actors/trainer/warm_gpus.hpp"
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "runtime/base/prefault.hpp"
@@ -44,8 +44,8 @@ struct ComputeOptions {
   std::string products_folder;
   /// Where traces of a GPU's kernels go, of the steps of metrics.trace_steps.
   std::string traces_folder;
-  /// GPUs on which the thread makes contexts until its first generation (supervision.warm_context).
-  std::set<int> warm_devices;
+  /// What the thread makes until its first generation.
+  WarmGpuOptions warm_gpus;
 };
 
 /// What the compute thread reports.
@@ -107,7 +107,6 @@ class ComputeThread {
   Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
   void inject_delay(double step_ms);
   Result<Backend*> backend();
-  void make_contexts();
   Status choose_device(const std::string& trainer);
   void set_engine(Engine* engine);
 
@@ -118,7 +117,7 @@ class ComputeThread {
   std::string trainer_;  // this trainer's name; empty before the first generation
   std::optional<int> device_index_;
   const KernelTraces kernel_traces_;
-  std::vector<int> contexts_;  // the devices of make_contexts(), until one of them is chosen
+  WarmGpus warm_gpus_;
   // state_ and backend_ survive generations: mapping and pinning a large state takes seconds. The
   // engine pins it. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;

@@ -118,8 +118,11 @@ ComputeOptions make_compute_options(const RunFolder& run, const Config& config, 
   if (!gpu) return options;
   const int warm_slots = config.supervision.warm_context ? plan.topology.trainers_per_node : 0;
   for (int slot = 0; slot < warm_slots; ++slot)
-    if (const auto device = choose_gpu(config, plan, node, slot); device.ok() && *device)
-      options.warm_devices.insert((*device)->device_index);
+    if (const auto device = choose_gpu(config, plan, node, slot); device.ok() && *device) {
+      options.warm_gpus.devices.insert((*device)->device_index);
+      options.warm_gpus.nccl = (*device)->transport == DeviceTransport::nccl;
+    }
+  options.warm_gpus.nccl_timeout = std::chrono::milliseconds(config.parallel.collective_timeout_ms);
   // Called once the process knows which trainer it becomes: the slot decides which GPU it prefers.
   options.choose_device = [config, plan, lock = std::make_shared<HostLock>()](
                               const std::string& trainer,

@@ -31,6 +31,7 @@ ROOT = machine.ROOT
 SECONDS = 570  # for all parts together; less than the ten minutes that a lent machine may allow. Parts seldom need their limits
 SAVE_SECONDS = 45  # for the final save of the part `speed_one`
 PEAK_FLOPS = [("H100", 989e12), ("H200", 989e12), ("A100", 312e12), ("B200", 2250e12)]  # dense bf16; in the GPU's name
+NOT_WARM = r"no context beforehand|NCCL (?:is|was) not ready beforehand"  # in the log of a process that waits
 REHEARSED_GPU = "NVIDIA H100 (rehearsed on the CPU)"
 
 
@@ -361,12 +362,14 @@ class Checklist:
             resumed = wait_until(lambda: phase("resume"), end, process, "the run did not resume after the kill")
             self.figures.update(kill_to_next_step_ms=resumed["ms"] - phase("detect")["ms"], what=resumed["reason"],
                                 phases={e["phase"]: e["ms"] for e in lines(run / "events.jsonl") if e["phase"]})
-            refused = next((line for log in (run / "logs").glob("*.log") for line in log.read_text().splitlines() if "no context beforehand" in line), None)
-            expect(not refused, f"a waiting process has no CUDA context: {refused}")
+            refused = next((line for log in (run / "logs").glob("*.log") for line in log.read_text().splitlines() if re.search(NOT_WARM, line)), None)
+            expect(not refused, f"a waiting process is not ready: {refused}")
             # What a process logged before it became a trainer lies in a file of its own, which the process wrote last when it left it.
             became = [log for log in (run / "logs").glob("*.log") if re.search(rf"this log continues in .*/{re.escape(trainer)}\.log", log.read_text())]
             replaced_by = max(became, key=lambda log: log.stat().st_mtime, default=None)
             expect(self.rehearse or replaced_by and "made a context beforehand" in replaced_by.read_text(), f"the process that replaced {trainer} had made no CUDA context: {replaced_by}")
+            ready = re.search(r"made NCCL ready beforehand on GPU \d+ in (\d+) ms", replaced_by.read_text() if replaced_by else "")
+            self.figures["nccl_beforehand_ms"] = int(ready[1]) if ready else None  # None: through host memory, or not ready yet
             return run
         finally:
             self.end(process, save_seconds)

@@ -240,4 +240,59 @@ TEST_SUITE("device plane") {
       check_sum(third);
     }
   }
+
+  TEST_CASE("device plane: no rank makes a first communicator after NCCL was prepared") {
+    const auto first_ones = [](const std::vector<std::string>& calls) {
+      return std::ranges::count_if(
+          calls, [](const auto& call) { return call.find("first") != call.npos; });
+    };
+    fake_gpu::forget_communicators();
+    (void)fake_gpu::take_nccl_calls();
+    {
+      Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+      Joined unprepared = join(both, 1);
+      check_sum(unprepared);
+    }
+    CHECK(first_ones(fake_gpu::take_nccl_calls()) == 2);
+    fake_gpu::forget_communicators();
+    for (const int device : {0, 1}) {
+      const Status prepared = library.prepare(device, 60'000).get();
+      INFO(prepared.message());
+      CHECK(prepared.ok());
+      const std::string gpu = "GPU " + std::to_string(device);
+      CHECK(fake_gpu::take_nccl_calls() == std::vector{gpu + ": first communicator, 1 rank",
+                                                       gpu + ": finalized", gpu + ": destroyed"});
+    }
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    Joined joined = join(both, 1);
+    check_sum(joined);
+    const auto calls = fake_gpu::take_nccl_calls();
+    CHECK(first_ones(calls) == 0);
+    for (const char* call : {"GPU 0: communicator, 2 ranks", "GPU 1: communicator, 2 ranks"})
+      CHECK(std::ranges::count(calls, call) == 1);
+    CHECK(fake_gpu::calls_too_early() == 0);
+  }
+
+  TEST_CASE(
+      "device plane: preparing NCCL may fail or hang, and communicators are made after that") {
+    fake_gpu::set_inits(fake_gpu::Inits::fail);
+    const Status failed = library.prepare(0, 60'000).get();
+    CHECK(failed.code() == Code::unavailable);
+    CHECK(failed.message().starts_with("NCCL: init: "));
+    fake_gpu::set_inits(fake_gpu::Inits::work);
+    (void)fake_gpu::take_nccl_calls();
+    const Status late = library.prepare(0, 0).get();  // has no time
+    CHECK(late.code() == Code::unavailable);
+    CHECK(late.message() == "NCCL: init did not end within 0 ms");
+    CHECK(fake_gpu::take_nccl_calls().back() == "GPU 0: aborted");
+    fake_gpu::set_inits(fake_gpu::Inits::hang);
+    const auto hangs = library.prepare(0, 60'000);
+    while (fake_gpu::take_nccl_calls().empty()) std::this_thread::yield();
+    CHECK(hangs.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+    fake_gpu::set_inits(fake_gpu::Inits::work);
+    CHECK(hangs.get().ok());
+    Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl);
+    Joined joined = join(both, 1);
+    check_sum(joined);
+  }
 }

@@ -82,6 +82,14 @@ void count_only(bool wanted);
 size_t registered_buffers();
 /// While true, ncclCommRegister fails.
 void refuse_buffers(bool wanted);
+/// What NCCL is asked to make and end since the last call, by all threads: "GPU 0: first communicator,
+/// 1 rank", "GPU 0: communicator, 2 ranks", "GPU 0: finalized", "GPU 0: destroyed", "GPU 0: aborted".
+std::vector<std::string> take_nccl_calls();
+/// As in a new process: the next communicator of each GPU is the first one.
+void forget_communicators();
+enum class Inits { work, fail, hang };
+/// What the calls that make a communicator do from now on. Those that hang end then, and work.
+void set_inits(Inits inits);
 /// Number of NCCL calls that were made while another was in progress.
 int calls_too_early();
 

@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -27,6 +29,16 @@ constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
 std::atomic<bool> aborts_hang = false, buffers_refused = false;
 std::atomic<size_t> buffers = 0;
+std::atomic<simplescale::fake_gpu::Inits> inits = simplescale::fake_gpu::Inits::work;
+
+std::mutex log_mutex;  // guards the next two
+std::vector<std::string> lifecycle;
+std::set<int> with_communicators;  // GPUs
+
+void log_call(int device, const std::string& call) {
+  const std::lock_guard lock(log_mutex);
+  lifecycle.push_back("GPU " + std::to_string(device) + ": " + call);
+}
 
 /// Shared by the ranks of one ncclUniqueId: bytes in flight.
 struct Network {
@@ -37,7 +49,7 @@ struct Network {
 };
 struct State {
   std::shared_ptr<Network> network;
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, device = 0;
   std::atomic<bool> aborted = false;
   int polls = kPolls;           // polls left for the call in progress
   std::function<void()> flush;  // enqueues that call on its stream
@@ -115,6 +127,18 @@ void refuse_buffers(bool wanted) {
 int calls_too_early() {
   return early_calls;
 }
+std::vector<std::string> take_nccl_calls() {
+  const std::lock_guard lock(log_mutex);
+  return std::exchange(lifecycle, {});
+}
+void forget_communicators() {
+  const std::lock_guard lock(log_mutex);
+  with_communicators.clear();
+}
+void set_inits(Inits wanted) {
+  inits = wanted;
+  inits.notify_all();
+}
 }  // namespace simplescale::fake_gpu
 
 extern "C" {
@@ -141,6 +165,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidArgument;
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  {
+    const std::lock_guard lock(log_mutex);
+    lifecycle.push_back("GPU " + std::to_string(device) +
+                        (with_communicators.insert(device).second ? ": first " : ": ") +
+                        "communicator, " + std::to_string(size) + (size == 1 ? " rank" : " ranks"));
+  }
+  inits.wait(simplescale::fake_gpu::Inits::hang);
+  if (inits == simplescale::fake_gpu::Inits::fail) return ncclSystemError;
   int number = 0;
   std::memcpy(&number, id.internal, sizeof number);
   auto state = std::make_shared<State>();
@@ -150,6 +184,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   }
   state->rank = rank;
   state->size = size;
+  state->device = device;
   const std::lock_guard lock(state->network->mutex);
   ++state->network->joined;
   *comm = new ncclComm{state};
@@ -296,14 +331,17 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  log_call(comm->state->device, "finalized");
   return begin(comm->state, nullptr);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  log_call(comm->state->device, "destroyed");
   delete comm;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   while (aborts_hang) pause();
+  log_call(comm->state->device, "aborted");
   {
     const std::lock_guard lock(comm->state->network->mutex);
     comm->state->aborted = true;

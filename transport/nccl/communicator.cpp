@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "transport/nccl/status.hpp"
 #include "transport/nccl/tree_build.hpp"
 
 namespace simplescale::nccl {
@@ -37,14 +38,6 @@ struct Greeting {
   char device[16];  // its UUID
 };
 
-Status nccl_status(ncclResult_t result, const char* what, ncclComm_t comm) {
-  if (result == ncclSuccess || result == ncclInProgress) return {};
-  std::string text = std::string("NCCL: ") + what + ": " + ncclGetErrorString(result);
-  if (const char* more = ncclGetLastError(comm); more && *more)
-    text += std::string(" (") + more + ")";
-  return Status(Code::unavailable, text);
-}
-
 /// Runs `body` in an NCCL group and always ends the group. Returns the first error.
 template <class Body>
 ncclResult_t in_group(Body body) {
@@ -67,10 +60,6 @@ struct Registering {
 const Registering& registering() {
   static const Registering found;
   return found;
-}
-
-bool is_error(ncclResult_t result) {
-  return result != ncclSuccess && result != ncclInProgress;
 }
 
 }  // namespace

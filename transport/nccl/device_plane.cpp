@@ -7,6 +7,7 @@
 #include "runtime/base/library.hpp"
 #include "transport/nccl/communicator.hpp"
 #include "transport/nccl/paired.hpp"
+#include "transport/nccl/prepare.hpp"
 #include "transport/nccl/staged.hpp"
 
 namespace simplescale::nccl {
@@ -156,6 +157,7 @@ extern "C" __attribute__((visibility("default"))) const simplescale::NcclLibrary
 simplescale_nccl_library() {
   static constexpr simplescale::NcclLibrary library{
       .choose_device = simplescale::nccl::choose_device,
-      .make_device_plane = simplescale::nccl::make_device_plane};
+      .make_device_plane = simplescale::nccl::make_device_plane,
+      .prepare = simplescale::nccl::prepare};
   return &library;
 }

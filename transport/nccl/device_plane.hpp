@@ -18,6 +18,7 @@
 // The implementation is a separate library, libsimplescale_nccl.so; nccl_loader.cpp loads it.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,11 +70,16 @@ inline std::vector<uint8_t> host_plane_address(std::vector<uint8_t> address) {
 Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,
                                                      const DevicePlaneOptions& options);
 
+/// Makes NCCL's first communicator on a GPU beforehand: nccl::prepare(). Is ready with the reason if
+/// the library is missing.
+std::shared_future<Status> prepare_nccl(int device_index, int timeout_ms);
+
 /// The functions of libsimplescale_nccl.so, which exports one symbol that returns them.
 struct NcclLibrary {
   Result<DevicePlaneOptions> (*choose_device)(int index, int trainers);
   Result<std::unique_ptr<DataPlane>> (*make_device_plane)(std::unique_ptr<DataPlane> host,
                                                           const DevicePlaneOptions& options);
+  std::shared_future<Status> (*prepare)(int device_index, int timeout_ms);
 };
 inline constexpr const char* kNcclLibrary = "libsimplescale_nccl.so";
 inline constexpr const char* kNcclLibrarySymbol = "simplescale_nccl_library";

@@ -1,0 +1,75 @@
+#include "actors/trainer/warm_gpus.hpp"
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/log.hpp"
+#include "runtime/observe/trace.hpp"
+
+namespace simplescale {
+
+WarmGpus::WarmGpus(WarmGpuOptions options, Calls calls)
+    : options_(std::move(options)), calls_(std::move(calls)) {}
+
+void WarmGpus::make(const std::function<bool()>& is_needed) {
+  make_contexts(is_needed);
+  if (options_.nccl) prepare_nccl(is_needed);
+}
+
+void WarmGpus::make_contexts(const std::function<bool()>& is_needed) {
+  for (const int device : options_.devices) {
+    if (is_needed()) return;
+    const trace::Span span("make context", device);
+    if (const Status made = calls_.hold_context(device); !made.ok()) {
+      log::warn("no context beforehand: {}", made.message());
+      continue;
+    }
+    log::info("made a context beforehand on GPU {}", device);
+    contexts_.insert(device);
+  }
+}
+
+void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
+  constexpr std::chrono::milliseconds kCheckInterval(5);
+  const auto timeout_ms = static_cast<int>(options_.nccl_timeout.count());
+  for (const int device : contexts_) {
+    if (is_needed()) return;
+    const trace::Span span("prepare NCCL", device);
+    const auto begun = std::chrono::steady_clock::now();
+    nccl_device_ = device;
+    nccl_ = calls_.prepare_nccl(device, timeout_ms);
+    while (nccl_.wait_for(kCheckInterval) != std::future_status::ready) {
+      if (is_needed()) return;
+      if (std::chrono::steady_clock::now() - begun < options_.nccl_timeout) continue;
+      // It would not be ready on other devices either.
+      return log::warn("NCCL was not ready beforehand on GPU {} after {} ms", device, timeout_ms);
+    }
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+    if (const Status& made = nccl_.get(); made.ok())
+      log::info("made NCCL ready beforehand on GPU {} in {:.0f} ms", device, took.count());
+    else
+      log::warn("NCCL is not ready beforehand on GPU {}: {}", device, made.message());
+  }
+}
+
+void WarmGpus::keep(int device) {
+  for (const int other : std::exchange(contexts_, {})) {
+    if (other == device) continue;
+    if (other != nccl_device_ ||
+        nccl_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      calls_.drop_context(other);
+      continue;
+    }
+    try {
+      std::thread([other, done = nccl_, drop = calls_.drop_context] {
+        done.wait();
+        drop(other);
+      }).detach();
+    } catch (const std::system_error&) {
+      // No more threads are allowed: the context stays until the process ends.
+    }
+  }
+}
+
+}  // namespace simplescale
