@@ -148,10 +148,10 @@ struct Aten::Impl {
   std::optional<int64_t> seen_after() const {
     return shape.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
   }
-  /// The kernel of this micro-batch's pass; launch(kernel) makes that pass.
-  template <class Launch>
-  Kernel kernel_of(AttentionChoice& pass, const Launch& launch) {
-    return pass.kernel(stream.stream(), begins.defined(), launch, out_of_memory, [this] {
+  /// The kernel of this micro-batch's pass; launch(kernel) makes that pass, plan() names cuDNN's plan.
+  template <class Launch, class PlanName>
+  Kernel kernel_of(AttentionChoice& pass, const Launch& launch, const PlanName& plan) {
+    return pass.kernel(stream.stream(), begins.defined(), launch, plan, out_of_memory, [this] {
       dq = dk = dv = dqkv = at::Tensor();
       c10::cuda::CUDACachingAllocator::emptyCache();  // of what only the other kernel needs
     });
@@ -251,8 +251,9 @@ void Aten::set_documents(const DocumentRows* documents) {
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
   return impl_->with_memory([&] {
-    const Kernel kernel =
-        impl_->kernel_of(impl_->forward, [&](Kernel each) { (void)attend(each, qkv); });
+    const Kernel kernel = impl_->kernel_of(
+        impl_->forward, [&](Kernel each) { (void)attend(each, qkv); },
+        [&] { return impl_->cudnn().forward_plan(); });
     return attend(kernel, qkv);
   });
 }
@@ -297,7 +298,8 @@ Aten::SavedPtr Aten::attend(Kernel kernel, const void* qkv) {
                            at::empty({shape.batch, shape.T, shape.heads, shape.D}, impl_->options),
                        lse = at::empty({shape.batch, shape.heads, shape.T},
                                        impl_->options.dtype(at::kFloat)),
-                       workspace = impl_->bytes(impl_->cudnn().forward_workspace());
+                       workspace = impl_->bytes(
+                           impl_->cudnn().forward_workspace(impl_->forward.cudnn_plan()));
       impl_->cudnn().forward(qkv, out.mutable_data_ptr(), lse.mutable_data_ptr<float>(),
                              workspace.mutable_data_ptr());
       *saved = {out.transpose(1, 2), lse, {}, {}, {}, {}, {}};
@@ -317,9 +319,10 @@ template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
   return impl_->with_memory([&] {
-    const Kernel kernel = impl_->kernel_of(impl_->backward, [&](Kernel each) {
-      (void)attend_backward<T>(each, qkv, saved, dattended);
-    });
+    const Kernel kernel = impl_->kernel_of(
+        impl_->backward,
+        [&](Kernel each) { (void)attend_backward<T>(each, qkv, saved, dattended); },
+        [&] { return impl_->cudnn().backward_plan(); });
     return attend_backward<T>(kernel, qkv, saved, dattended);
   });
 }
@@ -370,7 +373,7 @@ Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const S
     case Kernel::cudnn: {
       const AttentionShape& shape = i.shape;
       if (!i.dqkv.defined()) i.dqkv = at::empty({shape.batch * shape.T, shape.ld_qkv}, i.options);
-      const at::Tensor workspace = i.bytes(i.cudnn().backward_workspace());
+      const at::Tensor workspace = i.bytes(i.cudnn().backward_workspace(i.backward.cudnn_plan()));
       i.cudnn().backward(qkv, s.out.const_data_ptr(), s.lse.const_data_ptr<float>(), dattended,
                          i.dqkv.mutable_data_ptr(), workspace.mutable_data_ptr());
       i.dq = i.heads_of(i.dqkv, 0, shape.heads);

@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "model/cuda/check.hpp"
+#include "model/cuda/cudnn_attention.hpp"
 
 namespace simplescale::cuda {
 namespace {
+
+const std::string kCudnn = "cuDNN";
 
 int64_t largest_divisor(int64_t of, int64_t at_most) {
   int64_t divisor = std::clamp<int64_t>(at_most, 1, of);
@@ -34,13 +37,14 @@ AttentionChoice::AttentionChoice(const AttentionShape& shape, DType dtype, std::
 
 AttentionKernel AttentionChoice::kernel(cudaStream_t stream, bool documents,
                                         const std::function<void(AttentionKernel)>& launch,
+                                        const std::function<std::string()>& cudnn_plan,
                                         bool (*may_work_later)(const std::exception&),
                                         const std::function<void()>& measured) {
   using enum AttentionKernel;
   if (documents && kernel_ != efficient) return flash;
   if (kernel_) return *kernel_;
   const Candidate candidates[] = {{"flash", [&] { launch(flash); }},
-                                  {"cuDNN", [&] { launch(cudnn); }}};
+                                  {kCudnn, [&] { launch(cudnn); }}};
   bool has_measured = false;
   const std::string used = chosen_->choose(name_, [&] {
     const Fastest best = fastest(stream, candidates, may_work_later);
@@ -49,16 +53,41 @@ AttentionKernel AttentionChoice::kernel(cudaStream_t stream, bool documents,
     // Not by runtime/base/log.hpp, as in memory.cpp.
     std::fprintf(stderr, "%s: %s; %s is used\n", name_.c_str(), best.told.c_str(),
                  fastest_name.c_str());
-    return fastest_name;
+    return fastest_name == kCudnn ? kCudnn + ", " + cudnn_plan() : fastest_name;
   });
   // Only now: if a candidate has broken the context, this throws, and the next process finds the
   // choice.
   if (has_measured) measured();
-  if (used != "flash" && used != "cuDNN")
+  if (used != "flash" && used != kCudnn && !used.starts_with(kCudnn + ", "))
     throw CudaError("this program does not know the attention in " + chosen_->file_of(name_) +
                     ": remove the file to choose again");
   kernel_ = used == "flash" ? flash : cudnn;
+  if (*kernel_ == cudnn) plan_ = used.substr(std::min(used.size(), kCudnn.size() + 2));
   return *kernel_;
+}
+
+bool is_want_of_memory(const std::string& error) {
+  // CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, ..._HOST_..., and CUDNN_STATUS_ALLOC_FAILED
+  // before version 9.
+  for (const char* words : {"ALLOCATION_FAILED", "ALLOC_FAILED", "out of memory"})
+    if (error.find(words) != std::string::npos) return true;
+  return false;
+}
+
+size_t attention_plan(std::span<const std::string> plans, const std::string& wanted,
+                      const std::string& pass, const std::function<void(size_t)>& build) {
+  std::string failures;
+  for (size_t i = 0; i < plans.size(); ++i) try {
+      if (!wanted.empty() && plans[i] != wanted) continue;
+      build(i);
+      return i;
+    } catch (const CudnnError& error) {
+      if (error.no_memory || !wanted.empty()) throw;
+      failures += "\n" + std::string(error.what());
+    }
+  throw CudnnError(
+      "cuDNN has no plan " + (wanted.empty() ? "" : wanted + " ") + "for " + pass + failures,
+      false);
 }
 
 AttentionPart attention_part(const AttentionShape& shape, size_t workspace_bytes) {

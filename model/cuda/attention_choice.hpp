@@ -1,6 +1,7 @@
 // Which kernel each pass of attention takes. In bf16 without a window and documents that is flash or
 // cuDNN, whichever is faster on this GPU; the run keeps the choice for all its trainers (BACKEND-2).
-// Both keep the same sums of the softmax, so the two passes may take different ones.
+// Both keep the same sums of the softmax, so the two passes may take different ones. cuDNN has several
+// plans for a pass, with different bits; the choice names the plan.
 //
 // cuDNN's backward pass needs a workspace that grows with samples and heads. It computes as many of
 // them at a time as attention_part() allows.
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "model/cuda/chosen_algorithms.hpp"
@@ -43,12 +45,16 @@ class AttentionChoice {
                   const ChosenAlgorithms* chosen);
 
   /// The kernel of a micro-batch. The first one without documents may measure: launch(kernel) makes
-  /// this pass; then says on stderr what it found, and calls measured(). Throws CudaError, and what
-  /// fastest() throws.
+  /// this pass; then says on stderr what it found, and calls measured(). cudnn_plan() names the plan
+  /// by which launch(cudnn) has made it. Throws CudaError, and what fastest() throws.
   AttentionKernel kernel(cudaStream_t stream, bool documents,
                          const std::function<void(AttentionKernel)>& launch,
+                         const std::function<std::string()>& cudnn_plan,
                          bool (*may_work_later)(const std::exception&),
                          const std::function<void()>& measured);
+  /// The plan that cuDNN must take; empty: the first that works, since nothing is chosen yet, or an
+  /// older version of the program has chosen.
+  const std::string& cudnn_plan() const { return plan_; }
   /// From now on takes this one.
   void use(AttentionKernel kernel) { kernel_ = kernel; }
 
@@ -56,7 +62,17 @@ class AttentionChoice {
   const std::string name_;
   const ChosenAlgorithms* const chosen_;
   std::optional<AttentionKernel> kernel_;  // none: not chosen yet
+  std::string plan_;
 };
+
+/// True if cuDNN or cudnn-frontend says so that there was no memory.
+bool is_want_of_memory(const std::string& error);
+
+/// Builds the plan `wanted` of these, which are in cuDNN's order, or, if it is empty, the first that
+/// can be built; returns its index. build(index) throws CudnnError. One that finds no memory is not
+/// passed over: the next one's bits may differ. pass: for the error. Throws CudnnError.
+size_t attention_plan(std::span<const std::string> plans, const std::string& wanted,
+                      const std::string& pass, const std::function<void(size_t)>& build);
 
 /// The samples, and the heads of keys of each, that are computed at a time: all heads, or some of
 /// one sample.

@@ -49,8 +49,9 @@ using Handle = std::unique_ptr<cudnnContext, DestroyHandle>;
 /// cudnnCreate() may report missing memory as "not initialized".
 void check(cudnnStatus_t status, const std::string& call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  throw CudnnError(call + ": " + fe::detail::get_error_string(status),
-                   status == CUDNN_STATUS_ALLOC_FAILED || status == CUDNN_STATUS_NOT_INITIALIZED);
+  const std::string why = fe::detail::get_error_string(status);
+  throw CudnnError(call + ": " + why,
+                   is_want_of_memory(why) || status == CUDNN_STATUS_NOT_INITIALIZED);
 }
 
 Handle make_handle() {
@@ -66,6 +67,7 @@ struct Pass {
   std::shared_ptr<fe::graph::Graph> graph;
   Part part;
   size_t workspace_bytes = 0;
+  std::string plan;
 };
 
 }  // namespace
@@ -82,12 +84,10 @@ struct CudnnAttention::Impl {
 
   /// Its first line is for the log, if there is a choice.
   CudnnError failure(const char* pass, const std::string& why) const {
-    const bool no_memory = why.find("ALLOC_FAILED") != std::string::npos ||
-                           why.find("out of memory") != std::string::npos;
     return {"cuDNN, " + shape.text() + ", " + pass + ": " + why +
                 "\nIf this run has chosen cuDNN here, remove its file in control/products to "
                 "choose again",
-            no_memory};
+            is_want_of_memory(why)};
   }
   void check(const fe::error_t& error, const char* pass) const {
     if (error.is_bad()) throw failure(pass, error.err_msg);
@@ -117,14 +117,24 @@ struct CudnnAttention::Impl {
         .set_compute_data_type(fe::DataType_t::FLOAT);
     return graph;
   }
-  Pass finished(std::shared_ptr<fe::graph::Graph> graph, const Part& part, const char* name) const {
-    check(graph->build(handle.get(), {fe::HeurMode_t::A}), name);
+  /// Builds the graph by `plan`, or, if it is empty, by the first that works.
+  Pass finished(std::shared_ptr<fe::graph::Graph> graph, const Part& part, const char* name,
+                const std::string& plan) const {
+    check(graph->validate(), name);
+    check(graph->build_operation_graph(handle.get()), name);
+    check(graph->create_execution_plans({fe::HeurMode_t::A}), name);
+    std::vector<std::string> plans(static_cast<size_t>(graph->get_execution_plan_count()));
+    for (size_t i = 0; i < plans.size(); ++i)
+      check(graph->get_plan_name_at_index(static_cast<int64_t>(i), plans[i]), name);
+    const size_t taken = attention_plan(plans, plan, shape.text() + ", " + name, [&](size_t i) {
+      check(graph->build_plan_at_index(static_cast<int64_t>(i)), name);
+    });
     int64_t bytes = 0;
     check(graph->get_workspace_size(bytes), name);
-    return {std::move(graph), part, static_cast<size_t>(bytes)};
+    return {std::move(graph), part, static_cast<size_t>(bytes), plans[taken]};
   }
 
-  Pass make_forward() const {
+  Pass make_forward(const std::string& plan) const {
     const Part all{shape.batch, shape.kv_heads};
     const auto graph = new_graph();
     const auto input = [&](Uid uid, int64_t heads) {
@@ -139,10 +149,10 @@ struct CudnnAttention::Impl {
                                          input(kV, shape.kv_heads), options);
     output(out, tensor(kOut, all, shape.heads, shape.D, out_strides()));
     output(sums, log_sums(all));
-    return finished(graph, all, "forward");
+    return finished(graph, all, "forward", plan);
   }
 
-  Pass make_backward(const Part& part) const {
+  Pass make_backward(const Part& part, const std::string& plan) const {
     const int64_t heads = part.kv_heads * group();
     const auto graph = new_graph();
     const auto of_qkv = [&](Uid uid, int64_t count) {
@@ -163,28 +173,24 @@ struct CudnnAttention::Impl {
     output(dq, of_qkv(kDQ, heads));
     output(dk, of_qkv(kDK, part.kv_heads));
     output(dv, of_qkv(kDV, part.kv_heads));
-    return finished(graph, part, "backward");
+    return finished(graph, part, "backward", plan);
   }
 
   /// In parts if the whole needs too large a workspace.
-  Pass make_backward() const {
-    Pass made = make_backward({shape.batch, shape.kv_heads});
-    if (made.workspace_bytes <= kAttentionWorkspaceBytesMax) return made;
-    made = make_backward(attention_part(shape, made.workspace_bytes));
+  Pass make_backward(const std::string& plan) const {
+    const Part all{shape.batch, shape.kv_heads};
+    Pass made = make_backward(all, "");
+    const bool fits = made.workspace_bytes <= kAttentionWorkspaceBytesMax;
+    if (fits && (plan.empty() || made.plan == plan)) return made;
+    made = make_backward(fits ? all : attention_part(shape, made.workspace_bytes), plan);
     if (made.workspace_bytes <= kAttentionWorkspaceBytesMax) return made;
     throw failure("backward",
                   "it needs a workspace of " + std::to_string(made.workspace_bytes) + " bytes");
   }
 
-  Pass& forward() {
-    if (!forward_made.graph) forward_made = make_forward();
-    return forward_made;
+  static bool is(const Pass& made, const std::string& plan) {
+    return made.graph && (plan.empty() || plan == made.plan);
   }
-  Pass& backward() {
-    if (!backward_made.graph) backward_made = make_backward();
-    return backward_made;
-  }
-
   /// Calls body(sample, head of keys) for each part.
   template <class Body>
   void for_each(const Part& part, Body body) const {
@@ -216,17 +222,29 @@ size_t CudnnAttention::version() {
   return is_loaded() ? fe::detail::get_backend_version() : 0;
 }
 
-size_t CudnnAttention::forward_workspace() {
-  return impl_->forward().workspace_bytes;
+size_t CudnnAttention::forward_workspace(const std::string& plan) {
+  Pass& made = impl_->forward_made;
+  if (!impl_->is(made, plan)) made = impl_->make_forward(plan);
+  return made.workspace_bytes;
 }
 
-size_t CudnnAttention::backward_workspace() {
-  return impl_->backward().workspace_bytes;
+size_t CudnnAttention::backward_workspace(const std::string& plan) {
+  Pass& made = impl_->backward_made;
+  if (!impl_->is(made, plan)) made = impl_->make_backward(plan);
+  return made.workspace_bytes;
+}
+
+const std::string& CudnnAttention::forward_plan() const {
+  return impl_->forward_made.plan;
+}
+
+const std::string& CudnnAttention::backward_plan() const {
+  return impl_->backward_made.plan;
 }
 
 void CudnnAttention::forward(const void* qkv, void* out, float* log_sums, void* workspace) {
   const AttentionShape& s = impl_->shape;
-  impl_->execute(impl_->forward(),
+  impl_->execute(impl_->forward_made,
                  {{kQ, at(qkv, 0)},
                   {kK, at(qkv, s.heads * s.D)},
                   {kV, at(qkv, (s.heads + s.kv_heads) * s.D)},
@@ -238,7 +256,7 @@ void CudnnAttention::forward(const void* qkv, void* out, float* log_sums, void* 
 void CudnnAttention::backward(const void* qkv, const void* out, const float* log_sums,
                               const void* dout, void* dqkv, void* workspace) {
   const AttentionShape& s = impl_->shape;
-  const Pass& pass = impl_->backward();
+  const Pass& pass = impl_->backward_made;
   impl_->for_each(pass.part, [&](int64_t sample, int64_t head) {
     const int64_t q_head = head * impl_->group(), row = sample * s.T * s.ld_qkv,
                   q = row + q_head * s.D, k = row + (s.heads + head) * s.D,

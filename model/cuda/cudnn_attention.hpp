@@ -1,8 +1,9 @@
 // Attention by cuDNN's fused kernels, in bf16, on one stream. Only this file's source includes
 // cuDNN. The compute thread makes all calls, which throw CudnnError.
 //
-// cuDNN computes a graph of tensors and operations by a plan, which its heuristics choose: the same
-// cuDNN on the same kind of GPU chooses the same one. The caller provides all memory.
+// cuDNN computes a graph of tensors and operations by a plan. Its heuristics name several, the one that
+// they take for the fastest first: the same cuDNN on the same kind of GPU names the same ones. A plan's
+// name is its engine with the settings of it. The caller provides all memory.
 //
 // On Hopper and before, the deterministic backward pass keeps the gradient of the attention's
 // scores, T x T values for each query head. To bound that memory, it runs part by part
@@ -36,10 +37,14 @@ class CudnnAttention {
   /// cuDNN's; 0: there is no cuDNN.
   static size_t version();
 
-  /// Bytes of the workspace. The first call asks cuDNN for a plan, and throws if it has none for the
-  /// shape on this GPU.
-  size_t forward_workspace();
-  size_t backward_workspace();
+  /// Bytes of the workspace by this plan, which forward() and backward() then take; empty: the one
+  /// made before, or the first that works. Throws if cuDNN has none for the shape on this GPU. A plan
+  /// that is replaced must not be at work.
+  size_t forward_workspace(const std::string& plan);
+  size_t backward_workspace(const std::string& plan);
+  /// The plans taken; empty: none yet.
+  const std::string& forward_plan() const;
+  const std::string& backward_plan() const;
 
   /// qkv: (batch * T, ld_qkv), a row is q, k, v; out: (batch * T, heads * D); log_sums: (batch,
   /// heads, T), the logarithm of each softmax's denominator.

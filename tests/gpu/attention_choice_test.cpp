@@ -13,6 +13,7 @@
 
 #include "model/cuda/aten.hpp"
 #include "model/cuda/check.hpp"
+#include "model/cuda/cudnn_attention.hpp"
 #include "tests/gpu/device_values.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/temp_folder.hpp"
@@ -88,6 +89,50 @@ TEST_SUITE("gpu") {
     REQUIRE(chosen->keep(kShape.text() + ", forward", "cuDNN").ok());
     REQUIRE(chosen->keep(kShape.text() + ", backward", "flash").ok());
     CHECK(Trainer(folder.path).passes() == std::vector{kCudnn[0], kFlash[1]});
+  }
+
+  TEST_CASE(
+      "gpu: BACKEND-2, cuDNN's plan is chosen with it, and taken though another comes first") {
+    const Restore restore;
+    const test::TempFolder folder;
+    fake_gpu::set_attention({.failing = {"eng0"}});
+    const std::vector<std::string> second{kCudnn[0] + " by eng1", kCudnn[1] + " by eng1"};
+    Trainer first(folder.path);
+    (void)first.passes();
+    CHECK(first.passes() == second);
+    CHECK(test::contents(file_of_forward(first)).find("\"cuDNN, eng1\"") != std::string::npos);
+    fake_gpu::set_attention({});
+    CHECK(Trainer(folder.path).passes() == second);
+    fake_gpu::set_attention({.plans = {"eng0"}});
+    Trainer without(folder.path);
+    CHECK_THROWS_WITH_AS((void)without.passes(), "cuDNN has no plan eng1 for attention", CudaError);
+    fake_gpu::set_attention({.failing = {"eng1"}});
+    CHECK_THROWS_WITH_AS((void)without.passes(), "CUDNN_STATUS_NOT_SUPPORTED", CudaError);
+  }
+
+  TEST_CASE("gpu: BACKEND-2, a plan that finds no memory is tried again, and no other one taken") {
+    const test::TempFolder folder;
+    const auto chosen = ChosenAlgorithms::of_run(folder.path, 0);
+    for (const char* pass : {", forward", ", backward"})  // as an older version of the program
+      REQUIRE(chosen->keep(kShape.text() + pass, "cuDNN").ok());
+    Trainer trainer(folder.path);
+    fake_gpu::fail_plans(1);
+    bool no_memory = false;
+    try {
+      (void)trainer.aten.attention(trainer.qkv.data());
+    } catch (const CudnnError& error) {
+      no_memory = error.no_memory;
+    }
+    CHECK(no_memory);
+    CHECK(trainer.passes() == kCudnn);
+  }
+
+  TEST_CASE("gpu: cuDNN's errors that mean a want of memory are known") {
+    for (const char* error : {"cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+                              "cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+                              "CUDNN_STATUS_ALLOC_FAILED", "cudaMalloc: out of memory"})
+      CHECK(is_want_of_memory(error));
+    CHECK_FALSE(is_want_of_memory("cudnn_status: CUDNN_STATUS_NOT_SUPPORTED"));
   }
 
   TEST_CASE("gpu: attention takes flash if cuDNN fails, without a folder, and with a window") {

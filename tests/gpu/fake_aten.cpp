@@ -12,6 +12,7 @@
 
 #include "model/cuda/aten.hpp"
 #include "model/cuda/chosen_algorithms.hpp"
+#include "model/cuda/cudnn_attention.hpp"
 #include "model/cuda/kernel_trace.hpp"
 #include "tests/gpu/elements.hpp"
 #include "tests/gpu/fake_gpu.hpp"
@@ -19,12 +20,15 @@
 namespace simplescale {
 namespace {
 fake_gpu::Attention behaviour;
-int recordings = 0;
+int plans_without_memory = 0, recordings = 0;
 std::optional<std::string> recording;
 }  // namespace
 
 void fake_gpu::set_attention(Attention wanted) {
-  behaviour = wanted;
+  behaviour = std::move(wanted);
+}
+void fake_gpu::fail_plans(int number) {
+  plans_without_memory = number;
 }
 
 namespace cuda {
@@ -51,6 +55,13 @@ void let_go(cudaStream_t stream, const Memory& memory) {
 
 using Kernel = AttentionKernel;
 
+/// How a pass of attention is computed.
+struct Pass {
+  AttentionChoice choice;
+  std::string what;  // for notes
+  std::string plan;  // cuDNN's; empty: not made yet
+};
+
 }  // namespace
 
 struct Aten::Saved {
@@ -66,8 +77,8 @@ struct Aten::Impl {
   Impl(DType dtype_, const AttentionShape& attention, const ChosenAlgorithms* chosen)
       : dtype(dtype_),
         shape(attention),
-        forward(shape, dtype, "forward", chosen),
-        backward(shape, dtype, "backward", chosen) {}
+        forward{{shape, dtype, "forward", chosen}, "attention", ""},
+        backward{{shape, dtype, "backward", chosen}, "attention's gradients", ""} {}
 
   cudaStream_t stream = nullptr;
   DType dtype;
@@ -75,20 +86,31 @@ struct Aten::Impl {
   Memory gradients, scratch;
   const int32_t* of_row = nullptr;  // DocumentRows::of_row; null: no documents
   bool documents = false;
-  AttentionChoice forward, backward;
+  Pass forward, backward;
 
   template <class Launch>
-  Kernel kernel_of(AttentionChoice& pass, const Launch& launch) {
-    return pass.kernel(
-        stream, documents, launch, [](const std::exception&) { return false; },
-        [this] { gradients = scratch = nullptr; });
+  Kernel kernel_of(Pass& pass, const Launch& launch) {
+    return pass.choice.kernel(
+        stream, documents, launch, [&pass] { return pass.plan; },
+        [](const std::exception&) { return false; }, [this] { gradients = scratch = nullptr; });
+  }
+  void make_plan(Pass& pass) const {
+    if (behaviour.cudnn_fails) throw std::runtime_error("cuDNN: CUDNN_STATUS_NOT_SUPPORTED");
+    const std::string wanted = pass.choice.cudnn_plan();
+    if (!pass.plan.empty() && (wanted.empty() || wanted == pass.plan)) return;
+    pass.plan = behaviour.plans[attention_plan(behaviour.plans, wanted, pass.what, [](size_t i) {
+      if (plans_without_memory > 0 && plans_without_memory--)
+        throw CudnnError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", true);
+      if (behaviour.failing.contains(behaviour.plans[i]))
+        throw CudnnError("CUDNN_STATUS_NOT_SUPPORTED", false);
+    })];
   }
   /// What a kernel does beside its computation.
-  void begin(Kernel kernel, const std::string& what) const {
+  void begin(Kernel kernel, Pass& pass) const {
     fake_gpu::check_last_error();
-    if (kernel == Kernel::cudnn && behaviour.cudnn_fails)
-      throw std::runtime_error("cuDNN: CUDNN_STATUS_NOT_SUPPORTED");
-    fake_gpu::note((kernel == Kernel::cudnn ? "cuDNN: " : "libtorch: ") + what);
+    if (kernel == Kernel::cudnn) make_plan(pass);
+    fake_gpu::note((kernel == Kernel::cudnn ? "cuDNN: " : "libtorch: ") + pass.what +
+                   (kernel == Kernel::cudnn && pass.plan != "eng0" ? " by " + pass.plan : ""));
     for (int i = 1; i < (kernel == Kernel::cudnn ? behaviour.cudnn_ms : behaviour.flash_ms); ++i)
       fake_gpu::run_on(stream, [] {});
   }
@@ -155,8 +177,8 @@ cudaStream_t Aten::stream() const {
 }
 
 void Aten::use(AttentionKernel kernel) {
-  impl_->forward.use(kernel);
-  impl_->backward.use(kernel);
+  impl_->forward.choice.use(kernel);
+  impl_->backward.choice.use(kernel);
 }
 
 void Aten::set_documents(const DocumentRows* documents) {
@@ -173,8 +195,8 @@ Aten::SavedPtr Aten::attention(const void* qkv) {
 }
 
 Aten::SavedPtr Aten::attend(Kernel kernel, const void* qkv) {
-  const Impl& s = *impl_;
-  s.begin(kernel, "attention");
+  Impl& s = *impl_;
+  s.begin(kernel, s.forward);
   const AttentionShape shape = s.shape;
   const Memory out = s.take(shape.batch * shape.T * shape.heads * shape.D);
   fake_gpu::run_on(s.stream, [&s, shape, out, from = s.at(qkv)] {
@@ -211,7 +233,7 @@ template <class T>
 Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const Saved&,
                                          const void* dattended) {
   Impl& s = *impl_;
-  s.begin(kernel, "attention's gradients");
+  s.begin(kernel, s.backward);
   const AttentionShape shape = s.shape;
   const int64_t D = shape.D, tokens = shape.batch * shape.T, group = shape.heads / shape.kv_heads,
                 q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;

@@ -68,12 +68,16 @@ struct Algorithms {
 void set_algorithms(Algorithms algorithms);
 /// What attention's kernels do, libtorch's (flash) and cuDNN's.
 struct Attention {
-  int flash_ms = 3, cudnn_ms = 2;  ///< their times
-  bool cudnn_fails = false;        ///< cuDNN does not take the shape
-  size_t cudnn_version = 91900;    ///< 0: there is no cuDNN
+  int flash_ms = 3, cudnn_ms = 2;                     ///< their times
+  bool cudnn_fails = false;                           ///< cuDNN does not take the shape
+  std::vector<std::string> plans = {"eng0", "eng1"};  ///< cuDNN's, for each pass
+  std::set<std::string> failing = {};                 ///< plans that cannot be built
+  size_t cudnn_version = 91900;                       ///< 0: there is no cuDNN
 };
 /// Change it only while no attention is computed.
 void set_attention(Attention attention);
+/// The next plans that cuDNN builds find no memory.
+void fail_plans(int number);
 /// While true, streams only order events, and device memory is address space without memory: to
 /// count the memory of models that are too large to compute here. Change it only while no device
 /// memory is allocated.
