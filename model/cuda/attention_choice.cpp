@@ -12,12 +12,6 @@ namespace {
 
 const std::string kCudnn = "cuDNN";
 
-int64_t largest_divisor(int64_t of, int64_t at_most) {
-  int64_t divisor = std::clamp<int64_t>(at_most, 1, of);
-  while (of % divisor != 0) --divisor;
-  return divisor;
-}
-
 }  // namespace
 
 std::string AttentionShape::text() const {
@@ -91,11 +85,23 @@ size_t attention_plan(std::span<const std::string> plans, const std::string& wan
 }
 
 AttentionPart attention_part(const AttentionShape& shape, size_t workspace_bytes) {
-  const auto heads = static_cast<size_t>(shape.batch * shape.kv_heads);
-  const auto at_a_time = static_cast<int64_t>(
-      std::min(heads, kAttentionWorkspaceBytesMax * heads / std::max<size_t>(1, workspace_bytes)));
-  return {largest_divisor(shape.batch, at_a_time / shape.kv_heads),
-          largest_divisor(shape.kv_heads, at_a_time)};
+  constexpr int64_t kAligned = 16 / sizeof(float);
+  const int64_t all = shape.batch * shape.kv_heads;
+  const auto at_a_time =
+      static_cast<int64_t>(kAttentionWorkspaceBytesMax * static_cast<size_t>(all) /
+                           std::max<size_t>(1, workspace_bytes));
+  AttentionPart part;
+  const auto consider = [&](int64_t samples, int64_t kv_heads) {  // in ascending order
+    const int64_t heads = samples * kv_heads,
+                  sums = heads * (shape.heads / shape.kv_heads) * shape.T;
+    if (heads != all && sums % kAligned != 0) return;
+    if (part.samples == 0 || heads <= at_a_time) part = {samples, kv_heads};
+  };
+  for (int64_t n = 1; n <= shape.kv_heads; ++n)
+    if (shape.kv_heads % n == 0) consider(1, n);
+  for (int64_t n = 1; n <= shape.batch; ++n)
+    if (shape.batch % n == 0) consider(n, shape.kv_heads);
+  return part;
 }
 
 }  // namespace simplescale::cuda

@@ -82,7 +82,8 @@ struct AttentionPart {
 /// Of a part's workspace; runtime/config/memory.cpp counts it, too.
 constexpr size_t kAttentionWorkspaceBytesMax = size_t{640} << 20;
 /// The largest part whose share of workspace_bytes, which all together need, is at most that; or else
-/// one head.
+/// the smallest. The sums of the softmax of each part, in (batch, heads, T), begin at a multiple of 16
+/// bytes if those of the first do: cuDNN chooses its kernels for that alignment.
 AttentionPart attention_part(const AttentionShape& shape, size_t workspace_bytes);
 
 }  // namespace simplescale::cuda

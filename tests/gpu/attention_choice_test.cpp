@@ -208,12 +208,36 @@ TEST_SUITE("gpu") {
           Case{1, 6, 2 * kMax, 1, 3}, Case{2, 6, 4 * kMax, 1, 3}, Case{2, 4, 4 * kMax, 1, 2},
           Case{1, 4, 5 * kMax, 1, 1}, Case{1, 1, 9 * kMax, 1, 1}}) {
       CAPTURE(bytes);
-      AttentionShape shape;
-      shape.batch = batch;
-      shape.kv_heads = kv_heads;
+      const AttentionShape shape{
+          .batch = batch, .heads = kv_heads, .kv_heads = kv_heads, .T = 2048};
       const AttentionPart part = attention_part(shape, bytes);
       CHECK(part.samples == samples);
       CHECK(part.kv_heads == heads);
+    }
+  }
+
+  TEST_CASE("gpu: the sums of each part of attention begin at a multiple of 16 bytes") {
+    constexpr size_t kMax = kAttentionWorkspaceBytesMax;
+    struct Case {
+      int64_t batch, heads, kv_heads, T;
+      size_t bytes;
+      int64_t samples, kv_at_a_time;
+    };
+    for (const auto& [batch, heads, kv_heads, T, bytes, samples, kv_at_a_time] :
+         {Case{8, 8, 2, 1023, 16 * kMax, 1, 1},  // a group of 4 heads
+          Case{1, 12, 12, 1023, 12 * kMax, 1, 4}, Case{1, 12, 12, 1023, 2 * kMax, 1, 4},
+          Case{1, 12, 12, 1022, 12 * kMax, 1, 2}, Case{1, 12, 12, 1024, 12 * kMax, 1, 1},
+          Case{8, 6, 6, 1023, 48 * kMax, 2, 6}, Case{4, 6, 3, 1023, 2 * kMax, 2, 3},
+          Case{3, 5, 5, 1023, 2 * kMax, 3, 5}}) {  // none but the whole
+      CAPTURE(T);
+      CAPTURE(batch);
+      const AttentionShape shape{.batch = batch, .heads = heads, .kv_heads = kv_heads, .T = T};
+      const AttentionPart part = attention_part(shape, bytes);
+      CHECK(part.samples == samples);
+      CHECK(part.kv_heads == kv_at_a_time);
+      for (int64_t sample = 0; sample < batch; sample += part.samples)
+        for (int64_t head = 0; head < kv_heads; head += part.kv_heads)
+          CHECK((sample * heads + head * (heads / kv_heads)) * T * 4 % 16 == 0);
     }
   }
 }

@@ -67,13 +67,14 @@ TEST_SUITE("gpu") {
       "backward "
       "pass repeats its bits") {
     constexpr auto kFlash = AttentionKernel::flash, kCudnn = AttentionKernel::cudnn;
-    // The last two are computed in parts: of samples, of heads.
+    // The last three are computed in parts: of samples, of heads, of four heads.
     for (const auto& [batch, heads, kv_heads, T, D] : {std::array<int64_t, 5>{2, 4, 2, 256, 64},
                                                        {2, 4, 4, 200, 64},
                                                        {2, 4, 1, 200, 128},
                                                        {2, 4, 4, 256, 128},
                                                        {4, 32, 4, 2048, 16},
-                                                       {1, 32, 4, 4096, 16}}) {
+                                                       {1, 32, 4, 4096, 16},
+                                                       {1, 12, 12, 5999, 16}}) {
       AttentionShape s{batch, heads, kv_heads, T, D};
       s.ld_qkv = (heads + 2 * kv_heads) * D;
       CAPTURE(s.text());
