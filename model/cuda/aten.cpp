@@ -335,6 +335,9 @@ Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const S
   const at::NoGradGuard no_grad;
   const Deterministic deterministic(i.deterministic);
   const at::Tensor q = i.q(qkv), k = i.k(qkv), v = i.v(qkv);
+  // The stream has read the last pass's results before this one writes: it may take their memory.
+  i.dq = i.dk = i.dv = at::Tensor();
+  if (kernel != Kernel::cudnn) i.dqkv = at::Tensor();
   const int64_t A = i.shape.heads * i.shape.D;
   const at::Tensor dout = i.tensor(dattended, {i.shape.batch, i.shape.heads, i.shape.T, i.shape.D},
                                    {i.shape.T * A, i.shape.D, A, 1});

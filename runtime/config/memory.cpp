@@ -74,17 +74,22 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
   return kept + logits + backward + rounded;
 }
 
-/// While attention's gradients are computed: of libtorch dq in fp32, dk and dv of each query head; of
-/// cuDNN's deterministic kernel dk and dv of each query head of a group, and the gradients of the
-/// scores, in parts of at most kAttentionWorkspaceBytesMax (model/cuda/attention_choice.hpp).
+/// While attention's gradients are computed: of libtorch dq in fp32 (of deterministic flash attention
+/// as many as there are multiprocessors for each head), and dk and dv of each query head; of cuDNN's
+/// deterministic kernel dk and dv of each query head of a group, and the gradients of the scores, in
+/// parts of at most kAttentionWorkspaceBytesMax (model/cuda/attention_choice.hpp). A run may use both,
+/// but not at once.
 double attention_workspace(const TrainConfig& train, const ModelShape& shape, const Widths& w) {
   constexpr double kPartBytes = 640.0 * (1u << 20);
-  const auto heads = static_cast<double>(shape.heads);
-  const double libtorch = w.N * w.A * (4 + 2 * w.c);
+  constexpr double kMultiprocessors = 148;  // of a B200; older GPUs have fewer
+  const double heads =
+      static_cast<double>(train.micro_batch_size) * static_cast<double>(shape.heads);
+  const bool several = train.precision == DType::bf16 && train.deterministic;
+  const double times = several ? std::ceil(kMultiprocessors / heads) : 1;
+  const double libtorch = w.N * w.A * (4 * times + 2 * w.c);
   if (train.precision == DType::f32 || !train.deterministic || shape.window() > 0) return libtorch;
   const double T = std::ceil(static_cast<double>(shape.block_size) / 128) * 128;
-  const double cudnn = static_cast<double>(train.micro_batch_size) * heads * T * T * 2 +
-                       (w.A > w.K ? 2 * w.c * w.N * w.A : 0);
+  const double cudnn = heads * T * T * 2 + (w.A > w.K ? 2 * w.c * w.N * w.A : 0);
   return std::max(libtorch, std::min(kPartBytes, cudnn));
 }
 
@@ -97,9 +102,16 @@ double fp8_factors(const Widths& w, double part) {
   return (left + gradients + right) * (1 + 4.0 / 128);
 }
 
+/// In fp32 attention learns of documents by a mask, for which their numbers are compared.
+double document_mask(const Config& config, const ModelShape& shape, const Widths& w) {
+  if (!config.data.document_mask || config.train.precision != DType::f32) return 0;
+  return w.N * (4 + 1) * std::ceil(static_cast<double>(shape.block_size) / 8) * 8;
+}
+
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
-double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
+double cuda_activations(const Config& config, const ModelShape& shape) {
+  const TrainConfig& train = config.train;
   constexpr double kWorkspace = 32.0 * (1u << 20);  // of products
   const Widths w(train, shape);
   const double row = w.c * w.N, Q = w.A + 2 * w.K;
@@ -116,7 +128,7 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
   const double rope = 4.0 * static_cast<double>(shape.block_size * shape.head_dim());
   const double attention = row * Q +
                            4 * w.N * static_cast<double>(shape.heads) +  // gradients, sums
-                           attention_workspace(train, shape, w);
+                           attention_workspace(train, shape, w) + document_mask(config, shape, w);
   const double fp8 = train.fp8 ? fp8_factors(w, part / (w.c * 2 * w.F)) : 0;
   return kept + logits + working + tokens + rope + attention + fp8 + kWorkspace;
 }
@@ -174,7 +186,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     estimate.gradients +=
         c * (2 * whole[1] + most_owned(muon_matrices(units), static_cast<size_t>(shards)));
   const double activations =
-      (config.cluster.device == DeviceKind::cuda ? cuda_activations(config.train, shape)
+      (config.cluster.device == DeviceKind::cuda ? cuda_activations(config, shape)
                                                  : cpu_activations(config.train, shape)) +
       (muon ? orthogonalization(config.train, shape) : 0);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));

@@ -74,16 +74,21 @@ void Aten::SavedDeleter::operator()(Saved* saved) const {
 }
 
 struct Aten::Impl {
-  Impl(DType dtype_, const AttentionShape& attention, const ChosenAlgorithms* chosen)
+  Impl(DType dtype_, const AttentionShape& attention, bool deterministic_,
+       const ChosenAlgorithms* chosen)
       : dtype(dtype_),
         shape(attention),
+        deterministic(deterministic_),
         forward{{shape, dtype, "forward", chosen}, "attention", ""},
         backward{{shape, dtype, "backward", chosen}, "attention's gradients", ""} {}
 
   cudaStream_t stream = nullptr;
   DType dtype;
   AttentionShape shape;
+  const bool deterministic;
   Memory gradients, scratch;
+  Kernel scratch_of = Kernel::flash;
+  Memory mask;                      // of documents, in fp32, and their comparison
   const int32_t* of_row = nullptr;  // DocumentRows::of_row; null: no documents
   bool documents = false;
   Pass forward, backward;
@@ -119,12 +124,15 @@ struct Aten::Impl {
     return std::make_shared<Block>(static_cast<size_t>(elements) * bytes_of(dtype));
   }
   /// While the gradients are computed; libtorch's allocator keeps that memory. Its kernels accumulate
-  /// dq in fp32, and make dk and dv for each query head. cuDNN's deterministic kernel keeps the
-  /// gradients of the scores, and makes dk and dv for each query head of a group.
+  /// dq in fp32, and make dk and dv for each query head. Deterministic flash attention has a dq for
+  /// each of the multiprocessors, 132 on an H200, that work at a head. cuDNN's deterministic kernel
+  /// keeps the gradients of the scores, and makes dk and dv for each query head of a group.
   size_t scratch_bytes(Kernel kernel) const {
     const auto rows = static_cast<size_t>(shape.batch * shape.T * shape.heads),
                values = rows * static_cast<size_t>(shape.D);
-    if (kernel != Kernel::cudnn) return 4 * values + 2 * values * bytes_of(dtype);
+    const auto heads = static_cast<size_t>(shape.batch * shape.heads);
+    const size_t times = kernel == Kernel::flash && deterministic ? (131 + heads) / heads : 1;
+    if (kernel != Kernel::cudnn) return 4 * times * values + 2 * values * bytes_of(dtype);
     const size_t whole = 2 * rows * static_cast<size_t>(shape.T) + 4 * rows +
                          (shape.heads > shape.kv_heads ? 4 * values : 0);
     const AttentionPart part = attention_part(shape, whole);
@@ -164,8 +172,9 @@ size_t Aten::cudnn_version() {
   return behaviour.cudnn_version;
 }
 
-Aten::Aten(int, DType dtype, const AttentionShape& attention, bool, const ChosenAlgorithms* chosen)
-    : impl_(std::make_unique<Impl>(dtype, attention, chosen)) {
+Aten::Aten(int, DType dtype, const AttentionShape& attention, bool deterministic,
+           const ChosenAlgorithms* chosen)
+    : impl_(std::make_unique<Impl>(dtype, attention, deterministic, chosen)) {
   (void)cudaStreamCreateWithPriority(&impl_->stream, cudaStreamNonBlocking, -1);
 }
 Aten::~Aten() {
@@ -183,6 +192,10 @@ void Aten::use(AttentionKernel kernel) {
 
 void Aten::set_documents(const DocumentRows* documents) {
   impl_->documents = documents;
+  const AttentionShape& shape = impl_->shape;
+  if (documents && impl_->dtype == DType::f32 && !impl_->mask)
+    impl_->mask = std::make_shared<Block>(
+        static_cast<size_t>(shape.batch * shape.T * (4 * ((shape.T + 7) / 8 * 8) + shape.T)));
   fake_gpu::run_on(impl_->stream, [this, rows = documents ? documents->of_row : nullptr] {
     impl_->of_row = rows;
   });
@@ -239,7 +252,11 @@ Aten::Gradients<T> Aten::attend_backward(Kernel kernel, const void* qkv, const S
                 q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;
   let_go(s.stream, s.gradients);
   s.gradients = s.take(q_size + 2 * kv_size);
-  if (!s.scratch) s.scratch = std::make_shared<Block>(s.scratch_bytes(kernel));
+  if (!s.scratch || s.scratch_of != kernel) {  // the allocator cuts new blocks out of old ones
+    let_go(s.stream, std::exchange(s.scratch, nullptr));
+    s.scratch = std::make_shared<Block>(s.scratch_bytes(kernel));
+    s.scratch_of = kernel;
+  }
   fake_gpu::run_on(
       s.stream, [=, &s, memory = s.gradients, from = s.at(qkv), d_out = s.at(dattended)] {
         std::vector<double> all(static_cast<size_t>(q_size + 2 * kv_size));
