@@ -84,13 +84,15 @@ class CommandLine {
                        "message of a run that gave up names them");
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
-    CLI::Option* nnodes =
-        command
-            .add_option("--nnodes", rank_.nnodes,
-                        "train on this number of hosts, nodes and spares, without Slurm: call the "
-                        "same command on each, with a --node-rank of its own")
-            ->envname("PET_NNODES")
-            ->check(CLI::Range(1, 100'000));
+    add_host_options(command,
+                     "train on this number of hosts, nodes and spares, without Slurm: call the "
+                     "same command on each, with a --node-rank of its own");
+  }
+
+  void add_host_options(CLI::App& command, const char* help) {
+    CLI::Option* nnodes = command.add_option("--nnodes", rank_.nnodes, help)
+                              ->envname("PET_NNODES")
+                              ->check(CLI::Range(1, 100'000));
     nnodes->needs(command
                       .add_option("--node-rank", rank_.node_rank,
                                   "with --nnodes: the node that this command is, from 0")
@@ -298,11 +300,14 @@ class CommandLine {
         add(app_, "doctor",
             "check this machine before a run; in a Slurm allocation, all hosts and their links",
             [this](CLI::App* command) {
-              return doctor_command(config_, command->remaining(), run_, json_);
+              return doctor_command(config_, command->remaining(), run_, json_, rank_);
             });
     doctor->add_option("CONFIG", config_, "a TOML file; check the folder that its run writes to");
     doctor->allow_extras();
     doctor->add_option("--run", run_, "the run's folder; overrides run.folder");
+    add_host_options(*doctor,
+                     "check this number of hosts and their links without Slurm: call the same "
+                     "command on each, with a --node-rank of its own");
     doctor->footer(
         "Exit code 0: fit to train. 3: not fit; the last line names the host and the reason. "
         "Each stage waits at most --cluster.join_timeout_ms for the other hosts");

@@ -58,10 +58,11 @@ Status trace_command(const std::string& run, const std::string& name, const std:
 /// Runs console commands, or an interactive console if there are none. json: prints answers as
 /// JSON.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
-/// Checks this machine; in a Slurm allocation, all of its hosts (fleet_doctor.hpp). config, run:
-/// the run whose folder is checked for writing; both "": the current folder. Returns the exit code.
+/// Checks this machine; in a Slurm allocation, or as one of several hosts, all of them
+/// (fleet_doctor.hpp). config, run: the run whose folder is checked for writing; both "": the
+/// current folder. Returns the exit code.
 int doctor_command(const std::string& config, Overrides overrides, const std::string& run,
-                   bool json);
+                   bool json, const HostRank& rank);
 /// Replaces this process by simplescale-compute with these words. Returns only on failure.
 Status compute_command(const std::vector<std::string>& words);
 

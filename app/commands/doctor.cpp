@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "app/commands/commands.hpp"
@@ -19,6 +20,7 @@
 #include "app/launch/mixture_text.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
+#include "app/slurm/hosts.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/network.hpp"
@@ -194,7 +196,7 @@ void become_srun(int hosts, std::vector<std::string> arguments) {
 }  // namespace
 
 int doctor_command(const std::string& config_file, Overrides overrides, const std::string& run,
-                   bool json) {
+                   bool json, const HostRank& rank) {
   if (config_file.empty() && !overrides.empty())
     return report_status(
         Status(Code::usage, "CONFIG is missing: " + overrides[0] + " sets a key of a file"));
@@ -204,11 +206,23 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
     return check_inputs(config_file, overrides, run, config);
   };
   signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes fails with EFBIG
+  if (Status fits = check_rank(rank); !fits.ok()) return report_status(fits);
+  std::optional<HostPlace> place;
+  if (rank.nnodes > 1) {
+    if (target->run.empty())
+      return report_status(Status(
+          Code::usage, "--nnodes: name a folder that all hosts share, by CONFIG or --run=FOLDER"));
+    auto met = meet_for_doctor({target->run}, target->config, rank);
+    if (!met.ok()) return report_status(met.status());
+    place.emplace(met.take());
+  }
   if (const auto task = slurm_task(); task && task->tasks > 1) {
     if (!target->run.empty())
       if (Status own = make_control({target->run}); !own.ok()) return report_status(own);
-    return fleet_doctor(
+    const int code = fleet_doctor(
         {target->config, *task, target->rendezvous + task->instance, target->check_inputs, json});
+    if (place) end_doctor({target->run}, *place);
+    return code;
   }
   const int hosts = slurm::allocation_of(environment_variable);
   if (hosts > 1) {

@@ -185,7 +185,8 @@ Verdict assess(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const 
   for (size_t i = 0; i < verdict.machines.size(); ++i)
     if (!is_fit(verdict.machines[i]) && slurm::valid_node_name(verdict.hosts[i]))
       names.push_back(verdict.hosts[i]);
-  verdict.exclude = slurm::merge_node_lists("", names);
+  if (!environment_variable("SLURM_JOB_ID").empty())
+    verdict.exclude = slurm::merge_node_lists("", names);
   return verdict;
 }
 

@@ -204,10 +204,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach, const HostRank& rank) {
-  if (rank.node_rank >= std::max(rank.nnodes, 1))
-    return Status(Code::usage, "--node-rank=" + std::to_string(rank.node_rank) + " is not below " +
-                                   "--nnodes=" + std::to_string(rank.nnodes) +
-                                   ": ranks count from 0");
+  SS_RETURN_IF_ERROR(check_rank(rank));
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));
   const bool hosts = rank.nnodes > 1;

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,6 +26,8 @@
 namespace simplescale {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 /// The GPUs that this process may use, by CUDA's own account: it applies CUDA_VISIBLE_DEVICES.
 std::vector<std::string> visible_gpus(const Config& config) {
@@ -63,7 +67,33 @@ Result<bool> take_own_gpus(const std::map<int, HostFacts>& told, int rank, int s
   return true;
 }
 
+/// Without the functions that ask for the state of a start.
+HostPlace::Options options_of(const Config& config, const HostRank& rank) {
+  HostPlace::Options options;
+  options.rank = rank.node_rank;
+  options.nnodes = rank.nnodes;
+  options.timeout_ms = config.cluster.join_timeout_ms;
+  options.facts = facts_of_this_host(config);
+  options.say = [](const std::string& text) { terminal::error("simplescale: %s\n", text.c_str()); };
+  return options;
+}
+
+std::string ended_file(const RunFolder& doctor, const std::string& instance) {
+  return doctor.control() + "/ended-" + instance;
+}
+
+RunFolder folder_of_doctor(const RunFolder& run) {
+  return {run.control() + "/doctor"};
+}
+
 }  // namespace
+
+Status check_rank(const HostRank& rank) {
+  if (rank.node_rank < std::max(rank.nnodes, 1)) return {};
+  return Status(Code::usage, "--node-rank=" + std::to_string(rank.node_rank) + " is not below " +
+                                 "--nnodes=" + std::to_string(rank.nnodes) +
+                                 ": ranks count from 0");
+}
 
 Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) {
   // A container's first process has no other way to end by a signal.
@@ -75,11 +105,7 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
   const RunFolder run{run_folder(config)};
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
   SS_RETURN_IF_ERROR(make_control(run));
-  HostPlace::Options options;
-  options.rank = rank.node_rank;
-  options.nnodes = rank.nnodes;
-  options.timeout_ms = config.cluster.join_timeout_ms;
-  options.facts = facts_of_this_host(config);
+  HostPlace::Options options = options_of(config, rank);
   options.ended = [&run](const std::string& instance) {
     return end_of(run, instance).has_value() || is_preparation_failed(run, instance);
   };
@@ -90,7 +116,6 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
     SS_ASSIGN(finished, already_finished(run, config, start.plan));
     return finished ? Status(Code::aborted, "the run is already finished") : Status();
   };
-  options.say = [](const std::string& text) { terminal::error("simplescale: %s\n", text.c_str()); };
   auto taken = HostPlace::take(run, std::move(options));
   if (finished) return finish_upload(run, config, nullptr);
   SS_ASSIGN(HostPlace place, std::move(taken));
@@ -102,6 +127,36 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
   task.instance = place.instance();
   setenv(slurm::kTaskVariable, slurm::text_of(task).c_str(), 1);  // for the processes of the node
   return train_as_task(std::move(start), task, oversubscribe, &place);
+}
+
+Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config,
+                                  const HostRank& rank) {
+  SS_RETURN_IF_ERROR(make_control(run));
+  const RunFolder folder = folder_of_doctor(run);
+  SS_RETURN_IF_ERROR(make_control(folder));
+  HostPlace::Options options = options_of(config, rank);
+  options.ended = [folder](const std::string& instance) {
+    std::error_code ignored;
+    return fs::exists(ended_file(folder, instance), ignored);
+  };
+  options.began = [](const std::string&) { return false; };
+  options.ending = [] { return false; };
+  options.may_begin = [folder]() -> Status {  // what earlier checks have left
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder.control(), ignored))
+      if (entry.path().filename() != "hosts") fs::remove_all(entry.path(), ignored);
+    return {};
+  };
+  SS_ASSIGN(HostPlace place, HostPlace::take(folder, std::move(options)));
+  slurm::Task task = slurm::task_among(place.told(), rank.node_rank, rank.nnodes);
+  task.instance = place.instance();
+  setenv(slurm::kTaskVariable, slurm::text_of(task).c_str(), 1);
+  return place;
+}
+
+void end_doctor(const RunFolder& run, const HostPlace& place) {
+  const Status ended = write_file_atomic(ended_file(folder_of_doctor(run), place.instance()), "\n");
+  if (!ended.ok()) terminal::error("simplescale: %s\n", ended.message().c_str());
 }
 
 }  // namespace simplescale

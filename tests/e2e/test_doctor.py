@@ -93,6 +93,29 @@ class Doctor(Case):
         self.assertIn("--exclude=node2,node3", [e for _, _, e in found.values() if "exclude" in e][0])
         self.assertFalse(self.run_folder.exists())
 
+    def hosts(self, *ranks):
+        """The command of each of HOSTS hosts without Slurm. Returns (exit code, stdout, stderr) by rank."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+        commands = {r: subprocess.Popen([PROGRAM, "doctor", str(self.config), f"--run={self.folder / 'run'}", f"--nnodes={HOSTS}",
+                                         f"--node-rank={r}", "--cluster.join_timeout_ms=8000"], cwd=self.folder, env=environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in ranks}
+        for command in commands.values():
+            self.addCleanup(lambda c=command: c.poll() is None and c.kill())
+        return {r: (c.returncode, *said) for r, c in commands.items() for said in [c.communicate(timeout=60)]}
+
+    def test_hosts_without_slurm_are_checked_together_again_and_again(self):
+        for _ in range(2):
+            found = self.hosts(2, 0, 1)
+            self.assertEqual({code for code, _, _ in found.values()}, {0}, found)
+            self.assertIn("all 3 hosts are fit to train", self.only(found, 1))
+        found = self.hosts(0, 1)
+        self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
+        self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", found[0][2])
+        self.assertIn("1 of 3 hosts are not fit; task 2: it did not join", "".join(said for _, _, said in found.values()))
+        self.train("run")  # what the checks have left is not in its way
+        self.command("doctor", "--nnodes=2", "--node-rank=0", code=64)
+        self.assertIn("name a folder that all hosts share", self.stderr)
+
     def test_doctor_in_the_shell_of_an_allocation_runs_srun_over_its_hosts(self):
         (self.folder / "bin").mkdir()
         srun = self.folder / "bin/srun"
