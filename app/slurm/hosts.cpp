@@ -78,7 +78,7 @@ HostPlace::Options options_of(const Config& config, const HostRank& rank) {
   return options;
 }
 
-std::string ended_file(const RunFolder& doctor, const std::string& instance) {
+std::string ended_name(const RunFolder& doctor, const std::string& instance) {
   return doctor.control() + "/ended-" + instance;
 }
 
@@ -137,7 +137,7 @@ Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config,
   HostPlace::Options options = options_of(config, rank);
   options.ended = [folder](const std::string& instance) {
     std::error_code ignored;
-    return fs::exists(ended_file(folder, instance), ignored);
+    return fs::exists(ended_name(folder, instance), ignored);
   };
   options.began = [](const std::string&) { return false; };
   options.ending = [] { return false; };
@@ -155,8 +155,11 @@ Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config,
 }
 
 void end_doctor(const RunFolder& run, const HostPlace& place) {
-  const Status ended = write_file_atomic(ended_file(folder_of_doctor(run), place.instance()), "\n");
-  if (!ended.ok()) terminal::error("simplescale: %s\n", ended.message().c_str());
+  const std::string name = ended_name(folder_of_doctor(run), place.instance());
+  std::error_code error;
+  fs::create_directory(name, error);  // all of them do, at the same time
+  if (error)
+    terminal::error("simplescale: cannot create %s: %s\n", name.c_str(), error.message().c_str());
 }
 
 }  // namespace simplescale

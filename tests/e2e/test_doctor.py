@@ -108,6 +108,7 @@ class Doctor(Case):
             found = self.hosts(2, 0, 1)
             self.assertEqual({code for code, _, _ in found.values()}, {0}, found)
             self.assertIn("all 3 hosts are fit to train", self.only(found, 1))
+            self.assertNotIn("cannot", "".join(said for _, _, said in found.values()))
         found = self.hosts(0, 1)
         self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
         self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", found[0][2])
