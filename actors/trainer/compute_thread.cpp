@@ -172,8 +172,10 @@ Result<Backend*> ComputeThread::backend() {
 /// Once, in the first generation: the trainer's name determines its device.
 Status ComputeThread::choose_device(const std::string& trainer) {
   if (!options_.choose_device || device_index_) return {};
-  std::lock_guard lock(plane_mutex_);
-  SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
+  {
+    std::lock_guard lock(plane_mutex_);
+    SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
+  }
   warm_gpus_.keep(*device_index_);
   return {};
 }

@@ -1,5 +1,6 @@
 #include "actors/trainer/warm_gpus.hpp"
 
+#include <algorithm>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -54,10 +55,14 @@ void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
 }
 
 void WarmGpus::keep(int device) {
+  constexpr std::chrono::milliseconds kLongestWait(
+      5'000);  // several times what a first communicator takes
+  const auto is_done = [this](std::chrono::milliseconds wait) {
+    return nccl_.wait_for(wait) == std::future_status::ready;
+  };
   for (const int other : std::exchange(contexts_, {})) {
     if (other == device) continue;
-    if (other != nccl_device_ ||
-        nccl_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    if (other != nccl_device_ || is_done({})) {
       calls_.drop_context(other);
       continue;
     }
@@ -70,6 +75,8 @@ void WarmGpus::keep(int device) {
       // No more threads are allowed: the context stays until the process ends.
     }
   }
+  if (device == nccl_device_ && !is_done(std::min(kLongestWait, options_.nccl_timeout)))
+    log::warn("NCCL is still at work on GPU {}; the trainer does not wait for it", device);
 }
 
 }  // namespace simplescale

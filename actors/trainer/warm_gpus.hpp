@@ -30,7 +30,8 @@ class WarmGpus {
   /// Makes the contexts, then NCCL's communicators. What fails costs only a message. Returns early
   /// once is_needed() is true; NCCL may then still be at work.
   void make(const std::function<bool()>& is_needed);
-  /// Ends the contexts on other devices. Where NCCL is at work, that is done after it.
+  /// Ends the contexts on other devices; where NCCL is at work, after it, without waiting. If it is at
+  /// work on this device, waits for it for some seconds: communicators had better not be made at once.
   void keep(int device);
 
  private:

@@ -79,9 +79,11 @@ size_t attention_plan(std::span<const std::string> plans, const std::string& wan
       if (error.no_memory || !wanted.empty()) throw;
       failures += "\n" + std::string(error.what());
     }
-  throw CudnnError(
-      "cuDNN has no plan " + (wanted.empty() ? "" : wanted + " ") + "for " + pass + failures,
-      false);
+  throw CudnnError(wanted.empty() ? "cuDNN has no plan for " + pass + failures
+                                  : "cuDNN has no plan " + wanted + " for " + pass +
+                                        ", which this run has chosen: remove the choice's file in "
+                                        "control/products to choose again",
+                   false);
 }
 
 AttentionPart attention_part(const AttentionShape& shape, size_t workspace_bytes) {

@@ -105,7 +105,10 @@ TEST_SUITE("gpu") {
     CHECK(Trainer(folder.path).passes() == second);
     fake_gpu::set_attention({.plans = {"eng0"}});
     Trainer without(folder.path);
-    CHECK_THROWS_WITH_AS((void)without.passes(), "cuDNN has no plan eng1 for attention", CudaError);
+    CHECK_THROWS_WITH_AS((void)without.passes(),
+                         "cuDNN has no plan eng1 for attention, which this run has chosen: remove "
+                         "the choice's file in control/products to choose again",
+                         CudaError);
     fake_gpu::set_attention({.failing = {"eng1"}});
     CHECK_THROWS_WITH_AS((void)without.passes(), "CUDNN_STATUS_NOT_SUPPORTED", CudaError);
   }

@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -116,7 +118,8 @@ TEST_SUITE("warm gpus") {
       CAPTURE(chosen);
       Machine machine;
       machine.slow[0];
-      WarmGpus gpus({.devices = {0, 1}, .nccl = true}, machine.functions());
+      WarmGpus gpus({.devices = {0, 1}, .nccl = true, .nccl_timeout = std::chrono::milliseconds(1)},
+                    machine.functions());
       gpus.make([&] { return machine.calls.size() == 3; });  // while NCCL is at work on GPU 0
       CHECK(machine.take() == Calls{"context 0", "context 1", "nccl 0"});
       gpus.keep(chosen);
@@ -126,5 +129,22 @@ TEST_SUITE("warm gpus") {
       machine.dropped_slow->get_future().wait();
       CHECK(machine.take() == Calls{"drop 0"});
     }
+  }
+
+  TEST_CASE("warm gpus: NCCL that is at work on the chosen GPU is waited for") {
+    Machine machine;
+    machine.slow[0];
+    machine.slow[1];  // its promise is not used: that says when the other context ends
+    WarmGpus gpus({.devices = {0, 1}, .nccl = true}, machine.functions());
+    gpus.make([&] { return machine.calls.size() == 3; });
+    std::atomic<bool> done = false;
+    std::thread nccl([&] {
+      machine.dropped_slow->get_future().wait();
+      done = true;
+      machine.slow.at(0).set_value(Status());
+    });
+    gpus.keep(0);
+    CHECK(done);
+    nccl.join();
   }
 }
