@@ -188,6 +188,7 @@ struct Aten::Impl {
     for (;;) try {
         return body();
       } catch (const std::exception& error) {
+        (void)cudaGetLastError();  // libtorch throws what it finds there after its next kernel
         if (!out_of_memory(error) || !patience.again()) throw;
       }
   }
@@ -252,7 +253,7 @@ void Aten::set_documents(const DocumentRows* documents) {
 Aten::SavedPtr Aten::attention(const void* qkv) {
   return impl_->with_memory([&] {
     const Kernel kernel = impl_->kernel_of(
-        impl_->forward, [&](Kernel each) { (void)attend(each, qkv); },
+        impl_->forward, [&](Kernel each) { impl_->with_memory([&] { (void)attend(each, qkv); }); },
         [&] { return impl_->cudnn().forward_plan(); });
     return attend(kernel, qkv);
   });
@@ -321,7 +322,9 @@ Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
   return impl_->with_memory([&] {
     const Kernel kernel = impl_->kernel_of(
         impl_->backward,
-        [&](Kernel each) { (void)attend_backward<T>(each, qkv, saved, dattended); },
+        [&](Kernel each) {
+          impl_->with_memory([&] { (void)attend_backward<T>(each, qkv, saved, dattended); });
+        },
         [&] { return impl_->cudnn().backward_plan(); });
     return attend_backward<T>(kernel, qkv, saved, dattended);
   });
