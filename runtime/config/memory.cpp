@@ -75,10 +75,10 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
 }
 
 /// While attention's gradients are computed: of libtorch dq in fp32 (of deterministic flash attention
-/// as many as there are multiprocessors for each head), and dk and dv of each query head; of cuDNN's
-/// deterministic kernel dk and dv of each query head of a group, and the gradients of the scores, in
-/// parts of at most kAttentionWorkspaceBytesMax (model/cuda/attention_choice.hpp). A run may use both,
-/// but not at once.
+/// as many as there are multiprocessors for each head), dk and dv of each query head, and for the fp32
+/// kernel k and v of each query head of a group; of cuDNN's deterministic kernel dk and dv of each
+/// query head of a group, and the gradients of the scores, in parts of at most
+/// kAttentionWorkspaceBytesMax (model/cuda/attention_choice.hpp). A run may use both, but not at once.
 double attention_workspace(const TrainConfig& train, const ModelShape& shape, const Widths& w) {
   constexpr double kPartBytes = 640.0 * (1u << 20);
   constexpr double kMultiprocessors = 148;  // of a B200; older GPUs have fewer
@@ -86,7 +86,8 @@ double attention_workspace(const TrainConfig& train, const ModelShape& shape, co
       static_cast<double>(train.micro_batch_size) * static_cast<double>(shape.heads);
   const bool several = train.precision == DType::bf16 && train.deterministic;
   const double times = several ? std::ceil(kMultiprocessors / heads) : 1;
-  const double libtorch = w.N * w.A * (4 * times + 2 * w.c);
+  const bool repeats = train.precision == DType::f32 && w.A > w.K;
+  const double libtorch = w.N * w.A * (4 * times + (repeats ? 4 : 2) * w.c);
   if (train.precision == DType::f32 || !train.deterministic || shape.window() > 0) return libtorch;
   const double T = std::ceil(static_cast<double>(shape.block_size) / 128) * 128;
   const double cudnn = heads * T * T * 2 + (w.A > w.K ? 2 * w.c * w.N * w.A : 0);

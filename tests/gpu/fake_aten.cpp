@@ -124,15 +124,18 @@ struct Aten::Impl {
     return std::make_shared<Block>(static_cast<size_t>(elements) * bytes_of(dtype));
   }
   /// While the gradients are computed; libtorch's allocator keeps that memory. Its kernels accumulate
-  /// dq in fp32, and make dk and dv for each query head. Deterministic flash attention has a dq for
-  /// each of the multiprocessors, 132 on an H200, that work at a head. cuDNN's deterministic kernel
-  /// keeps the gradients of the scores, and makes dk and dv for each query head of a group.
+  /// dq in fp32, and make dk and dv for each query head. The one for fp32 takes k and v of each query
+  /// head, too. Deterministic flash attention has a dq for each of the multiprocessors, 132 on an H200,
+  /// that work at a head. cuDNN's deterministic kernel keeps the gradients of the scores, and makes dk
+  /// and dv for each query head of a group.
   size_t scratch_bytes(Kernel kernel) const {
     const auto rows = static_cast<size_t>(shape.batch * shape.T * shape.heads),
                values = rows * static_cast<size_t>(shape.D);
     const auto heads = static_cast<size_t>(shape.batch * shape.heads);
     const size_t times = kernel == Kernel::flash && deterministic ? (131 + heads) / heads : 1;
-    if (kernel != Kernel::cudnn) return 4 * times * values + 2 * values * bytes_of(dtype);
+    const bool repeats = kernel == Kernel::efficient && shape.heads > shape.kv_heads;
+    if (kernel != Kernel::cudnn)
+      return 4 * times * values + (repeats ? 4 : 2) * values * bytes_of(dtype);
     const size_t whole = 2 * rows * static_cast<size_t>(shape.T) + 4 * rows +
                          (shape.heads > shape.kv_heads ? 4 * values : 0);
     const AttentionPart part = attention_part(shape, whole);
