@@ -55,12 +55,12 @@ HostFacts facts_of_this_host(const Config& config) {
 
 /// Makes this process, and those that it starts, prefer the task's own GPUs. False: all tasks share
 /// GPUs. bad_config: only this task has too few.
-Result<bool> take_own_gpus(const std::map<int, HostFacts>& told, int rank, int slots) {
-  std::map<int, std::vector<std::string>> seen;
-  for (const auto& [task, facts] : told) seen[task] = facts.gpus;
-  SS_ASSIGN(const auto own, slurm::share_gpus(seen, rank, slots));
+Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
+  const auto told = place.told();
+  SS_ASSIGN(const auto own, slurm::share_gpus(told, rank, slots));
   if (!own) return false;
-  if (*own == seen[rank]) return true;
+  SS_RETURN_IF_ERROR(place.tell_own({own->begin(), own->begin() + slots}));
+  if (*own == told.at(rank).gpus) return true;
   std::string names;
   for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + slurm::cuda_name(uuid);
   setenv("CUDA_VISIBLE_DEVICES", names.c_str(), 1);
@@ -119,9 +119,8 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
   auto taken = HostPlace::take(run, std::move(options));
   if (finished) return finish_upload(run, config, nullptr);
   SS_ASSIGN(HostPlace place, std::move(taken));
-  const auto told = place.told();
-  slurm::Task task = slurm::task_among(told, rank.node_rank, rank.nnodes);
-  auto own = take_own_gpus(told, rank.node_rank, start.plan.topology.trainers_per_node);
+  slurm::Task task = slurm::task_among(place.told(), rank.node_rank, rank.nnodes);
+  auto own = take_own_gpus(place, rank.node_rank, start.plan.topology.trainers_per_node);
   if (!own.ok()) return own.status().in(node_name(task.task) + " on " + task.host);
   task.own_gpus = *own;
   task.instance = place.instance();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "runtime/base/words.hpp"
@@ -57,14 +58,20 @@ int task_cores(const Task& task, int bound, int online) {
   return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
 }
 
-Result<std::optional<Gpus>> share_gpus(const std::map<int, Gpus>& seen, int task, int slots) {
-  std::vector<std::pair<size_t, int>> order;
-  for (const auto& [each, gpus] : seen) order.emplace_back(gpus.size(), each);
+Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int task, int slots) {
+  std::map<int, Gpus> seen;
+  std::vector<std::tuple<bool, size_t, int>> order;
+  for (const auto& [each, facts] : told) {
+    Gpus& gpus = seen[each] = facts.gpus;
+    std::ranges::stable_partition(
+        gpus, [&](const std::string& uuid) { return std::ranges::count(facts.own, uuid) > 0; });
+    order.emplace_back(facts.own.empty(), gpus.size(), each);
+  }
   std::ranges::sort(order);
   std::set<std::string> taken, crowded;
   std::map<int, size_t> lacking;  // the tasks that have too few, and how many are left for each
   Gpus own;
-  for (const auto& [count, each] : order) {
+  for (const auto& [undecided, count, each] : order) {
     Gpus gpus = seen.at(each);
     const auto others = std::ranges::stable_partition(
         gpus, [&](const std::string& uuid) { return !taken.contains(uuid); });
@@ -77,8 +84,14 @@ Result<std::optional<Gpus>> share_gpus(const std::map<int, Gpus>& seen, int task
     taken.insert(gpus.begin(), gpus.begin() + slots);
     if (each == task) own = std::move(gpus);
   }
-  const bool blind = seen.at(task).empty() && order.back().first > 0;
-  if (!lacking.empty() && !blind && all_crowded(seen, crowded)) return std::optional<Gpus>();
+  const auto any = [&](auto member) {
+    return std::ranges::any_of(told,
+                               [&](const auto& each) { return !(each.second.*member).empty(); });
+  };
+  const bool blind = seen.at(task).empty() && any(&HostFacts::gpus);
+  const bool decided = any(&HostFacts::own);  // not to share
+  if (!lacking.empty() && !blind && !decided && all_crowded(seen, crowded))
+    return std::optional<Gpus>();
   if (!lacking.contains(task)) return std::optional(own);
   return Status(Code::bad_config, lack(seen.at(task).size(), lacking.at(task), slots));
 }

@@ -26,12 +26,13 @@ HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
 /// that covers the whole host.
 int task_cores(const Task& task, int bound, int online);
 
-/// The GPUs for a task, by UUID: `slots` of its own first, then the others that it sees. seen: the
-/// GPUs that each task sees. Tasks that see fewer GPUs choose first. Nothing: there are too few on
+/// The GPUs for a task, by UUID: `slots` of its own first, then the others that it sees. told: of
+/// each task. Tasks that have chosen keep theirs; of the others those that see fewer GPUs choose
+/// first. Nothing: there are too few on
 /// every host, so all tasks share GPUs. bad_config, with what is missing: this task has too few,
 /// but other tasks have enough; they keep theirs, since tasks that share GPUs cannot use NCCL.
-Result<std::optional<std::vector<std::string>>> share_gpus(
-    const std::map<int, std::vector<std::string>>& seen, int task, int slots);
+Result<std::optional<std::vector<std::string>>> share_gpus(const std::map<int, HostFacts>& told,
+                                                           int task, int slots);
 
 /// 32 hexadecimal digits as CUDA_VISIBLE_DEVICES names a GPU: GPU-8-4-4-4-12.
 std::string cuda_name(std::string uuid);

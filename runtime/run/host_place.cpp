@@ -101,14 +101,19 @@ Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int&
 }
 
 json to_json(const HostFacts& facts) {
-  return {{"host", facts.host}, {"scope", facts.scope}, {"pid", facts.pid}, {"gpus", facts.gpus}};
+  return {{"host", facts.host},
+          {"scope", facts.scope},
+          {"pid", facts.pid},
+          {"gpus", facts.gpus},
+          {"own", facts.own}};
 }
 
 /// A host without a name if the document is damaged.
 HostFacts facts_of(const json& document) {
   try {
     if (document.is_object())
-      return {document.at("host"), document.at("scope"), document.at("pid"), document.at("gpus")};
+      return {document.at("host"), document.at("scope"), document.at("pid"), document.at("gpus"),
+              document.at("own")};
   } catch (const json::exception&) {
   }
   return {};
@@ -191,10 +196,17 @@ Status HostPlace::tell() {
 
 std::map<int, HostFacts> HostPlace::told() const {
   std::map<int, HostFacts> all;
-  for (const int rank : rendezvous_.tasks_in("here"))
-    all[rank] = facts_of(rendezvous_.read("here", rank));
+  for (const int rank : rendezvous_.tasks_in("here")) {
+    HostFacts& facts = all[rank] = facts_of(rendezvous_.read("here", rank));
+    if (!facts.own.empty() && !lives(rank)) facts.own.clear();
+  }
   all[options_.rank] = options_.facts;
   return all;
+}
+
+Status HostPlace::tell_own(std::vector<std::string> gpus) {
+  options_.facts.own = std::move(gpus);
+  return rendezvous_.publish("here", to_json(options_.facts));
 }
 
 bool HostPlace::lives(int rank) const {

@@ -31,6 +31,7 @@ struct HostFacts {
   std::string scope;  // equal for commands that share the host's memory, CPUs and sockets
   int pid = 0;        // of the command
   std::vector<std::string> gpus;  // UUIDs of the GPUs that it sees, in CUDA's order
+  std::vector<std::string> own;   // those of them that its trainers use; empty: not known yet
 };
 
 class HostPlace {
@@ -64,8 +65,11 @@ class HostPlace {
   ~HostPlace();
 
   const std::string& instance() const { return instance_; }
-  /// What the commands of the start have told, by rank. A command that is lost counts.
+  /// What the commands of the start have told, by rank. A command that is lost counts, but has no
+  /// GPUs of its own any more.
   std::map<int, HostFacts> told() const;
+  /// Tells the others which GPUs this command's trainers use.
+  Status tell_own(std::vector<std::string> gpus);
   /// Tells the others that this command was asked to end. Returns the ranks whose commands live and
   /// were not asked; all ranks if the folder fails. A file server shows a command of a host that is
   /// lost as living for a while.

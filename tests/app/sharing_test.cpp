@@ -8,6 +8,15 @@ using namespace simplescale::slurm;
 
 namespace {
 using Gpus = std::vector<std::string>;
+
+/// seen: the GPUs that each task sees; own: those that it has chosen.
+auto share(const std::map<int, Gpus>& seen, int task, int slots,
+           const std::map<int, Gpus>& own = {}) {
+  std::map<int, HostFacts> told;
+  for (const auto& [each, gpus] : seen) told[each].gpus = gpus;
+  for (const auto& [each, gpus] : own) told[each].own = gpus;
+  return share_gpus(told, task, slots);
+}
 }  // namespace
 
 TEST_SUITE("sharing") {
@@ -51,16 +60,27 @@ TEST_SUITE("sharing") {
 
   TEST_CASE("sharing: two tasks that see the same GPUs prefer different ones") {
     const std::map<int, Gpus> seen = {{0, {"a", "b", "c", "d"}}, {1, {"a", "b", "c", "d"}}};
-    CHECK(*share_gpus(seen, 0, 2) == Gpus{"a", "b", "c", "d"});
-    CHECK(*share_gpus(seen, 1, 2) == Gpus{"c", "d", "a", "b"});
+    CHECK(*share(seen, 0, 2) == Gpus{"a", "b", "c", "d"});
+    CHECK(*share(seen, 1, 2) == Gpus{"c", "d", "a", "b"});
   }
 
   TEST_CASE("sharing: a task that sees all GPUs leaves those to others that they alone see") {
     const std::map<int, Gpus> seen = {{0, {"a", "b", "c"}}, {1, {"b"}}, {2, {"a"}}, {3, {"x"}}};
-    CHECK(*share_gpus(seen, 0, 1) == Gpus{"c", "a", "b"});
-    CHECK(*share_gpus(seen, 1, 1) == Gpus{"b"});
-    CHECK(*share_gpus(seen, 2, 1) == Gpus{"a"});
-    CHECK(*share_gpus(seen, 3, 1) == Gpus{"x"});  // of another host
+    CHECK(*share(seen, 0, 1) == Gpus{"c", "a", "b"});
+    CHECK(*share(seen, 1, 1) == Gpus{"b"});
+    CHECK(*share(seen, 2, 1) == Gpus{"a"});
+    CHECK(*share(seen, 3, 1) == Gpus{"x"});  // of another host
+  }
+
+  TEST_CASE("sharing: a task that comes later takes no GPU that another one has chosen") {
+    const std::map<int, Gpus> seen = {{0, {"a", "b", "c"}}, {1, {"a", "b", "c"}}, {2, {"a"}}};
+    CHECK(*share(seen, 0, 1, {{1, {"b"}}}) == Gpus{"c", "a", "b"});  // 2 takes a
+    CHECK(*share(seen, 2, 1, {{1, {"b"}}}) == Gpus{"a"});
+    CHECK(*share(seen, 1, 1, {{1, {"b"}}}) == Gpus{"b", "a", "c"});
+    CHECK(share({{0, {"a"}}, {1, {"a"}}}, 1, 1, {{0, {"a"}}})
+              .status()
+              .message()
+              .find("sees 1 GPU, of which other nodes take 1, while") != std::string::npos);
   }
 
   TEST_CASE("sharing: a GPU is named as the driver names it") {
@@ -75,7 +95,7 @@ TEST_SUITE("sharing") {
              {{0, {"a"}}, {1, {"a", "b"}}, {2, {"b", "c"}}, {3, {"c"}}},  // 2 has none
          })
       for (const auto& [task, gpus] : seen) {
-        const auto shared = share_gpus(seen, task, 1);
+        const auto shared = share(seen, task, 1);
         REQUIRE(shared.ok());
         CHECK_FALSE(shared->has_value());
       }
@@ -83,9 +103,9 @@ TEST_SUITE("sharing") {
 
   TEST_CASE("sharing: a task that alone has too few GPUs is refused, the others keep theirs") {
     std::map<int, Gpus> seen = {{0, {"a", "b"}}, {1, {"a", "b"}}, {2, {"x", "y"}}, {3, {"z"}}};
-    CHECK(*share_gpus(seen, 0, 2) == Gpus{"a", "b"});
-    CHECK(*share_gpus(seen, 2, 2) == Gpus{"x", "y"});
-    const Status taken = share_gpus(seen, 1, 2).status(), few = share_gpus(seen, 3, 2).status();
+    CHECK(*share(seen, 0, 2) == Gpus{"a", "b"});
+    CHECK(*share(seen, 2, 2) == Gpus{"x", "y"});
+    const Status taken = share(seen, 1, 2).status(), few = share(seen, 3, 2).status();
     CHECK(taken.code() == Code::bad_config);
     CHECK(taken.message() ==
           "cluster.trainers_per_node = 2, but this command sees 2 GPUs, of which other nodes take "
@@ -94,8 +114,7 @@ TEST_SUITE("sharing") {
     CHECK(few.message().starts_with(
         "cluster.trainers_per_node = 2, but this command sees 1 GPU, while other nodes have"));
     seen = {{0, {}}, {1, {"a"}}, {2, {"a"}}};  // 1 and 2 share
-    CHECK(share_gpus(seen, 0, 1).status().message().find("sees 0 GPUs, while") !=
-          std::string::npos);
-    for (const int task : {1, 2}) CHECK_FALSE(share_gpus(seen, task, 1)->has_value());
+    CHECK(share(seen, 0, 1).status().message().find("sees 0 GPUs, while") != std::string::npos);
+    for (const int task : {1, 2}) CHECK_FALSE(share(seen, task, 1)->has_value());
   }
 }

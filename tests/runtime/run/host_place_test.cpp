@@ -133,6 +133,19 @@ TEST_SUITE("host place") {
     CHECK(run.said.find("in case it is lost") != std::string::npos);
   }
 
+  TEST_CASE("host place: the GPUs that a command has taken are told while it lives") {
+    Run run;
+    const auto zero = run.take(0, 2);
+    auto one = std::make_unique<Result<HostPlace>>(run.take(1, 2));
+    CHECK(zero->told().at(1).own.empty());
+    REQUIRE((*one)->tell_own({"gpu-1"}).ok());
+    CHECK(zero->told().at(1).own == std::vector<std::string>{"gpu-1"});
+    CHECK((*one)->told().at(1).own == std::vector<std::string>{"gpu-1"});
+    one.reset();  // lost
+    CHECK(zero->told().at(1).own.empty());
+    CHECK(zero->told().at(1).gpus == std::vector<std::string>{"gpu-1"});
+  }
+
   TEST_CASE("host place: another number of hosts is refused, with the command that began") {
     Run run;
     const auto first = run.take(2, 3);
