@@ -18,9 +18,8 @@ constexpr int64_t kFp8Block = 128;
 
 /// A block's values are multiplied with 2^e before they are rounded, and divided by it after the
 /// product. e: the largest with which the block's largest magnitude is a number of the format, at
-/// most 126; 0 if that magnitude is 0 or not finite. bits: of that magnitude in fp32.
+/// most 126; any if that magnitude is 0 or infinite. bits: of that magnitude in fp32, not NaN.
 SS_HOST_DEVICE constexpr int fp8_scale_exponent(Fp8 format, uint32_t bits) {
-  if (bits == 0 || bits >= 0x7f80'0000) return 0;
   // The largest number of both formats is 0.875 * 2^limit.
   const int limit = format == Fp8::e4m3 ? 9 : 16;
   const int exponent =
