@@ -15,6 +15,7 @@
 #include "actors/console/render.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/launch/auto_device.hpp"
 #include "app/launch/mixture_text.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_start.hpp"
@@ -109,7 +110,8 @@ std::string batches_text(const Config& config) {
 }  // namespace
 
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
-  SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
+  SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
+  (void)resolve_device(loaded);
   return print(changed ? show_changed(loaded)
                        : show_config(loaded) + mixture_text(loaded.config) +
                              batches_text(loaded.config));

@@ -26,7 +26,6 @@
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/launch/stops_early.hpp"
-#include "app/launch/unused_gpus.hpp"
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
 #include "app/slurm/hosts.hpp"
@@ -69,8 +68,9 @@ int agent_count(const Config& config) {
 
 /// Everything before the first process starts: checks, data, the run's folder. Returns the run's
 /// lock.
-Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers_on_host,
-                            bool oversubscribe) {
+Result<RunLock> prepare_run(const RunStart& start, int trainers_on_host, bool oversubscribe) {
+  const Config& config = start.config;
+  const Plan& plan = start.plan;
   const RunFolder run{run_folder(config)};
   SS_RETURN_IF_ERROR(check_run_folder(run, config));  // before anything is written
   SS_RETURN_IF_ERROR(check_device(config));
@@ -79,7 +79,7 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
-  for (const std::string& warning : {crowd_warning(config, input), unused_gpus(config)})
+  for (const std::string& warning : {crowd_warning(config, input), start.warning})
     if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_ASSIGN(const RunData data, prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
@@ -187,7 +187,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
     }
     auto lock = [&] {
       const StopsEarly stops({SIGTERM});
-      return prepare_run(config, start.plan, trainers, oversubscribe);
+      return prepare_run(start, trainers, oversubscribe);
     }();
     if (!lock.ok() && can_attach(run)) continue;  // another `train` was faster
     if (!lock.ok()) return lock.status();

@@ -95,7 +95,10 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 
 Status check_same_config(const RunFolder& run, const Config& config) {
   SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
-  const auto differences = diff(living.config, config);
+  Config wanted = config;
+  if (wanted.cluster.device == DeviceKind::automatic)  // its hosts have decided
+    wanted.cluster.device = living.config.cluster.device;
+  const auto differences = diff(living.config, wanted);
   std::string text;
   for (const auto* kind : {&differences.defining, &differences.allowed})
     for (const KeyDifference& d : *kind)

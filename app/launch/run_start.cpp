@@ -9,6 +9,7 @@
 
 #include "actors/supervisor/rates.hpp"
 #include "app/launch/attach.hpp"
+#include "app/launch/auto_device.hpp"
 #include "app/launch/begin_from.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/command_line.hpp"
@@ -180,6 +181,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   if (!run.empty()) SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run}));  // may hold config_file
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
+  const std::string warning = resolve_device(loaded);
   SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run_folder(config)}));
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
   SS_ASSIGN(const Plan plan, make_plan(config));
@@ -199,7 +201,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   std::error_code error;
   if (config.run.from.empty() && !fs::exists(RunFolder{run_folder(config)}.config(), error))
     SS_RETURN_IF_ERROR(check_batches(plan, 0));
-  return RunStart{std::move(config), plan};
+  return RunStart{std::move(config), plan, warning};
 }
 
 Status refuse_sweep(const std::string& config_file, const Config& config) {
@@ -326,7 +328,7 @@ Status check_recipe(const Config& config, const Plan& plan) {
 }  // namespace
 
 Status check_before_start(const RunStart& start) {
-  const auto& [config, plan] = start;
+  const auto& [config, plan, _] = start;
   if (!has_sweep(config))  // its runs have folders of their own
     SS_RETURN_IF_ERROR(check_run_folder(RunFolder{run_folder(config)}, config));
   SS_RETURN_IF_ERROR(check_recipe(config, plan));

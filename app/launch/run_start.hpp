@@ -15,8 +15,10 @@ namespace simplescale {
 std::string text_of(const KeyDifference& difference);
 
 struct RunStart {
-  Config config;  // with absolute paths and the planned train.global_batch_size
+  Config
+      config;  // with absolute paths, the planned train.global_batch_size, and this host's device
   Plan plan;
+  std::string warning;  // of resolve_device(); or ""
 };
 /// Loads a configuration and plans its run. run: overrides run.folder unless it is "".
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,

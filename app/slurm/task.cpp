@@ -19,7 +19,6 @@
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/launch/stops_early.hpp"
-#include "app/launch/unused_gpus.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
@@ -268,9 +267,9 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(check_gpu_network(config, task));
-  if (const std::string warning = unused_gpus(config); !warning.empty())
+  if (!start.warning.empty())
     terminal::error("simplescale: warning: %s: %s\n", node_name(task.task).c_str(),
-                    warning.c_str());
+                    start.warning.c_str());
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process. The
   // agent and its trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);
