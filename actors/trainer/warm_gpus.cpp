@@ -55,8 +55,8 @@ void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
 }
 
 void WarmGpus::keep(int device) {
-  constexpr std::chrono::milliseconds kLongestWait(
-      5'000);  // several times what a first communicator takes
+  // Several times what a first communicator takes.
+  constexpr std::chrono::milliseconds kLongestWait(5'000);
   const auto is_done = [this](std::chrono::milliseconds wait) {
     return nccl_.wait_for(wait) == std::future_status::ready;
   };

@@ -1,7 +1,7 @@
-// `doctor` as a task of srun, or with --nnodes (app/slurm/hosts.hpp): all hosts check themselves at the same time, then the links between
-// them, like a run's diagnosis. One task compares the results and prints one table; all tasks end
-// with its exit code. The tasks meet in a shared folder (rendezvous.hpp) and connect with the key
-// in it.
+// `doctor` as a task of srun, or with --nnodes (app/slurm/hosts.hpp): all hosts check themselves at
+// the same time, then the links between them, like a run's diagnosis. One task compares the results
+// and prints one table; all tasks end with its exit code. The tasks meet in a shared folder
+// (rendezvous.hpp) and connect with the key in it.
 #pragma once
 
 #include <functional>
