@@ -59,8 +59,8 @@ Status trace_command(const std::string& run, const std::string& name, const std:
 /// JSON.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
 /// Checks this machine; in a Slurm allocation, or as one of several hosts, all of them
-/// (fleet_doctor.hpp). config, run: the run whose folder is checked for writing; both "": the
-/// current folder. Returns the exit code.
+/// (fleet_doctor.hpp). config, run: name the run to whose folder this writes a test file; both "":
+/// it writes to the current folder. Returns the exit code.
 int doctor_command(const std::string& config, Overrides overrides, const std::string& run,
                    bool json, const HostRank& rank);
 /// Replaces this process by simplescale-compute with these words. Returns only on failure.

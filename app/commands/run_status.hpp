@@ -12,8 +12,8 @@ namespace simplescale {
 Status check_is_run(const std::string& run);
 
 /// control/status.json as an object with "supervisor" and "nodes". If an earlier start wrote it, or
-/// no agent lives, its nodes and trainers are shown as "ended"; then a run that starts is shown as
-/// "starting", and one that nobody runs and that had not ended as "failed".
+/// no agent lives, its nodes and trainers are shown as "ended". Then the run is shown as "starting"
+/// if a command that starts it holds its lock; or else as "failed", unless it had ended.
 /// bad_data: the file is damaged; not_found: no run, or none that has started.
 Result<nlohmann::json> current_status(const std::string& run);
 /// True if the run has ended: its state is "finished", "stopped" or "failed".

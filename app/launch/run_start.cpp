@@ -328,7 +328,8 @@ Status check_recipe(const Config& config, const Plan& plan) {
 }  // namespace
 
 Status check_before_start(const RunStart& start) {
-  const auto& [config, plan, _] = start;
+  const Config& config = start.config;
+  const Plan& plan = start.plan;
   if (!has_sweep(config))  // its runs have folders of their own
     SS_RETURN_IF_ERROR(check_run_folder(RunFolder{run_folder(config)}, config));
   SS_RETURN_IF_ERROR(check_recipe(config, plan));

@@ -187,7 +187,7 @@ void CudaBackend<T>::allocate_fp8() {
   for (const auto& [size, buffer] :
        {std::pair{left, &fp8_left_}, {right, &fp8_right_}, {turned, &fp8_turned_}})
     *buffer = {take<uint8_t>(size.values), take<float>(size.scales)};
-  // Of rows of square blocks that end before a multiple of 4, nobody writes the rest.
+  // to_fp8() does not write the padding at the end of a row of square blocks.
   if (allocated_.ok()) zero(fp8_right_.scales, static_cast<size_t>(right.scales) * sizeof(float));
 }
 

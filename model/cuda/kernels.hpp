@@ -139,8 +139,8 @@ cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int3
 
 // --- Factors of products in fp8 (fp8_kernels.cu) ---
 
-/// What a factor is: activations and weights are e4m3, gradients of a product's result e5m2; weights
-/// have a scale for each 128 x 128 of them, the others for 128 along the sum.
+/// What a factor is. Activations and weights are e4m3, gradients of a product's result e5m2. Weights
+/// have a scale for each block of 128 x 128; activations and gradients for each 128 along the sum.
 enum class Fp8Kind { activation, weight, gradient };
 SS_HOST_DEVICE constexpr Fp8 fp8_format(Fp8Kind kind) {
   return kind == Fp8Kind::gradient ? Fp8::e5m2 : Fp8::e4m3;
@@ -148,7 +148,7 @@ SS_HOST_DEVICE constexpr Fp8 fp8_format(Fp8Kind kind) {
 SS_HOST_DEVICE constexpr bool fp8_square(Fp8Kind kind) {
   return kind == Fp8Kind::weight;
 }
-/// A factor whose columns are summed over, as Products::gemm_fp8() takes it. values: (rows, columns).
+/// A factor in fp8; Products::gemm_fp8() sums over its columns. values: (rows, columns).
 /// scales: of each block, what its values are multiplied with; fp8_scale_count() of them.
 struct Fp8Values {
   uint8_t* values = nullptr;

@@ -107,7 +107,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                      bytes_text(memory.state) + saved_text(plan) + ", parameters " +
                      bytes_text(memory.parameters) + ", gradients " + bytes_text(memory.gradients) +
                      ", activations " + bytes_text(memory.activations));
-  // 0.5 GiB for a context and the libraries' kernels is assumed; nobody has measured it.
+  // A guess: no run has measured what a context and the libraries' kernels take.
   if (device == DeviceKind::cuda && config.supervision.warm_context)
     line("warm contexts", std::to_string(config.supervision.warm_processes) +
                               " per node; each takes about 0.5 GiB of every GPU (an estimate)");
