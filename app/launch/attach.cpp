@@ -96,8 +96,11 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 Status check_same_config(const RunFolder& run, const Config& config) {
   SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
   Config wanted = config;
-  if (wanted.cluster.device == DeviceKind::automatic)  // its hosts have decided
+  // What the start has decided by its host's GPUs; this host's may be others.
+  if (wanted.cluster.device == DeviceKind::automatic)
     wanted.cluster.device = living.config.cluster.device;
+  if (wanted.cluster.device == DeviceKind::cuda && wanted.parallel.strategy == Strategy::automatic)
+    wanted.cluster.memory_per_trainer_gib = living.config.cluster.memory_per_trainer_gib;
   const auto differences = diff(living.config, wanted);
   std::string text;
   for (const auto* kind : {&differences.defining, &differences.allowed})

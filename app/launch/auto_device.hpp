@@ -1,19 +1,22 @@
-// Which device cluster.device = "auto" means on this host.
+// What a start learns from this host's GPUs: what cluster.device = "auto" means, and how much memory
+// a trainer has.
 #pragma once
 
 #include <string>
 
-#include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
+#include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
 
 /// Where "auto" means GPUs, makes it "cuda": the plan, the memory estimate and the checks of this
-/// host are then those of GPUs. usable: whether trainers can use the GPUs that the host has. Returns
-/// why not, as a warning; "" if there is nothing to tell.
-std::string take_gpus(LoadedConfig& loaded, const Status& usable);
-/// The same of this host: with "auto" and a GPU of NVIDIA it loads the GPUs' libraries, which takes
-/// 1 to 2 s. Blocks.
+/// host are then those of GPUs. For strategy = "auto" sets cluster.memory_per_trainer_gib, unless it
+/// is set and the GPU has so much. gpu: whether trainers can use the GPUs that the host has, and
+/// those of a node. Returns why not, or that the model does not fit, as a warning; "" if there is
+/// nothing to tell.
+std::string take_gpus(LoadedConfig& loaded, const Result<DevicePlaneOptions>& gpu);
+/// The same of this host, if it has a GPU of NVIDIA and the configuration leaves something to it.
+/// Then it loads the GPUs' libraries, which takes 1 to 2 s. Blocks.
 std::string resolve_device(LoadedConfig& loaded);
 
 }  // namespace simplescale

@@ -174,7 +174,7 @@ const Key table[] = {
   {"cluster", "device", ENUM(cluster.device, device_names), any, layout, "Device of the trainers. auto: each start takes cuda if its host has GPUs that can be used, else cpu."},
   {"cluster", "threads_per_trainer", REF(cluster.threads_per_trainer), {0, 4096}, no, "CPU threads per trainer. 0: cores / trainers on the host."},
   {"cluster", "join_timeout_ms", REF(cluster.join_timeout_ms), milliseconds, no, "Time to wait at the start until all nodes have joined."},
-  {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown; auto then assumes 4 GiB."},
+  {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown; with strategy = auto a start on a host with GPUs then sets 90 % of what its GPU has, and CPUs count as 4 GiB."},
   {"cluster", "peak_flops", REF(cluster.peak_flops), not_negative, no, "Dense peak of one trainer's device in FLOP/s, used for the MFU. 0: unknown, no MFU is reported."},
 
   {"checkpoint", "memory_every_steps", REF(checkpoint.memory_every_steps), not_negative, no, "With GPUs: steps between copies of the state to host memory, where it outlives its trainer. 0: only when it is saved, copied to another node or the trainers stop. CPU trainers have it there always."},

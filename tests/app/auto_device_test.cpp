@@ -1,4 +1,4 @@
-// What cluster.device = "auto" becomes on a host with GPUs.
+// What a start decides on a host with GPUs: cluster.device = "auto", and the memory of a trainer.
 #include "app/launch/auto_device.hpp"
 
 #include <doctest/doctest.h>
@@ -9,14 +9,22 @@ using namespace simplescale;
 
 namespace {
 
+constexpr uint64_t kGib = uint64_t{1} << 30;
+
 LoadedConfig tinyllama() {
   LoadedConfig loaded;
   loaded.config.model.preset = "tinyllama";
   loaded.config.train.precision = DType::bf16;
-  loaded.config.cluster.nodes = 1;
+  loaded.config.cluster.nodes = 2;
   loaded.config.cluster.trainers_per_node = 8;
-  loaded.config.cluster.memory_per_trainer_gib = 139;
+  loaded.config.parallel.strategy = Strategy::automatic;
   return loaded;
+}
+
+DevicePlaneOptions gpu_of(double gib) {
+  DevicePlaneOptions gpu;
+  gpu.memory_bytes = static_cast<uint64_t>(gib * static_cast<double>(kGib));
+  return gpu;
 }
 
 }  // namespace
@@ -25,19 +33,57 @@ TEST_SUITE("auto device") {
   TEST_CASE("auto device: GPUs that can be used make it cuda, and the plan that of GPUs") {
     LoadedConfig loaded = tinyllama();
     REQUIRE(loaded.config.cluster.device == DeviceKind::automatic);
-    CHECK(take_gpus(loaded, {}) == "");
+    CHECK(take_gpus(loaded, gpu_of(139.8)) == "");
     CHECK(loaded.config.cluster.device == DeviceKind::cuda);
     CHECK(loaded.origin.at("cluster.device") == "this host has a GPU");
+    CHECK(loaded.config.cluster.memory_per_trainer_gib == doctest::Approx(125.8));
+    CHECK(loaded.origin.at("cluster.memory_per_trainer_gib") == "90 % of this host's GPU");
     const auto topology = plan_topology(loaded.config);
     REQUIRE(topology.ok());
     CHECK(topology->strategy == Strategy::shard_grad_op);
+    CHECK(topology->group_nodes == 1);
   }
 
   TEST_CASE("auto device: GPUs that cannot be used are told, and the host's CPUs are taken") {
     LoadedConfig loaded = tinyllama();
-    const std::string warning = take_gpus(loaded, Status(Code::unavailable, "no NVIDIA driver"));
+    const Status none(Code::unavailable, "no NVIDIA driver");
+    const std::string warning = take_gpus(loaded, none);
     CHECK(warning.starts_with("this host has GPUs, but trains on its CPUs: no NVIDIA driver "));
     CHECK(loaded.config.cluster.device == DeviceKind::automatic);
     CHECK(loaded.origin.empty());
+    loaded.config.cluster.device = DeviceKind::cuda;  // its trainers refuse to start
+    CHECK(take_gpus(loaded, none) == "");
+  }
+
+  TEST_CASE("auto device: a GPU's memory counts only for strategy = \"auto\"") {
+    LoadedConfig loaded = tinyllama();
+    loaded.config.cluster.device = DeviceKind::cuda;
+    loaded.config.parallel.strategy = Strategy::full_shard;
+    CHECK(take_gpus(loaded, gpu_of(139.8)) == "");
+    CHECK(loaded.config.cluster.memory_per_trainer_gib == 0);
+    CHECK(loaded.origin.empty());
+  }
+
+  TEST_CASE("auto device: memory that is set stays, unless the GPU has less") {
+    for (const bool larger : {false, true}) {
+      LoadedConfig loaded = tinyllama();
+      loaded.config.cluster.memory_per_trainer_gib = larger ? 81 : 79;
+      CHECK(take_gpus(loaded, gpu_of(80)) == "");
+      CHECK(loaded.config.cluster.memory_per_trainer_gib == (larger ? 72 : 79));
+    }
+  }
+
+  TEST_CASE("auto device: a model that may not fit is told, and starts as without the memory") {
+    LoadedConfig loaded = tinyllama();
+    loaded.config.model.preset = "llama3-8b";
+    REQUIRE(plan_topology(loaded.config).ok());
+    const std::string warning = take_gpus(loaded, gpu_of(8));
+    CHECK(
+        warning.starts_with("the model may not fit this host's GPUs: cluster.memory_per_trainer_"));
+    CHECK(loaded.config.cluster.device == DeviceKind::cuda);
+    CHECK(loaded.config.cluster.memory_per_trainer_gib == 0);
+    const auto topology = plan_topology(loaded.config);
+    REQUIRE(topology.ok());
+    CHECK(topology->group_nodes == 2);
   }
 }

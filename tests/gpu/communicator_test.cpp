@@ -53,6 +53,21 @@ std::vector<float> some(int rank, size_t count) {
   return values;
 }
 
+/// How a process ends that calls `body` and then exit(0).
+template <class Body>
+int exit_code_of(Body body) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
 /// Device memory with these values as dtype.
 void* device(Collective& c, const std::vector<float>& values, DType dtype) {
   const auto memory = c.allocate(values.size() * 4);
@@ -302,20 +317,26 @@ TEST_SUITE("nccl") {
   }
 
   TEST_CASE("nccl: the process ends if ncclCommAbort hangs") {
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      fake_gpu::hang_aborts();
-      ThreadCommunicator hosts(1, 60'000);
-      auto made = communicator(hosts.rank(0), 60'000, 1);
-      (void)made->connect();
-      made->abort("fenced");
-      made.reset();
-      _exit(0);
-    }
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 75);
+    CHECK(exit_code_of([] {
+            fake_gpu::hang_aborts();
+            ThreadCommunicator hosts(1, 60'000);
+            auto made = communicator(hosts.rank(0), 60'000, 1);
+            (void)made->connect();
+            made->abort("fenced");
+            made.reset();
+          }) == 75);
+  }
+
+  TEST_CASE("nccl: the process ends if a call to NCCL hangs while another thread aborts") {
+    CHECK(exit_code_of([] {
+            fake_gpu::set_inits(fake_gpu::Inits::hang);
+            ThreadCommunicator hosts(1, 60'000);
+            auto made = communicator(hosts.rank(0), 60'000, 1);
+            std::thread connecting([&] { (void)made->connect(); });
+            while (fake_gpu::take_nccl_calls().empty()) std::this_thread::yield();
+            made->abort("fenced");
+            fake_gpu::set_inits(fake_gpu::Inits::work);
+            connecting.join();
+          }) == 75);
   }
 }

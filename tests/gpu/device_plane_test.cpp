@@ -102,6 +102,7 @@ TEST_SUITE("device plane") {
       CHECK(own->device_index == i);
       CHECK(own->transport == DeviceTransport::nccl);
       CHECK_FALSE(own->shared);
+      CHECK(own->memory_bytes == uint64_t{80} << 30);
       REQUIRE(own->uuids.size() == 2);
       CHECK(own->uuids[0] == "01000000000000000000000000000000");
       CHECK(own->uuids[1] != own->uuids[0]);
@@ -112,6 +113,7 @@ TEST_SUITE("device plane") {
       CHECK(own->device_index == i % 2);
       CHECK(own->transport == DeviceTransport::staged);
       CHECK(own->shared);
+      CHECK(own->memory_bytes == uint64_t{40} << 30);
     }
   }
 

@@ -386,6 +386,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = gpu_majors[index];
   std::strcpy(properties->name, "Fake GPU");
   properties->multiProcessorCount = 8;
+  properties->totalGlobalMem = size_t{80} << 30;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
   return cudaSuccess;
 }

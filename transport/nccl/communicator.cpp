@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kErrorCheckInterval{1};  // between checks for NCCL's errors while waiting
 constexpr milliseconds kCloseTimeout{5000};     // for close() and the destructor
-constexpr int kAbortHangs = 75;                 // EX_TEMPFAIL: the process's exit code
+constexpr int kNcclHangs = 75;                  // EX_TEMPFAIL: the process's exit code
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -99,14 +99,8 @@ NcclCommunicator::~NcclCommunicator() {
   forget_(this);
   close();
   if (aborted_.valid() &&
-      aborted_.wait_for(milliseconds(spec_.abort_timeout_ms)) != std::future_status::ready) {
-    // Not by runtime/base/log.hpp, as in model/cuda.
-    std::fprintf(stderr,
-                 "%s: ncclCommAbort has not returned for %d ms. The process ends, so that the node "
-                 "replaces it.\n",
-                 spec_.name.c_str(), spec_.abort_timeout_ms);
-    _exit(kAbortHangs);
-  }
+      aborted_.wait_for(milliseconds(spec_.abort_timeout_ms)) != std::future_status::ready)
+    end_process("ncclCommAbort");
   if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // leaks the device memory
   // After an abort the backend's last kernels may still read the buffers of allocate(). Wait for
   // them.
@@ -525,7 +519,8 @@ Status NcclCommunicator::fail(Status status) {
 /// Starts ncclCommAbort on its own thread. The communicator's kernels end soon after; this does not
 /// wait for them.
 void NcclCommunicator::abort_nccl() {
-  std::lock_guard comm_guard(comm_lock_);
+  const std::unique_lock comm_guard(comm_lock_, milliseconds(spec_.abort_timeout_ms));
+  if (!comm_guard) end_process("a call to NCCL");
   if (!comm_) return;
   std::lock_guard guard(lock_);
   std::promise<void> returned;
@@ -534,6 +529,16 @@ void NcclCommunicator::abort_nccl() {
     (void)ncclCommAbort(comm);
     done.set_value();
   }).detach();
+}
+
+/// Nothing else frees what NCCL holds, and the node replaces a trainer that ends.
+void NcclCommunicator::end_process(const char* hangs) const {
+  // Not by runtime/base/log.hpp, as in model/cuda.
+  std::fprintf(stderr,
+               "%s: %s has not returned for %d ms. The process ends, so that the node replaces "
+               "it.\n",
+               spec_.name.c_str(), hangs, spec_.abort_timeout_ms);
+  _exit(kNcclHangs);
 }
 
 void NcclCommunicator::abort(const std::string& reason) {

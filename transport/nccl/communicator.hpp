@@ -11,8 +11,9 @@
 // Operations run on one stream in the order of their start, each after the work that the followed
 // stream had been given by then. The compute thread starts and waits; any thread may call abort().
 // NCCL calls on the communicator are made under comm_lock_ and return at once (it is non-blocking),
-// so abort() never waits for one. ncclCommAbort may take long and runs on its own thread; if it has
-// not returned some seconds after the communicator's end, the process ends.
+// so abort() waits for one at most a moment. ncclCommAbort may take long and runs on its own thread.
+// The process ends if a call keeps abort() waiting for some seconds, or if ncclCommAbort has not
+// returned some seconds after the communicator's end.
 //
 // A dead communicator (aborted, deadline, a rank or the device lost) stays dead. Device memory is
 // freed only once the stream is idle; if the stream does not become idle in time, it is leaked.
@@ -39,14 +40,13 @@ class NcclCommunicator final : public DeviceCollective {
     std::string name;  ///< "shard@7", for messages
     uint64_t generation;
     int timeout_ms;
-    int abort_timeout_ms = 10'000;  ///< the destructor waits so long for ncclCommAbort
+    int abort_timeout_ms = 10'000;  ///< so long may NCCL keep abort() and the destructor waiting
     bool native_sums = false;  ///< by ncclReduceScatter and ncclAllReduce; a slice has one node
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
   NcclCommunicator(Spec spec, std::shared_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
-  /// Ends the process with code 75 if ncclCommAbort hangs: nothing else frees what NCCL then holds,
-  /// and the node replaces a trainer that ends.
+  /// Ends the process with code 75 if ncclCommAbort hangs.
   ~NcclCommunicator() override;
 
   uint64_t generation() const { return spec_.generation; }
@@ -68,6 +68,7 @@ class NcclCommunicator final : public DeviceCollective {
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
+  /// Ends the process with code 75 if another thread's call to NCCL hangs.
   void abort(const std::string& reason) override;
 
  private:
@@ -100,6 +101,7 @@ class NcclCommunicator final : public DeviceCollective {
   Status dead() const;
   Status fail(Status status);
   void abort_nccl();
+  [[noreturn]] void end_process(const char* hangs) const;
   void close();
 
   const Spec spec_;
@@ -114,7 +116,7 @@ class NcclCommunicator final : public DeviceCollective {
   Status dead_;
   std::future<void> aborted_;  // ready once ncclCommAbort has returned
   std::atomic<bool> is_dead_{false};
-  std::mutex comm_lock_;
+  std::timed_mutex comm_lock_;
   ncclComm_t comm_ = nullptr;  // guarded by comm_lock_
 };
 

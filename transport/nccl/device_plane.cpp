@@ -130,6 +130,7 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   DevicePlaneOptions options;
   options.device_index = index % devices;
   options.shared = trainers > devices;
+  const auto most_on_a_gpu = static_cast<size_t>((trainers + devices - 1) / devices);
   options.transport = options.shared ? DeviceTransport::staged : DeviceTransport::nccl;
   for (int device = 0; device < devices; ++device) {
     cudaDeviceProp properties{};
@@ -141,6 +142,8 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                         ") is older than Ampere, which the program requires: leave it out of "
                         "CUDA_VISIBLE_DEVICES");
     options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
+    if (device == options.device_index)
+      options.memory_bytes = properties.totalGlobalMem / most_on_a_gpu;
   }
   return options;
 }

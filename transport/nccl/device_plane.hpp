@@ -38,6 +38,7 @@ struct DevicePlaneOptions {
   bool shared = false;             ///< there are more trainers than GPUs
   bool native_sums = false;        ///< NCCL's own (NcclCommunicator::Spec); staged ones never are
   std::vector<std::string> uuids;  ///< of this process's GPUs, in hexadecimal; empty: unsuitable
+  uint64_t memory_bytes = 0;       ///< of the GPU, for each trainer that shares it
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
