@@ -50,11 +50,12 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
-  if (const auto task = slurm::task_of(environment_variable))
-    host = slurm::host_slots(*task, slots);
+  const auto task = slurm::task_of(environment_variable);
+  if (task) host = slurm::host_slots(*task, slots);
+  const bool staged = (task && task->shares_gpus) ||
+                      !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks);
   auto device = choose_device(host.first + slot, host.total);
-  if (device.ok() && !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks))
-    device->transport = DeviceTransport::staged;
+  if (device.ok() && staged) device->transport = DeviceTransport::staged;
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");

@@ -58,8 +58,11 @@ HostFacts facts_of_this_host(const Config& config) {
 Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
   const auto told = place.told();
   SS_ASSIGN(const auto own, slurm::share_gpus(told, rank, slots));
-  if (!own) return false;
-  SS_RETURN_IF_ERROR(place.tell_own({own->begin(), own->begin() + slots}));
+  if (!own) {
+    SS_RETURN_IF_ERROR(place.tell_own(std::nullopt));
+    return false;
+  }
+  SS_RETURN_IF_ERROR(place.tell_own(std::vector(own->begin(), own->begin() + slots)));
   if (*own == told.at(rank).gpus) return true;
   std::string names;
   for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + slurm::cuda_name(uuid);
@@ -123,6 +126,7 @@ Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) 
   auto own = take_own_gpus(place, rank.node_rank, start.plan.topology.trainers_per_node);
   if (!own.ok()) return own.status().in(node_name(task.task) + " on " + task.host);
   task.own_gpus = *own;
+  task.shares_gpus = !*own;
   task.instance = place.instance();
   setenv(slurm::kTaskVariable, slurm::text_of(task).c_str(), 1);  // for the processes of the node
   return train_as_task(std::move(start), task, oversubscribe, &place);

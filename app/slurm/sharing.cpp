@@ -90,7 +90,8 @@ Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int
   };
   const bool blind = seen.at(task).empty() && any(&HostFacts::gpus);
   const bool decided = any(&HostFacts::own);  // not to share
-  if (!lacking.empty() && !blind && !decided && all_crowded(seen, crowded))
+  const bool share = std::ranges::any_of(told, [](const auto& each) { return each.second.shares; });
+  if (!blind && (share || (!lacking.empty() && !decided && all_crowded(seen, crowded))))
     return std::optional<Gpus>();
   if (!lacking.contains(task)) return std::optional(own);
   return Status(Code::bad_config, lack(seen.at(task).size(), lacking.at(task), slots));

@@ -28,9 +28,9 @@ int task_cores(const Task& task, int bound, int online);
 
 /// The GPUs for a task, by UUID: `slots` of its own first, then the others that it sees. told: what
 /// each task has told. Tasks that have chosen keep their GPUs; of the other tasks those that see
-/// fewer GPUs choose first. Nothing: every host has too few, so all tasks share GPUs. bad_config,
-/// with what is missing: this task has too few, but other tasks have enough; they keep theirs, since
-/// tasks that share GPUs cannot use NCCL.
+/// fewer GPUs choose first. Nothing: every host has too few, so all tasks share GPUs; or the others
+/// do already. bad_config, with what is missing: this task has too few, but other tasks have enough;
+/// they keep theirs, since tasks that share GPUs cannot use NCCL.
 Result<std::optional<std::vector<std::string>>> share_gpus(const std::map<int, HostFacts>& told,
                                                            int task, int slots);
 

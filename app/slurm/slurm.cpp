@@ -52,7 +52,7 @@ std::optional<Task> parse_task(const std::string& text) {
   Task task;
   std::istringstream words(text);
   words >> task.task >> task.tasks >> task.local_task >> task.tasks_on_host >> task.own_gpus >>
-      task.other_hosts >> task.instance >> task.host;
+      task.shares_gpus >> task.other_hosts >> task.instance >> task.host;
   return words ? std::optional(task) : std::nullopt;
 }
 
@@ -61,7 +61,7 @@ std::optional<Task> parse_task(const std::string& text) {
 std::string text_of(const Task& task) {
   std::ostringstream text;
   for (const int number : {task.task, task.tasks, task.local_task, task.tasks_on_host,
-                           int{task.own_gpus}, int{task.other_hosts}})
+                           int{task.own_gpus}, int{task.shares_gpus}, int{task.other_hosts}})
     text << number << ' ';
   text << task.instance << ' ' << task.host;
   return text.str();

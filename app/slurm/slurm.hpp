@@ -21,6 +21,7 @@ struct Task {
   int task = 0, tasks = 1;                // rank and number of tasks in the step
   int local_task = 0, tasks_on_host = 1;  // the same on this host
   bool own_gpus = false;                  // true: it sees only its own GPUs (--gpus-per-task, ...)
+  bool shares_gpus = false;               // true: all tasks use host memory, since some share GPUs
   bool other_hosts = false;               // true: tasks are, or may come back, on other hosts
   std::string host;                       // Slurm's name of the host; "" if unknown
   std::string instance;                   // id of this start of the run: job.step.restarts

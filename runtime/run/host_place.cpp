@@ -101,19 +101,16 @@ Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int&
 }
 
 json to_json(const HostFacts& facts) {
-  return {{"host", facts.host},
-          {"scope", facts.scope},
-          {"pid", facts.pid},
-          {"gpus", facts.gpus},
-          {"own", facts.own}};
+  return {{"host", facts.host}, {"scope", facts.scope}, {"pid", facts.pid},
+          {"gpus", facts.gpus}, {"own", facts.own},     {"shares", facts.shares}};
 }
 
 /// A host without a name if the document is damaged.
 HostFacts facts_of(const json& document) {
   try {
     if (document.is_object())
-      return {document.at("host"), document.at("scope"), document.at("pid"), document.at("gpus"),
-              document.at("own")};
+      return {document.at("host"), document.at("scope"), document.at("pid"),
+              document.at("gpus"), document.at("own"),   document.at("shares")};
   } catch (const json::exception&) {
   }
   return {};
@@ -198,14 +195,18 @@ std::map<int, HostFacts> HostPlace::told() const {
   std::map<int, HostFacts> all;
   for (const int rank : rendezvous_.tasks_in("here")) {
     HostFacts& facts = all[rank] = facts_of(rendezvous_.read("here", rank));
-    if (!facts.own.empty() && !lives(rank)) facts.own.clear();
+    if ((!facts.own.empty() || facts.shares) && !lives(rank)) {
+      facts.own.clear();
+      facts.shares = false;
+    }
   }
   all[options_.rank] = options_.facts;
   return all;
 }
 
-Status HostPlace::tell_own(std::vector<std::string> gpus) {
-  options_.facts.own = std::move(gpus);
+Status HostPlace::tell_own(std::optional<std::vector<std::string>> gpus) {
+  options_.facts.shares = !gpus;
+  options_.facts.own = std::move(gpus).value_or(std::vector<std::string>());
   return rendezvous_.publish("here", to_json(options_.facts));
 }
 

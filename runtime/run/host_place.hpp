@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,7 +32,8 @@ struct HostFacts {
   std::string scope;  // equal for commands that share the host's memory, CPUs and sockets
   int pid = 0;        // of the command
   std::vector<std::string> gpus;  // UUIDs of the GPUs that it sees, in CUDA's order
-  std::vector<std::string> own;   // those of them that its trainers use; empty: not known yet
+  std::vector<std::string> own;   // those of them that only its trainers use; empty: not known yet
+  bool shares = false;            // it has decided that its trainers share GPUs with others
 };
 
 class HostPlace {
@@ -65,11 +67,11 @@ class HostPlace {
   ~HostPlace();
 
   const std::string& instance() const { return instance_; }
-  /// What the commands of the start have told, by rank. A command that is lost counts, but has no
-  /// GPUs of its own any more.
+  /// What the commands of the start have told, by rank. A command that is lost counts, but what it
+  /// has decided about GPUs does not.
   std::map<int, HostFacts> told() const;
-  /// Tells the others which GPUs this command's trainers use.
-  Status tell_own(std::vector<std::string> gpus);
+  /// Tells the others which GPUs only this command's trainers use; nothing: they share GPUs.
+  Status tell_own(std::optional<std::vector<std::string>> gpus);
   /// Tells the others that this command was asked to end. Returns the ranks whose commands live and
   /// were not asked; all ranks if the folder fails. A file server shows a command of a host that is
   /// lost as living for a while.

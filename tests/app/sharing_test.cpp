@@ -101,6 +101,16 @@ TEST_SUITE("sharing") {
       }
   }
 
+  TEST_CASE("sharing: a task that comes later shares if the others do, also with GPUs of its own") {
+    std::map<int, HostFacts> told;
+    told[0].gpus = {"a"}, told[1].gpus = {"b", "c"}, told[2].gpus = {};
+    told[0].shares = true;
+    CHECK_FALSE(share_gpus(told, 1, 2)->has_value());
+    CHECK(share_gpus(told, 2, 2).status().code() == Code::bad_config);  // it sees none
+    told[0].shares = false;                                             // its command is lost
+    CHECK(share_gpus(told, 1, 2)->value() == Gpus{"b", "c"});
+  }
+
   TEST_CASE("sharing: a task that alone has too few GPUs is refused, the others keep theirs") {
     std::map<int, Gpus> seen = {{0, {"a", "b"}}, {1, {"a", "b"}}, {2, {"x", "y"}}, {3, {"z"}}};
     CHECK(*share(seen, 0, 2) == Gpus{"a", "b"});

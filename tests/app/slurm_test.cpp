@@ -78,7 +78,7 @@ TEST_SUITE("slurm") {
     variables[kTaskVariable] = text_of(task);
     const auto read = task_of(environment(variables));
     REQUIRE(read);
-    CHECK(text_of(*read) == "2 3 1 2 1 1 0123456789abcdef host-4");
+    CHECK(text_of(*read) == "2 3 1 2 1 0 1 0123456789abcdef host-4");
     CHECK(text_of(*read) == text_of(task));
     CHECK_FALSE(task_of(environment({{kTaskVariable, "2 3 1"}})));
     task.task = 0;

@@ -138,7 +138,10 @@ TEST_SUITE("host place") {
     const auto zero = run.take(0, 2);
     auto one = std::make_unique<Result<HostPlace>>(run.take(1, 2));
     CHECK(zero->told().at(1).own.empty());
-    REQUIRE((*one)->tell_own({"gpu-1"}).ok());
+    REQUIRE((*one)->tell_own(std::nullopt).ok());
+    CHECK(zero->told().at(1).shares);
+    REQUIRE((*one)->tell_own(std::vector<std::string>{"gpu-1"}).ok());
+    CHECK_FALSE(zero->told().at(1).shares);
     CHECK(zero->told().at(1).own == std::vector<std::string>{"gpu-1"});
     CHECK((*one)->told().at(1).own == std::vector<std::string>{"gpu-1"});
     one.reset();  // lost
