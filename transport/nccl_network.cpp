@@ -62,6 +62,9 @@ std::string describe(const Result<Variables>& variables) {
 void protect_nccl_settings() {
   // It would replace config.blocking = 0. Setting it: nccl.conf sets what is not set.
   setenv("NCCL_COMM_BLOCKING", "0", 1);
+  // A trainer's communicators run at once; this keeps each GPU's order of launches that of the host,
+  // which all ranks share. Without it kernels that do not fit on a GPU together may wait for ever.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
   // It would replace the identifiers of all communicators, and choose an interface.
   unsetenv("NCCL_COMM_ID");
 }

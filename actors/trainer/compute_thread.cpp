@@ -249,7 +249,10 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   CommunicatorSpec replicate{order.generation, "replicate", static_cast<int>(order.group),
                              addresses(order.replicate_members), timeout_ms};
   SS_ASSIGN(g.shard, plane_->join(shard));
-  SS_ASSIGN(g.replicate, plane_->join(replicate));
+  auto joined = plane_->join(replicate);
+  // Peers that wait in the other communicator see it end; closing it would wait for them.
+  if (!joined.ok()) g.shard->abort(joined.status().message());
+  SS_ASSIGN(g.replicate, std::move(joined));
   return {};
 }
 

@@ -57,6 +57,7 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
 DataPlaneOptions plane_options(const Config& config, const Plan& plan,
                                std::optional<DeviceTransport> device) {
   DataPlaneOptions o;
+  o.ranks_max = std::max(o.ranks_max, plan.topology.most_ranks());
   o.communicators = 6;  // shard, replicate, transfers; twice, for the generation before
   o.trusted_networks = config.transport.trusted_networks;
   o.arena_bytes = size_t{8} << 20;

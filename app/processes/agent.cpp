@@ -258,6 +258,7 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
   DataPlaneOptions plane_options;
+  plane_options.ranks_max = std::max(plane_options.ranks_max, plan.topology.most_ranks());
   plane_options.network = has_other_hosts();
   plane_options.trusted_networks = config.transport.trusted_networks;
   SS_ASSIGN(plane_options.key, read_run_key(run));

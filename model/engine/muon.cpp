@@ -95,7 +95,10 @@ Status MuonSchedule::apply(const Muon& options, float* gradient, const StateUpda
                           static_cast<const char*>(state.from_avg_sq) + moment,
                           state.to_params + at, static_cast<char*>(state.to_avg_sq) + moment);
   }
-  return {};
+  // No vote follows, so these tell whether a peer has aborted (Work::wait()). First in the group: its
+  // numbers have reached all groups.
+  SS_RETURN_IF_ERROR(finish(shard_->barrier(), wait));
+  return finish(replicate_->barrier(), wait);
 }
 
 }  // namespace simplescale

@@ -238,10 +238,13 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   // a supervisor.
   constexpr uint64_t trainer_bytes = uint64_t{100} << 20, agent_bytes = uint64_t{35} << 20,
                      supervisor_bytes = uint64_t{10} << 20;
-  // Shared memory of data planes beside what engines allocate; tests/actors/trainer compares.
-  constexpr uint64_t trainer_plane_bytes = uint64_t{50} << 20,
-                     agent_plane_bytes = uint64_t{28} << 20, trace_event_bytes = 128;
+  constexpr uint64_t trace_event_bytes = 128;
   const Topology& t = plan.topology;
+  // Shared memory of data planes beside what engines allocate; tests/actors/trainer compares.
+  const uint64_t of_ranks =
+                     (uint64_t{50} << 10) * static_cast<uint64_t>(std::max(t.most_ranks(), 64)),
+                 trainer_plane_bytes = (uint64_t{47} << 20) + of_ranks,
+                 agent_plane_bytes = (uint64_t{25} << 20) + of_ranks;
   const bool gpus = config.cluster.device == DeviceKind::cuda;
   HostNeeds needs;
   needs.trainers = trainers;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/base/words.hpp"
+#include "runtime/training/collective.hpp"
 
 namespace simplescale {
 namespace {
@@ -117,6 +118,18 @@ bool fits_whole_parameters(const Config& config, int shards) {
   return needed.ok() && has_memory(config, *needed);
 }
 
+Status check_ranks(const Topology& t) {
+  const std::string most = std::to_string(kRanksMax) + " at most";
+  if (t.shards > kRanksMax)
+    return bad("parallel: a group would have " + std::to_string(t.shards) + " trainers, " + most +
+               ": set parallel.group_nodes, or strategy = \"hybrid_shard\"");
+  if (t.most_ranks() > kRanksMax)
+    return bad("parallel: each shard would be on " + std::to_string(t.groups) +
+               " trainers, and one more may send it: " + most +
+               "; use larger groups (parallel.group_nodes)");
+  return {};
+}
+
 Status check_memory(const Config& config, const Topology& topology) {
   if (config.cluster.memory_per_trainer_gib == 0) return {};
   SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
@@ -159,6 +172,7 @@ Result<Topology> plan_topology(const Config& config) {
   if (t.groups < config.cluster.min_groups)
     return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
                " is more than the layout's " + counted(t.groups, "group"));
+  SS_RETURN_IF_ERROR(check_ranks(t));
   SS_RETURN_IF_ERROR(check_memory(config, t));
   for (int rank = 0; rank < world; ++rank)
     t.trainers.push_back({.node = rank / t.trainers_per_node,

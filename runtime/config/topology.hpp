@@ -3,6 +3,7 @@
 // can plan a layout that does not exist yet.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,13 +36,16 @@ struct Topology {
   std::vector<TrainerPlace> trainers;  // in rank order
   std::string reason;                  // for this group size; `config show` prints it
   int world() const { return groups * shards; }
+  /// The most ranks of a Collective: a group, or the replicas of a shard and one more that sends
+  /// them its state.
+  int most_ranks() const { return std::max(shards, groups + 1); }
   /// Sets of nodes that each hold whole copies of the model: while one of them is left, a lost node
   /// costs no step.
   int cells() const { return nodes / group_nodes; }
 };
 
 /// bad_config: the nodes do not form whole groups; fewer nodes than one group; fewer groups than
-/// min_groups; the model does not fit memory_per_trainer_gib.
+/// min_groups; more shards or groups than a Collective has ranks; the model does not fit memory_per_trainer_gib.
 Result<Topology> plan_topology(const Config& config);
 
 /// The steps between copies to the memory of other nodes; 0: none. The value of -1 is 10 if there

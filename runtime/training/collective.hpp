@@ -27,10 +27,13 @@ class Work {
  public:
   virtual ~Work() = default;
   /// Blocks until the operation is complete. aborted; deadline: a rank has not joined in, and
-  /// which; unavailable: a rank is gone.
+  /// which; unavailable: a rank is gone. On device memory an operation that another rank aborts may
+  /// end well, with wrong numbers: a later barrier, or exchange of records, then fails.
   virtual Status wait() = 0;
 };
 using WorkPtr = std::unique_ptr<Work>;
+
+constexpr int kRanksMax = 1024;  ///< of a Collective
 
 class Collective {
  public:

@@ -329,6 +329,7 @@ TEST_SUITE("nccl") {
 
   TEST_CASE("nccl: the process ends if a call to NCCL hangs while another thread aborts") {
     CHECK(exit_code_of([] {
+            (void)fake_gpu::take_nccl_calls();  // of other cases
             fake_gpu::set_inits(fake_gpu::Inits::hang);
             ThreadCommunicator hosts(1, 60'000);
             auto made = communicator(hosts.rank(0), 60'000, 1);

@@ -114,8 +114,9 @@ TEST_SUITE("nccl network") {
       REQUIRE(after);
       CHECK(std::string(after) == "0");
       CHECK_FALSE(std::getenv("NCCL_COMM_ID"));
+      CHECK(std::string(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) == "1");
     }
-    unsetenv("NCCL_COMM_BLOCKING");
+    for (const char* set : {"NCCL_COMM_BLOCKING", "NCCL_LAUNCH_ORDER_IMPLICIT"}) unsetenv(set);
   }
 
   TEST_CASE("nccl network: the user's own values are replaced") {

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -42,11 +41,11 @@ class Handle final : public Work {
   std::shared_ptr<Operation> operation_;
 };
 
-std::string rank_names(uint64_t ranks) {
-  std::string names = std::popcount(ranks) == 1 ? "rank " : "ranks ";
-  for (bool more = false; ranks != 0; ranks &= ranks - 1, more = true)
-    names += (more ? ", " : "") + std::to_string(std::countr_zero(ranks));
-  return names;
+std::string rank_names(const std::set<int>& ranks) {
+  if (ranks.empty()) return "a rank";
+  std::string names;
+  for (const int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + names;
 }
 }  // namespace
 
@@ -149,7 +148,7 @@ WorkPtr Communicator::all_reduce(void* data, size_t count, DType dtype) {
   return start(plan_all_reduce(rank(), size(), data, count, dtype));
 }
 WorkPtr Communicator::broadcast(void* data, size_t count, DType dtype, int root) {
-  return start(plan_broadcast(rank(), size(), data, count * bytes_of(dtype), root));
+  return start(plan_broadcast(rank(), data, count * bytes_of(dtype), root));
 }
 WorkPtr Communicator::barrier() {
   return start(plan_barrier(rank(), size()));
@@ -279,8 +278,8 @@ Status Communicator::check_aborted() {
 }
 
 Status Communicator::check_peers(Operation& operation, bool thorough) {
-  for (uint64_t ranks = operation.awaited_ranks(); ranks != 0; ranks &= ranks - 1) {
-    const Status status = links_[static_cast<size_t>(std::countr_zero(ranks))]->health(thorough);
+  for (const int rank : operation.awaited_ranks()) {
+    const Status status = links_[static_cast<size_t>(rank)]->health(thorough);
     if (!status.ok())
       return status.in(spec_.name + ", " + operation.name() + " (operation " +
                        std::to_string(operation.number()) + ")");
@@ -289,8 +288,7 @@ Status Communicator::check_peers(Operation& operation, bool thorough) {
 }
 
 Status Communicator::deadline_error(Operation& operation) const {
-  const uint64_t ranks = operation.awaited_ranks();
-  return Status(Code::deadline, spec_.name + ": " + (ranks ? rank_names(ranks) : "a rank") +
+  return Status(Code::deadline, spec_.name + ": " + rank_names(operation.awaited_ranks()) +
                                     " did not take part in " + operation.name() + " (operation " +
                                     std::to_string(operation.number()) + ") within " +
                                     std::to_string(spec_.timeout_ms) + " ms");

@@ -125,7 +125,7 @@ void DataPlaneImpl::inject_network_fault(const NetworkFault& fault) {
 
 Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec& spec) const {
   const size_t size = spec.members.size();
-  if (size < 1 || size > static_cast<size_t>(kMaxRanks) || spec.rank < 0 ||
+  if (size < 1 || size > static_cast<size_t>(options_.ranks_max) || spec.rank < 0 ||
       static_cast<size_t>(spec.rank) >= size)
     return Status(Code::bad_data, "rank " + std::to_string(spec.rank) + " of " +
                                       std::to_string(size) + " ranks is out of range");
@@ -378,8 +378,8 @@ Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& opt
   if (complete.host_id.empty()) complete.host_id = this_host_id();
   // Every stream of the largest operation needs two halves of at least a cache line.
   complete.staging_bytes = std::max(complete.staging_bytes, size_t{1} << 20);
-  const size_t per_communicator =
-      kBlocks * kBlockBytes + complete.staging_bytes + kMaxRanks * kBytesPerRank;
+  const size_t per_communicator = kBlocks * kBlockBytes + complete.staging_bytes +
+                                  static_cast<size_t>(complete.ranks_max) * kBytesPerRank;
   SS_ASSIGN(auto segment,
             Segment::create(complete.shm_prefix,
                             complete.arena_bytes +

@@ -40,6 +40,7 @@ struct DataPlaneOptions {
   std::string host_id;           ///< members with equal ids share memory; empty: this_host_id()
   size_t staging_bytes = size_t{4} << 20;  ///< per communicator, for sources outside the arena
   int communicators = 4;                   ///< how many at a time the segment has room for
+  int ranks_max = 64;                      ///< of a communicator
   int spin_us = -1;  ///< busy wait before sleeping; -1: 100 if the ranks here fit the cores, else 0
   /// Common prefix of shm_prefix of all planes on this node; used by inject_network_fault() only.
   std::string node_prefix;
@@ -71,8 +72,6 @@ std::string this_host_id();
 
 class DataPlane {
  public:
-  static constexpr int kMaxRanks = 64;
-
   /// Code::io: no room for the segment. bad_config: trusted_networks. Otherwise the error of a
   /// worker that cannot start.
   static Result<std::unique_ptr<DataPlane>> create(const DataPlaneOptions& options);

@@ -1,7 +1,6 @@
 #include "transport/collective/operation.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "transport/collective/copy.hpp"
@@ -13,11 +12,6 @@ constexpr size_t kSumElements = size_t{64} << 10;  // summed between two checks 
 constexpr size_t kCopyBytes = size_t{1} << 20;     // copied between two checks of `stop`
 constexpr size_t kCachedBytes = size_t{32} << 10;
 constexpr size_t kResultBytes = size_t{256} << 10;  // least part of a sum to send at a time
-
-template <class Function>
-void for_ranks(uint64_t mask, Function function) {
-  for (; mask != 0; mask &= mask - 1) function(std::countr_zero(mask));
-}
 }  // namespace
 
 // --- Outbox ---
@@ -55,7 +49,8 @@ Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr
       outbox_(outbox),
       in_arena_(in_arena),
       context_(context) {
-  std::erase_if(plan_.sends, [](const Outgoing& out) { return out.bytes == 0 || out.to == 0; });
+  std::erase_if(plan_.sends,
+                [&](const Outgoing& out) { return out.bytes == 0 || receivers(out).empty(); });
   std::erase_if(plan_.copies, [](const Incoming& in) { return in.bytes == 0; });
   sending_.resize(plan_.sends.size());
   copied_.resize(plan_.copies.size());
@@ -70,8 +65,7 @@ Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr
 
 uint64_t Operation::bytes_sent() const {
   uint64_t bytes = 0;
-  for (const Outgoing& out : plan_.sends)
-    bytes += out.bytes * static_cast<uint64_t>(std::popcount(out.to));
+  for (const Outgoing& out : plan_.sends) bytes += out.bytes * receivers(out).size();
   return bytes;
 }
 
@@ -83,10 +77,16 @@ uint64_t Operation::bytes_received() const {
   return bytes;
 }
 
-bool Operation::reads_arena(uint64_t ranks) const {
-  bool any = false;
-  for_ranks(ranks, [&](int rank) { any = any || link(rank).reads_arena(); });
-  return any;
+std::vector<int> Operation::receivers(const Outgoing& out) const {
+  if (out.to != kOthers) return {out.to};
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < links_.size(); ++rank)
+    if (links_[rank]) ranks.push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+bool Operation::reads_arena(const Outgoing& out) const {
+  return std::ranges::any_of(receivers(out), [&](int rank) { return link(rank).reads_arena(); });
 }
 
 // Decides from which memory every stream is sent. False: there is no room yet.
@@ -95,7 +95,7 @@ bool Operation::begin(bool first) {
   bool shared = false;
   for (const Outgoing& out : plan_.sends) {
     total += out.bytes;
-    const bool read = reads_arena(out.to);
+    const bool read = reads_arena(out);
     shared = shared || read;
     if (read && !in_arena_(context_, out.data, out.bytes)) ++staged;
   }
@@ -115,7 +115,7 @@ bool Operation::begin(bool first) {
       state.data = room;
       if (!out.after_sum) std::memcpy(room, out.data, out.bytes);
       room += out.bytes;
-    } else if (staged_ && reads_arena(out.to) && !in_arena_(context_, out.data, out.bytes)) {
+    } else if (staged_ && reads_arena(out) && !in_arena_(context_, out.data, out.bytes)) {
       state.stage = outbox_.staging().subspan(2 * half * stage++, 2 * half);
     }
   }
@@ -179,8 +179,7 @@ bool Operation::next_piece(const Outgoing& out, Sending& state) {
   const std::byte* from = state.data + state.sent;
   if (!state.stage.empty()) {
     const size_t half = state.stage.size() / 2;
-    if (unreleased_ranks(state, state.pieces % 2) != 0) return false;
-    state.tickets[state.pieces % 2].clear();
+    if (!is_released(state, state.pieces % 2)) return false;
     length = std::min(length, half);
     std::byte* to = state.stage.data() + state.pieces % 2 * half;
     std::memcpy(to, from, length);
@@ -189,7 +188,7 @@ bool Operation::next_piece(const Outgoing& out, Sending& state) {
     std::memcpy(const_cast<std::byte*>(from), out.data + state.sent, length);
   }
   state.piece = Bytes(from, length);
-  state.piece_to = out.to;
+  state.piece_to = receivers(out);
   return true;
 }
 
@@ -197,23 +196,19 @@ bool Operation::advance_send(const Outgoing& out, Sending& state, bool first) {
   bool moved = false;
   while (state.sent < out.bytes) {
     if (state.piece.empty() && !next_piece(out, state)) break;
-    uint64_t waiting = 0;
-    for_ranks(state.piece_to, [&](int rank) {
+    std::erase_if(state.piece_to, [&](int rank) {
       Link& to = link(rank);
       const bool copy = small_ && !to.reads_arena();
       const auto ticket = to.send(key(out.phase), state.sent, state.piece, copy, first);
-      if (!ticket) {
-        waiting |= uint64_t{1} << rank;
-        return;
-      }
+      if (!ticket) return false;
       moved = true;
       if (block_ && to.reads_arena())
         block_readers_.emplace_back(&to, *ticket);
       else if (!small_)
         state.tickets[state.stage.empty() ? 0 : state.pieces % 2].emplace_back(rank, *ticket);
+      return true;
     });
-    state.piece_to = waiting;
-    if (waiting != 0) break;
+    if (!state.piece_to.empty()) break;
     state.sent += state.piece.size();
     state.piece = {};
     ++state.pieces;
@@ -228,20 +223,17 @@ bool Operation::all_sent(bool results_too) const {
   return true;
 }
 
-uint64_t Operation::unreleased_ranks(Sending& state, size_t half) {
-  uint64_t ranks = 0;
-  std::erase_if(state.tickets[half], [&](const auto& entry) {
-    if (link(entry.first).is_released(entry.second)) return true;
-    ranks |= uint64_t{1} << entry.first;
-    return false;
-  });
-  return ranks;
+/// Drops the tickets of this half that are released; true if that were all.
+bool Operation::is_released(Sending& state, size_t half) {
+  auto& tickets = state.tickets[half];
+  std::erase_if(tickets,
+                [&](const auto& entry) { return link(entry.first).is_released(entry.second); });
+  return tickets.empty();
 }
 
 bool Operation::all_released() {
-  return std::ranges::all_of(sending_, [&](Sending& state) {
-    return (unreleased_ranks(state, 0) | unreleased_ranks(state, 1)) == 0;
-  });
+  return std::ranges::all_of(
+      sending_, [&](Sending& state) { return is_released(state, 0) && is_released(state, 1); });
 }
 
 // --- Receiving ---
@@ -324,16 +316,20 @@ Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
   return moved;
 }
 
-uint64_t Operation::awaited_ranks() {
-  uint64_t ranks = 0;
+std::set<int> Operation::awaited_ranks() {
+  std::set<int> ranks;
   for (size_t i = 0; i < copied_.size(); ++i)
-    if (copied_[i] < plan_.copies[i].bytes) ranks |= uint64_t{1} << plan_.copies[i].from;
+    if (copied_[i] < plan_.copies[i].bytes) ranks.insert(plan_.copies[i].from);
   if (!sum_done_)
     for (const Summand& summand : plan_.sum.summands)
       if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
-        ranks |= uint64_t{1} << summand.from;
-  for (Sending& state : sending_)
-    ranks |= state.piece_to | unreleased_ranks(state, 0) | unreleased_ranks(state, 1);
+        ranks.insert(summand.from);
+  for (Sending& state : sending_) {
+    ranks.insert(state.piece_to.begin(), state.piece_to.end());
+    for (const size_t half : {0, 1})
+      if (!is_released(state, half))
+        for (const auto& [rank, ticket] : state.tickets[half]) ranks.insert(rank);
+  }
   return ranks;
 }
 

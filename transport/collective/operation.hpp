@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -61,8 +62,8 @@ class Operation {
   /// unfinished operation. stop: return soon. An error if a peer left during a read.
   Result<bool> advance(bool first, const std::atomic<bool>& stop);
 
-  /// The ranks that this operation waits for, as a bit mask.
-  uint64_t awaited_ranks();
+  /// The ranks that this operation waits for.
+  std::set<int> awaited_ranks();
   uint64_t number() const { return number_; }
   const char* name() const { return plan_.name; }
 
@@ -83,13 +84,14 @@ class Operation {
     size_t sent = 0;                  // bytes given to the links of all receivers
     size_t pieces = 0;                // number of pieces sent
     Bytes piece;                      // being given to the links
-    uint64_t piece_to = 0;            // ranks whose link has not taken it yet
+    std::vector<int> piece_to;        // ranks whose link has not taken it yet
     std::span<std::byte> stage;       // in the staging buffer: two halves, used in turn
     std::vector<std::pair<int, Ticket>> tickets[2];  // by half of the stage: rank and ticket
   };
   uint64_t key(uint16_t phase) const { return number_ << 16 | phase; }
   Link& link(int rank) const { return *links_[static_cast<size_t>(rank)]; }
-  bool reads_arena(uint64_t ranks) const;
+  std::vector<int> receivers(const Outgoing& out) const;
+  bool reads_arena(const Outgoing& out) const;
   bool begin(bool first);
   bool advance_sends(bool first);
   bool advance_send(const Outgoing& out, Sending& state, bool first);
@@ -99,7 +101,7 @@ class Operation {
   void sum_range(size_t count);
   bool all_sent(bool results_too) const;
   bool all_released();
-  uint64_t unreleased_ranks(Sending& state, size_t half);
+  bool is_released(Sending& state, size_t half);
 
   uint64_t number_;
   Plan plan_;

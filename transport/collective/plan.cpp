@@ -17,11 +17,6 @@ std::byte* bytes_at(void* data, size_t offset) {
   return static_cast<std::byte*>(data) + offset;
 }
 
-uint64_t all_but(int rank, int size) {
-  const uint64_t all = size == 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;
-  return all & ~(uint64_t{1} << rank);
-}
-
 /// The part of `count` elements that a rank sums: equal slices of whole cache lines.
 struct Slice {
   size_t begin, count;
@@ -37,8 +32,8 @@ Slice slice_of(int rank, int size, size_t count) {
 /// ranks and receives theirs.
 void gather_slices(Plan& plan, int rank, int size, void* whole, size_t count, size_t element) {
   const Slice mine = slice_of(rank, size, count);
-  plan.sends.push_back({kGather, all_but(rank, size), bytes_at(whole, mine.begin * element),
-                        mine.count * element, true});
+  plan.sends.push_back(
+      {kGather, kOthers, bytes_at(whole, mine.begin * element), mine.count * element, true});
   for (int i = 1; i < size; ++i) {
     const int from = (rank + i) % size;
     const Slice theirs = slice_of(from, size, count);
@@ -68,8 +63,7 @@ Plan exchange_parts(const char* name, int rank, int size, const void* full, size
   const size_t bytes = count * bytes_of(dtype);
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size;
-    plan.sends.push_back(
-        {0, uint64_t{1} << to, bytes_at(full, static_cast<size_t>(to) * bytes), bytes, false});
+    plan.sends.push_back({0, to, bytes_at(full, static_cast<size_t>(to) * bytes), bytes, false});
   }
   plan.sum = sum_of_ranks(rank, size, leaf_of_rank,
                           bytes_at(full, static_cast<size_t>(rank) * bytes), count, dtype);
@@ -81,7 +75,7 @@ Plan exchange_parts(const char* name, int rank, int size, const void* full, size
 Plan plan_all_gather(int rank, int size, const void* mine, void* all, size_t bytes) {
   Plan plan;
   plan.name = "all_gather";
-  plan.sends.push_back({0, all_but(rank, size), bytes_at(mine, 0), bytes, false});
+  plan.sends.push_back({0, kOthers, bytes_at(mine, 0), bytes, false});
   for (int i = 1; i < size; ++i) {
     const int from = (rank + i) % size;
     plan.copies.push_back({0, from, bytes_at(all, static_cast<size_t>(from) * bytes), bytes});
@@ -92,11 +86,11 @@ Plan plan_all_gather(int rank, int size, const void* mine, void* all, size_t byt
   return plan;
 }
 
-Plan plan_broadcast(int rank, int size, void* data, size_t bytes, int root) {
+Plan plan_broadcast(int rank, void* data, size_t bytes, int root) {
   Plan plan;
   plan.name = "broadcast";
   if (rank == root)
-    plan.sends.push_back({0, all_but(rank, size), bytes_at(data, 0), bytes, false});
+    plan.sends.push_back({0, kOthers, bytes_at(data, 0), bytes, false});
   else
     plan.copies.push_back({0, root, bytes_at(data, 0), bytes});
   return plan;
@@ -132,7 +126,7 @@ Plan plan_all_reduce(int rank, int size, void* data, size_t count, DType dtype) 
   Plan plan;
   const size_t element = bytes_of(dtype);
   if (count * element <= kSmallBytes) {
-    plan.sends.push_back({0, all_but(rank, size), bytes_at(data, 0), count * element, false});
+    plan.sends.push_back({0, kOthers, bytes_at(data, 0), count * element, false});
     plan.sum = sum_of_ranks(rank, size, {}, data, count, dtype);
     plan.sum.total = bytes_at(data, 0);
   } else {
@@ -141,8 +135,8 @@ Plan plan_all_reduce(int rank, int size, void* data, size_t count, DType dtype) 
     for (int i = 1; i < size; ++i) {
       const int to = (rank + i) % size;
       const Slice theirs = slice_of(to, size, count);
-      plan.sends.push_back({0, uint64_t{1} << to, bytes_at(data, theirs.begin * element),
-                            theirs.count * element, false});
+      plan.sends.push_back(
+          {0, to, bytes_at(data, theirs.begin * element), theirs.count * element, false});
     }
     const Slice mine = slice_of(rank, size, count);
     std::byte* part = bytes_at(data, mine.begin * element);
@@ -182,14 +176,14 @@ Plan plan_all_reduce_partials(int rank, int size, const PartialSum& mine,
       [](const Summand& a, const Summand& b) { return a.node.first() < b.node.first(); });
   for (size_t i = 0; i < mine.nodes().size(); ++i) {
     if (small) {
-      plan.sends.push_back({static_cast<uint16_t>(i), all_but(rank, size),
-                            bytes_at(mine.data(i), 0), count * sizeof(float), false});
+      plan.sends.push_back({static_cast<uint16_t>(i), kOthers, bytes_at(mine.data(i), 0),
+                            count * sizeof(float), false});
       continue;
     }
     for (int k = 1; k < size; ++k) {
       const int to = (rank + k) % size;
       const Slice theirs = slice_of(to, size, count);
-      plan.sends.push_back({static_cast<uint16_t>(i), uint64_t{1} << to,
+      plan.sends.push_back({static_cast<uint16_t>(i), to,
                             bytes_at(mine.data(i), theirs.begin * sizeof(float)),
                             theirs.count * sizeof(float), false});
     }

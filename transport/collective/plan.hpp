@@ -14,10 +14,12 @@
 
 namespace simplescale::collective {
 
-/// A stream to one or more ranks.
+constexpr int kOthers = -1;  ///< all ranks but this one
+
+/// A stream to one rank, or to all others.
 struct Outgoing {
   uint16_t phase;
-  uint64_t to;  ///< bit mask of ranks
+  int to;  ///< a rank, or kOthers
   const std::byte* data;
   size_t bytes;
   bool after_sum;  ///< the data is the sum's result, sent as it becomes ready
@@ -64,7 +66,7 @@ struct Plan {
 constexpr size_t kSmallBytes = size_t{32} << 10;
 
 Plan plan_all_gather(int rank, int size, const void* mine, void* all, size_t bytes);
-Plan plan_broadcast(int rank, int size, void* data, size_t bytes, int root);
+Plan plan_broadcast(int rank, void* data, size_t bytes, int root);
 Plan plan_barrier(int rank, int size);
 Plan plan_reduce_scatter(int rank, int size, const void* full, void* shard, size_t count,
                          DType dtype);

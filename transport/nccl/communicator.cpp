@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "runtime/base/patience.hpp"
 #include "transport/nccl/status.hpp"
 #include "transport/nccl/tree_build.hpp"
 
@@ -18,9 +18,10 @@ namespace simplescale::nccl {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kErrorCheckInterval{1};  // between checks for NCCL's errors while waiting
-constexpr milliseconds kCloseTimeout{5000};     // for close() and the destructor
-constexpr int kNcclHangs = 75;                  // EX_TEMPFAIL: the process's exit code
+constexpr milliseconds kErrorCheckInterval{1};    // between checks for NCCL's errors while waiting
+constexpr milliseconds kCloseTimeout{5000};       // for close() and the destructor
+constexpr size_t kNcclBytes = size_t{512} << 20;  // that NCCL needs at least
+constexpr int kNcclHangs = 75;                    // EX_TEMPFAIL: the process's exit code
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -33,9 +34,12 @@ constexpr size_t padded(size_t bytes) {
 /// What every rank sends to all others before the NCCL communicator exists. In native byte order:
 /// all ranks run the same build.
 struct Greeting {
-  ncclUniqueId id;  // only rank 0's is used
-  int32_t id_result, version;
+  int32_t version;
   char device[16];  // its UUID
+};
+struct Identifier {
+  ncclUniqueId id;  // only rank 0's is used
+  int32_t result;
 };
 
 /// Runs `body` in an NCCL group and always ends the group. Returns the first error.
@@ -132,7 +136,6 @@ void NcclCommunicator::close() {
 Status NcclCommunicator::connect() {
   const auto limit = this->limit();
   Greeting mine{};
-  mine.id_result = rank() == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
   int version = 0;
   SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
   mine.version = version;
@@ -142,10 +145,6 @@ Status NcclCommunicator::connect() {
   std::vector<Greeting> all(static_cast<size_t>(size()));
   SS_RETURN_IF_ERROR(host_->all_gather_bytes(&mine, all.data(), sizeof(mine))->wait());
 
-  if (all[0].id_result != ncclSuccess)
-    return Status(Code::unavailable,
-                  spec_.name + ": NCCL cannot make an identifier on rank 0: " +
-                      ncclGetErrorString(static_cast<ncclResult_t>(all[0].id_result)));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].version != all[0].version)
       return Status(Code::unavailable,
@@ -160,36 +159,63 @@ Status NcclCommunicator::connect() {
                                             "see the same GPUs (CUDA_VISIBLE_DEVICES)");
   }
 
+  // Once all ranks are here: an identifier that is not used keeps a thread and a port for ever.
+  Identifier own{};
+  own.result = rank() == 0 ? ncclGetUniqueId(&own.id) : ncclSuccess;
+  std::vector<Identifier> identifiers(all.size());
+  SS_RETURN_IF_ERROR(host_->all_gather_bytes(&own, identifiers.data(), sizeof(own))->wait());
+  const Identifier& first = identifiers[0];
+  if (first.result != ncclSuccess)
+    return Status(Code::unavailable,
+                  spec_.name + ": NCCL cannot make an identifier on rank 0: " +
+                      ncclGetErrorString(static_cast<ncclResult_t>(first.result)));
+
+  wait_for_memory(limit);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   {
     std::lock_guard guard(comm_lock_);
     if (is_dead_) return dead();
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size(), all[0].id, rank(), &config);
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size(), first.id, rank(), &config);
     if (is_error(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
   }
   SS_RETURN_IF_ERROR(wait_until_ready("init", limit));
-  return connect_all_pairs(limit);
+  return use_first(limit);
 }
 
-Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
-  constexpr size_t kBytes = 256;
-  const auto ranks = static_cast<size_t>(size());
-  SS_ASSIGN(std::byte * data, scratch(2 * ranks * kBytes));
-  SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
+/// NCCL fails at once without memory, but the driver takes a second or two to free that of a killed
+/// process. If there is too little in the end, NCCL says so.
+void NcclCommunicator::wait_for_memory(Clock::time_point limit) const {
+  if (size() == 1) return;
+  Patience patience;
+  size_t free = 0, total = 0;
+  do
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return;
+  while (free < kNcclBytes && patience.again(limit));
+}
+
+/// data: 2 * size() * bytes.
+Status NcclCommunicator::connect_pairs(std::byte* data, size_t bytes) {
+  return call("first use", [&](ncclComm_t comm) {
     return in_group([&] {
       ncclResult_t result = ncclSuccess;
       for (int r = 0; r < size() && !is_error(result); ++r) {
-        const size_t at = static_cast<size_t>(r) * kBytes;
         if (r == rank()) continue;
-        result = ncclSend(data + at, kBytes, ncclInt8, r, comm, stream_->handle());
-        if (!is_error(result))
-          result =
-              ncclRecv(data + ranks * kBytes + at, kBytes, ncclInt8, r, comm, stream_->handle());
+        std::byte *from = data + static_cast<size_t>(r) * bytes,
+                  *to = from + static_cast<size_t>(size()) * bytes;
+        result = ncclSend(from, bytes, ncclInt8, r, comm, stream_->handle());
+        if (!is_error(result)) result = ncclRecv(to, bytes, ncclInt8, r, comm, stream_->handle());
       }
       return result;
     });
-  }));
+  });
+}
+
+Status NcclCommunicator::use_first(Clock::time_point limit) {
+  constexpr size_t kBytes = 256;
+  SS_ASSIGN(std::byte * data, scratch(2 * static_cast<size_t>(size()) * kBytes));
+  // Each pair takes device memory (runtime/config/memory.cpp); NCCL's own sums need no pairs.
+  if (!spec_.native_sums) SS_RETURN_IF_ERROR(connect_pairs(data, kBytes));
   SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
     return ncclAllGather(data + static_cast<size_t>(rank()) * kBytes, data, kBytes, ncclInt8, comm,
                          stream_->handle());
@@ -341,8 +367,9 @@ Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
   std::vector<Message> messages;
   for (const collective::Outgoing& o : plan.sends)
     if (o.after_sum == after_sum)
-      for (uint64_t ranks = o.to; ranks != 0; ranks &= ranks - 1)
-        messages.push_back({true, std::countr_zero(ranks), o.data, nullptr, o.bytes});
+      for (int peer = 0; peer < size(); ++peer)
+        if (o.to == collective::kOthers ? peer != rank() : peer == o.to)
+          messages.push_back({true, peer, o.data, nullptr, o.bytes});
   if (after_sum) {
     for (const collective::Incoming& c : plan.copies)
       messages.push_back({false, c.from, nullptr, c.to, c.bytes});
@@ -446,8 +473,8 @@ Status NcclCommunicator::total_of(std::span<const TreeSource> sources, float* to
 Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {
   auto next_check = Clock::now() + kErrorCheckInterval;
   const Status status = poll(limit(), [&]() -> Result<bool> {
-    if (is_dead_) return dead();
     SS_ASSIGN(const bool done, event.done());
+    if (is_dead_) return dead();  // asked last: an abort also ends the kernels
     if (done || Clock::now() < next_check) return done;
     next_check = Clock::now() + kErrorCheckInterval;
     SS_ASSIGN(const bool ready, check_ready(name));

@@ -50,8 +50,8 @@ class NcclCommunicator final : public DeviceCollective {
   ~NcclCommunicator() override;
 
   uint64_t generation() const { return spec_.generation; }
-  /// Distributes NCCL's identifier, creates the NCCL communicator and connects all pairs of ranks,
-  /// so that no later start waits for a connection. Call it once, before anything but abort().
+  /// Distributes NCCL's identifier, creates the NCCL communicator and connects the ranks, without
+  /// native_sums each pair, so that no later start waits for a connection. Call it once, before anything but abort().
   Status connect();
 
   Result<void*> allocate(size_t bytes) override;
@@ -92,7 +92,9 @@ class NcclCommunicator final : public DeviceCollective {
   }
   Status wait_until_ready(const char* what, Clock::time_point limit);
   Result<bool> check_ready(const char* what);
-  Status connect_all_pairs(Clock::time_point limit);
+  void wait_for_memory(Clock::time_point limit) const;
+  Status connect_pairs(std::byte* data, size_t bytes);
+  Status use_first(Clock::time_point limit);
   Result<std::byte*> scratch(size_t bytes);
 
   Clock::time_point limit() const {

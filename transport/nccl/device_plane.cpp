@@ -71,9 +71,13 @@ Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& sp
   SS_ASSIGN(auto sums, connect(spec, "", shared, std::move(stream)));
   if (!spec.separate_gathers) return std::unique_ptr<Collective>(std::move(sums));
   SS_ASSIGN(auto other, Stream::create(options_.device_index));
-  SS_ASSIGN(auto gathers, connect(spec, ".gathers", shared, std::move(other)));
+  auto gathers = connect(spec, ".gathers", shared, std::move(other));
+  if (!gathers.ok()) {
+    sums->abort(gathers.status().message());  // closing it would wait for peers
+    return gathers.status();
+  }
   return std::unique_ptr<Collective>(
-      std::make_unique<PairedCommunicator>(std::move(sums), std::move(gathers)));
+      std::make_unique<PairedCommunicator>(std::move(sums), gathers.take()));
 }
 
 /// A communicator that abort() knows from before it connects.
@@ -95,7 +99,10 @@ Result<std::unique_ptr<NcclCommunicator>> DevicePlane::connect(const Communicato
     communicators_.push_back(communicator.get());
     if (!fence_reason_.empty() && spec.generation <= fenced_) communicator->abort(fence_reason_);
   }
-  SS_RETURN_IF_ERROR(communicator->connect());
+  if (const Status connected = communicator->connect(); !connected.ok()) {
+    communicator->abort(connected.message());
+    return connected;
+  }
   return communicator;
 }
 

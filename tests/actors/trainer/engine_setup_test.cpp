@@ -31,11 +31,14 @@ TEST_SUITE("engine setup") {
     config.train.max_steps = 10;
     config.metrics.trace_events = 0;
     config.supervision.warm_processes = 3;
-    for (const auto& [kind, device, staged] :
-         {std::tuple{DeviceKind::cpu, std::optional<DeviceTransport>(), false},
-          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::nccl), false},
-          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::staged), true}}) {
+    config.parallel.strategy = Strategy::no_shard;
+    for (const auto& [kind, device, staged, nodes] :
+         {std::tuple{DeviceKind::cpu, std::optional<DeviceTransport>(), false, 1},
+          std::tuple{DeviceKind::cpu, std::optional<DeviceTransport>(), false, 1023},
+          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::nccl), false, 1023},
+          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::staged), true, 1}}) {
       config.cluster.device = kind;
+      config.cluster.nodes = nodes;
       const auto plan = make_plan(config);
       REQUIRE(plan.ok());
       const uint64_t plane = segment_bytes(plane_options(config, *plan, device));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/config/topology.hpp"
+#include "runtime/training/collective.hpp"
 
 using namespace simplescale;
 
@@ -35,9 +36,22 @@ constexpr Strategy automatic = Strategy::automatic, full = Strategy::full_shard,
 
 TEST_SUITE("config topology") {
   TEST_CASE("topology: the largest possible layout is planned quickly") {
-    Config c = cluster(1024, 64, none);  // the estimate covers every number of remaining groups
+    Config c =
+        cluster(1008, 64, hybrid, 1);  // the estimate covers every number of remaining groups
     c.train.micro_batch_size = 1;
-    CHECK(make_plan(c)->topology.groups == 65'536);
+    CHECK(make_plan(c)->topology.groups == 1008);
+  }
+
+  TEST_CASE("topology: a layout with more ranks than a collective can have is refused") {
+    const Config largest = cluster(16, 64, full);
+    CHECK(plan_topology(largest)->most_ranks() == kRanksMax);
+    CHECK(plan_topology(cluster(1023, 1, none))->most_ranks() == kRanksMax);
+    CHECK(error_of(cluster(32, 64, full)) ==
+          "parallel: a group would have 2048 trainers, 1024 at most: set parallel.group_nodes, or "
+          "strategy = \"hybrid_shard\"");
+    CHECK(error_of(cluster(1024, 1, none)) ==
+          "parallel: each shard would be on 1024 trainers, and one more may send it: 1024 at most; "
+          "use larger groups (parallel.group_nodes)");
   }
 
   TEST_CASE("topology: groups and shards by strategy") {

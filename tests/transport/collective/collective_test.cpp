@@ -116,7 +116,7 @@ struct OperationChecks {
   std::string reduce_scatter_leaves() {
     const uint64_t first = 3;
     Buffer &full = make_input(dtype, count * ranks), &total = make(DType::f32, count);
-    PartialSum slice = make_partial(8);
+    PartialSum slice = make_partial(16);
     std::vector<TreeNode> all;
     std::vector<int> leaf_rank;
     for (uint64_t k = 0; k < 2; ++k) {
@@ -335,6 +335,16 @@ TEST_SUITE("collective") {
       if (a[777] != (group == 0 ? 3.0f : 12.0f)) return "shard sum is wrong";
       if (b[777] != (trainer == 0 ? 5.0f : 10.0f)) return "replicate sum is wrong";
       return "";
+    });
+    CHECK(errors == "");
+  }
+
+  TEST_CASE("collective: more ranks than a machine word has bits") {
+    RankPlanes ranks("many", std::vector<int>(70, 0));
+    const std::string errors = on_ranks(70, [&](int rank) -> std::string {
+      auto joined = ranks.join(rank, 70, 1);
+      if (!joined.ok()) return joined.status().message();
+      return every_operation(**joined, DType::f32, 301, false);
     });
     CHECK(errors == "");
   }
