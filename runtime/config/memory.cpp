@@ -22,8 +22,10 @@ namespace simplescale {
 //                of its leaves; with Muon c (2 U + the matrices that it owns) more
 //   messages     what a trainer receives from the others of its group, and from other groups. CPU:
 //                c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
-//                4 digits of the largest shard of a unit. A part of `gradients`; so are, with CUDA,
-//                P / 128 for the sums of squares.
+//                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
+//                8 / n max N_u. A part of `gradients`; so are, with CUDA, P / 128 for the sums of
+//                squares.
+//   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
 
 namespace {
@@ -140,6 +142,24 @@ double orthogonalization(const TrainConfig& train, const ModelShape& shape) {
   return (2 * w.c + 4) * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F});
 }
 
+/// Sums in tree order connect every pair of ranks (transport/nccl/communicator.hpp). By the sources
+/// of NCCL 2.28 a channel between two ranks takes 12 MiB, and a pair has up to 32 over NVLink, two
+/// over a network. Rings of 0.25 GiB come to each communicator; gathers beside NCCL's own sums have
+/// one more.
+uint64_t nccl_connections(const Config& config, int shards, int groups) {
+  if (config.cluster.device != DeviceKind::cuda) return 0;
+  constexpr uint64_t channel = uint64_t{12} << 20, rings = uint64_t{256} << 20;
+  const bool pairs = config.train.deterministic;
+  const auto of_ranks = [&](int ranks, int on_node, uint64_t communicators) -> uint64_t {
+    if (ranks == 1) return 0;
+    const int near = std::clamp(on_node, 1, ranks);
+    const auto channels = static_cast<uint64_t>(32 * (near - 1) + 2 * (ranks - near));
+    return communicators * rings + (pairs ? channels * channel : 0);
+  };
+  const int on_node = static_cast<int>(config.cluster.trainers_per_node);
+  return of_ranks(shards, on_node, pairs ? 1 : 2) + of_ranks(groups, on_node / shards, 1);
+}
+
 }  // namespace
 
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
@@ -182,6 +202,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   else
     estimate.gradients += own / 128 + (shards > 1 ? c * largest : 0) +
                           (groups > 1 ? 4 * digits * (largest / static_cast<uint64_t>(shards)) : 0);
+  // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
+  const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
+  if (config.cluster.device == DeviceKind::cuda && static_cast<uint64_t>(shards) > per_node)
+    estimate.gradients += 8 * largest / per_node;
   const bool muon = config.train.optimizer == Optimizer::muon;
   if (muon)  // one group owns most
     estimate.gradients +=
@@ -191,6 +215,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
                                                  : cpu_activations(config.train, shape)) +
       (muon ? orthogonalization(config.train, shape) : 0);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));
+  estimate.nccl = nccl_connections(config, shards, groups);
   return estimate;
 }
 

@@ -102,11 +102,13 @@ std::string plan_text(const Config& config, const Plan& plan) {
   }
   for (const std::string& group : groups_text(config.train.group, units_of(plan.shape)))
     line("parameters", group);
-  line("memory", "about " + bytes_text(memory.total()) +
-                     (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
-                     bytes_text(memory.state) + saved_text(plan) + ", parameters " +
-                     bytes_text(memory.parameters) + ", gradients " + bytes_text(memory.gradients) +
-                     ", activations " + bytes_text(memory.activations));
+  line("memory",
+       "about " + bytes_text(memory.total()) +
+           (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
+           bytes_text(memory.state) + saved_text(plan) + ", parameters " +
+           bytes_text(memory.parameters) + ", gradients " + bytes_text(memory.gradients) +
+           ", activations " + bytes_text(memory.activations) +
+           (memory.nccl > 0 ? ", NCCL " + bytes_text(memory.nccl) + " (not measured)" : ""));
   // A guess: no run has measured what a context and the libraries' kernels take.
   if (device == DeviceKind::cuda && config.supervision.warm_context)
     line("warm contexts", std::to_string(config.supervision.warm_processes) +

@@ -62,9 +62,10 @@ struct MemoryEstimate {
   uint64_t parameters = 0;   // gathered units in compute precision
   uint64_t gradients = 0;    // gradient buffers of units, and the fp32 sums of its shard
   uint64_t activations = 0;  // of one micro-batch, logits included
-  uint64_t total() const { return state + parameters + gradients + activations; }
+  uint64_t nccl = 0;         // NCCL's connections of a GPU; by its sources, not measured
+  uint64_t total() const { return state + parameters + gradients + activations + nccl; }
 };
-/// Never less than the engine allocates. rows: K, the rows of a step over all groups; groups: the
+/// Never less than engine and backend allocate. rows: K, the rows of a step over all groups; groups: the
 /// most groups there can be. The tree sum keeps one partial sum for each binary digit of a
 /// trainer's rows.
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,

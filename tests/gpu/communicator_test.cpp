@@ -19,24 +19,31 @@ using nccl::NcclCommunicator;
 
 namespace {
 
+/// per_host: as if so many ranks were on each host; 0: all are on this one.
 std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms,
                                                int abort_timeout_ms = 60'000,
-                                               bool native_sums = false) {
+                                               bool native_sums = false, int per_host = 0) {
   auto stream = nccl::Stream::create(host.rank());
   REQUIRE(stream.ok());
   return std::make_unique<NcclCommunicator>(
-      NcclCommunicator::Spec{"shard@1", 1, timeout_ms, abort_timeout_ms, native_sums},
+      NcclCommunicator::Spec{
+          .name = "shard@1",
+          .generation = 1,
+          .timeout_ms = timeout_ms,
+          .abort_timeout_ms = abort_timeout_ms,
+          .host = per_host > 0 ? 1 + static_cast<uint64_t>(host.rank() / per_host) : 0,
+          .native_sums = native_sums},
       std::make_unique<ForwardingCollective>(host), stream.take(), [](NcclCommunicator*) {});
 }
 
 /// Runs body(rank, NCCL communicator, reference collective) for each rank on a thread of its own.
 template <class Body>
-void on_ranks(int ranks, int timeout_ms, Body body, bool native_sums = false) {
+void on_ranks(int ranks, int timeout_ms, Body body, bool native_sums = false, int per_host = 0) {
   ThreadCommunicator hosts(ranks, 60'000), references(ranks, 60'000);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      auto made = communicator(hosts.rank(rank), timeout_ms, 60'000, native_sums);
+      auto made = communicator(hosts.rank(rank), timeout_ms, 60'000, native_sums, per_host);
       const Status connected = made->connect();
       INFO(connected.message());
       CHECK(connected.ok());
@@ -51,6 +58,12 @@ std::vector<float> some(int rank, size_t count) {
   std::vector<float> values(count);
   for (float& v : values) v = normal(random);
   return values;
+}
+
+std::vector<TreeNode> nodes_of_leaves(uint64_t count) {
+  std::vector<TreeNode> leaves;
+  for (uint64_t leaf = 0; leaf < count; ++leaf) leaves.push_back({0, leaf});
+  return leaves;
 }
 
 /// How a process ends that calls `body` and then exit(0).
@@ -113,70 +126,108 @@ TEST_SUITE("nccl") {
   }
 
   TEST_CASE("nccl: every operation has the bits of the tests' own collective") {
-    for (const int ranks : {1, 2, 3, 5})
+    for (const auto& [ranks, per_host] : {std::pair{1, 0},
+                                          {2, 0},
+                                          {3, 0},
+                                          {5, 0},
+                                          {4, 2},
+                                          {8, 2},
+                                          {8, 4},
+                                          {6, 2},
+                                          {6, 3},
+                                          {6, 4},
+                                          {66, 0}})
       for (const size_t count : {size_t{1}, size_t{37}, size_t{9000}})
         for (const DType dtype : {DType::f32, DType::bf16}) {
+          if (ranks > 8 && count > 1) continue;
           CAPTURE(ranks);
+          CAPTURE(per_host);
           CAPTURE(count);
           const auto size = static_cast<size_t>(ranks);
-          on_ranks(ranks, 60'000, [&](int rank, Collective& ours, Collective& reference) {
-            const auto values = some(rank, count * size);
-            const size_t bytes = count * bytes_of(dtype), own = static_cast<size_t>(rank) * bytes;
-            auto both = [&](size_t compared, auto operation) {
-              std::vector<char> results[2];
-              for (Collective* c : {&ours, &reference}) {
-                auto* full = static_cast<char*>(device(*c, values, dtype));
-                auto* out = static_cast<char*>(device(*c, values, dtype));
-                CHECK(operation(*c, full, out)->wait().ok());
-                results[c == &reference].assign(out, out + compared);
-              }
-              CHECK(results[0] == results[1]);
-            };
-            both(bytes * size, [&](Collective& c, char*, char* out) {
-              return c.all_gather(out + own, out, count, dtype);
-            });
-            both(bytes, [&](Collective& c, char* full, char* out) {
-              return c.reduce_scatter(full, out, count, dtype);
-            });
-            both(bytes,
-                 [&](Collective& c, char*, char* out) { return c.all_reduce(out, count, dtype); });
-            both(bytes, [&](Collective& c, char*, char* out) {
-              return c.broadcast(out, count, dtype, ranks - 1);
-            });
-            // Three rows of leaves are reduced into a slice; then the ranks act as groups and sum
-            // their partial sums.
-            std::vector<float> totals[2];
-            for (Collective* c : {&ours, &reference}) {
-              std::vector<float*> digits;
-              for (size_t i = 0; i < 8; ++i)
-                digits.push_back(static_cast<float*>(device(*c, some(0, count), DType::f32)));
-              PartialSum slice(digits, count);
-              void* full = device(*c, values, dtype);
-              for (uint64_t row = 0; row < 3; ++row) {
-                std::vector<TreeNode> leaves;
-                for (uint64_t r = 0; r < size; ++r) leaves.push_back({0, row * size + r});
-                CHECK(c->reduce_scatter_leaves(full, count, dtype, leaves, slice)->wait().ok());
-              }
-              std::vector<float>& all = totals[c == &reference];
-              for (size_t i = 0; i < slice.nodes().size(); ++i)
-                all.insert(all.end(), slice.data(i), slice.data(i) + count);
-              PartialSum mine(digits, count);
-              const auto first = static_cast<uint64_t>(rank) * 3;
-              std::vector<std::vector<TreeNode>> nodes;
-              for (uint64_t r = 0; r < size; ++r) nodes.push_back(nodes_of_run(3 * r, 3));
-              for (uint64_t leaf = first; leaf < first + 3; ++leaf) {
-                const auto summand = some(static_cast<int>(leaf) + 50, count);
-                const TreeSource source{{0, leaf}, summand.data(), DType::f32};
-                mine.add({&source, 1});
-              }
-              auto* total = static_cast<float*>(device(*c, some(1, count), DType::f32));
-              CHECK(c->all_reduce_partials(mine, nodes, total)->wait().ok());
-              all.insert(all.end(), total, total + count);
-            }
-            CHECK(totals[0] == totals[1]);
-          });
+          on_ranks(
+              ranks, 60'000,
+              [&](int rank, Collective& ours, Collective& reference) {
+                const auto values = some(rank, count * size);
+                const size_t bytes = count * bytes_of(dtype),
+                             own = static_cast<size_t>(rank) * bytes;
+                auto both = [&](size_t compared, auto operation) {
+                  std::vector<char> results[2];
+                  for (Collective* c : {&ours, &reference}) {
+                    auto* full = static_cast<char*>(device(*c, values, dtype));
+                    auto* out = static_cast<char*>(device(*c, values, dtype));
+                    CHECK(operation(*c, full, out)->wait().ok());
+                    results[c == &reference].assign(out, out + compared);
+                  }
+                  CHECK(results[0] == results[1]);
+                };
+                both(bytes * size, [&](Collective& c, char*, char* out) {
+                  return c.all_gather(out + own, out, count, dtype);
+                });
+                both(bytes, [&](Collective& c, char* full, char* out) {
+                  return c.reduce_scatter(full, out, count, dtype);
+                });
+                both(bytes, [&](Collective& c, char*, char* out) {
+                  return c.all_reduce(out, count, dtype);
+                });
+                both(bytes, [&](Collective& c, char*, char* out) {
+                  return c.broadcast(out, count, dtype, ranks - 1);
+                });
+                // Three rows of leaves are reduced into a slice; then the ranks act as groups and sum
+                // their partial sums.
+                std::vector<float> totals[2];
+                for (Collective* c : {&ours, &reference}) {
+                  std::vector<float*> digits;
+                  for (size_t i = 0; i < 8; ++i)
+                    digits.push_back(static_cast<float*>(device(*c, some(0, count), DType::f32)));
+                  PartialSum slice(digits, count);
+                  void* full = device(*c, values, dtype);
+                  for (uint64_t row = 0; row < 3; ++row) {
+                    std::vector<TreeNode> leaves;
+                    for (uint64_t r = 0; r < size; ++r) leaves.push_back({0, row * size + r});
+                    CHECK(c->reduce_scatter_leaves(full, count, dtype, leaves, slice)->wait().ok());
+                  }
+                  std::vector<float>& all = totals[c == &reference];
+                  for (size_t i = 0; i < slice.nodes().size(); ++i)
+                    all.insert(all.end(), slice.data(i), slice.data(i) + count);
+                  PartialSum mine(digits, count);
+                  const auto first = static_cast<uint64_t>(rank) * 3;
+                  std::vector<std::vector<TreeNode>> nodes;
+                  for (uint64_t r = 0; r < size; ++r) nodes.push_back(nodes_of_run(3 * r, 3));
+                  for (uint64_t leaf = first; leaf < first + 3; ++leaf) {
+                    const auto summand = some(static_cast<int>(leaf) + 50, count);
+                    const TreeSource source{{0, leaf}, summand.data(), DType::f32};
+                    mine.add({&source, 1});
+                  }
+                  auto* total = static_cast<float*>(device(*c, some(1, count), DType::f32));
+                  CHECK(c->all_reduce_partials(mine, nodes, total)->wait().ok());
+                  all.insert(all.end(), total, total + count);
+                }
+                CHECK(totals[0] == totals[1]);
+              },
+              false, per_host);
         }
     CHECK(fake_gpu::calls_too_early() == 0);
+  }
+
+  TEST_CASE("nccl: in a group that spans hosts, a partial sum of each host crosses") {
+    for (const int per_host : {0, 4}) {
+      CAPTURE(per_host);
+      on_ranks(
+          8, 60'000,
+          [&](int rank, Collective& ours, Collective&) {
+            void* full = device(ours, some(rank, 800), DType::bf16);
+            PartialSum slice({static_cast<float*>(device(ours, some(0, 100), DType::f32))}, 100);
+            std::vector<std::string> calls;
+            fake_gpu::record(&calls);
+            CHECK(ours.reduce_scatter_leaves(full, 100, DType::bf16, nodes_of_leaves(8), slice)
+                      ->wait()
+                      .ok());
+            fake_gpu::record(nullptr);
+            CHECK(std::ranges::count(calls, "nccl: send 200 bytes") == (per_host > 0 ? 6 : 7));
+            CHECK(std::ranges::count(calls, "nccl: send 400 bytes") == (per_host > 0 ? 1 : 0));
+          },
+          false, per_host);
+    }
   }
 
   TEST_CASE("nccl: native sums are NCCL's own, and micro-batches are added in fp32") {

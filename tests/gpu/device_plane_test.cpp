@@ -147,7 +147,8 @@ TEST_SUITE("device plane") {
   }
 
   TEST_CASE(
-      "device plane: separate gathers and sums begin in one order and may be waited for in another") {
+      "device plane: separate gathers and sums begin in one order and may be waited for in "
+      "another") {
     Planes both = planes(DeviceTransport::nccl, DeviceTransport::nccl, true);
     Joined joined = join(both, 1, false, true);
     for (const auto& each : joined) REQUIRE(each.ok());
@@ -179,8 +180,10 @@ TEST_SUITE("device plane") {
       CHECK(connected >= 4);  // those of connecting: two communicators of two ranks
       check_sum(joined, true);
       CHECK(fake_gpu::registered_buffers() == connected + 4);
+      CHECK(fake_gpu::shared_memory_blocks() >= 4);
     }
     CHECK(fake_gpu::registered_buffers() == 0);
+    CHECK(fake_gpu::shared_memory_blocks() == 0);
     fake_gpu::refuse_buffers(true);
     {
       Joined joined = join(native, 2, false, true);
@@ -191,6 +194,7 @@ TEST_SUITE("device plane") {
     Joined joined = join(ordered, 1);
     check_sum(joined);
     CHECK(fake_gpu::registered_buffers() == 0);
+    CHECK(fake_gpu::shared_memory_blocks() == 0);
   }
 
   TEST_CASE("device plane: a gather that fails ends the sums, and an abort ends both") {

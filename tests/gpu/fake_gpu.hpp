@@ -84,7 +84,9 @@ void fail_plans(int number);
 void count_only(bool wanted);
 /// Number of buffers that communicators have registered and not deregistered.
 size_t registered_buffers();
-/// While true, ncclCommRegister fails.
+/// Number of blocks of ncclMemAlloc that are not freed.
+size_t shared_memory_blocks();
+/// While true, ncclCommRegister and ncclMemAlloc fail.
 void refuse_buffers(bool wanted);
 /// What NCCL is asked to make and end since the last call, by all threads: "GPU 0: first communicator,
 /// 1 rank", "GPU 0: communicator, 2 ranks", "GPU 0: finalized", "GPU 0: destroyed", "GPU 0: aborted".

@@ -28,7 +28,7 @@ namespace {
 constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
 std::atomic<bool> aborts_hang = false, buffers_refused = false;
-std::atomic<size_t> buffers = 0;
+std::atomic<size_t> buffers = 0, shared_blocks = 0;
 std::atomic<simplescale::fake_gpu::Inits> inits = simplescale::fake_gpu::Inits::work;
 
 std::mutex log_mutex;  // guards the next two
@@ -120,6 +120,9 @@ void hang_aborts() {
 }
 size_t registered_buffers() {
   return buffers;
+}
+size_t shared_memory_blocks() {
+  return shared_blocks;
 }
 void refuse_buffers(bool wanted) {
   buffers_refused = wanted;
@@ -317,6 +320,15 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
       std::memcpy(to, sum.data(), bytes);
     });
   });
+}
+ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
+  if (buffers_refused) return ncclSystemError;
+  ++shared_blocks;
+  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclMemFree(void* data) {
+  --shared_blocks;
+  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void*, size_t, void** handle) {
   if (buffers_refused || comm->state->polls > 0) return ncclInvalidUsage;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -34,6 +35,7 @@ constexpr size_t padded(size_t bytes) {
 /// What every rank sends to all others before the NCCL communicator exists. In native byte order:
 /// all ranks run the same build.
 struct Greeting {
+  uint64_t host;
   int32_t version;
   char device[16];  // its UUID
 };
@@ -41,6 +43,13 @@ struct Identifier {
   ncclUniqueId id;  // only rank 0's is used
   int32_t result;
 };
+
+/// Equal for processes of one host. 0: not known.
+uint64_t this_host() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot.empty() ? 0 : std::hash<std::string>()(boot);
+}
 
 /// Runs `body` in an NCCL group and always ends the group. Returns the first error.
 template <class Body>
@@ -53,7 +62,9 @@ ncclResult_t in_group(Body body) {
 
 /// Functions that the loaded NCCL may lack if it is older than the one of the build; then null. Not
 /// weak references, which mold makes strong.
-struct Registering {
+struct UserBuffers {
+  decltype(ncclMemAlloc)* allocate = find<decltype(ncclMemAlloc)>("ncclMemAlloc");
+  decltype(ncclMemFree)* free = find<decltype(ncclMemFree)>("ncclMemFree");
   decltype(ncclCommRegister)* add = find<decltype(ncclCommRegister)>("ncclCommRegister");
   decltype(ncclCommDeregister)* remove = find<decltype(ncclCommDeregister)>("ncclCommDeregister");
   template <class F>
@@ -61,8 +72,8 @@ struct Registering {
     return reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name));
   }
 };
-const Registering& registering() {
-  static const Registering found;
+const UserBuffers& user_buffers() {
+  static const UserBuffers found;
   return found;
 }
 
@@ -110,6 +121,7 @@ NcclCommunicator::~NcclCommunicator() {
   // them.
   (void)cudaDeviceSynchronize();
   for (void* block : blocks_) (void)cudaFree(block);
+  for (void* block : shared_blocks_) (void)user_buffers().free(block);
 }
 
 /// Ends the communicator; ncclCommFinalize waits until peers have received what this rank sent.
@@ -120,7 +132,7 @@ void NcclCommunicator::close() {
   for (void* registration : std::exchange(registrations_, {}))
     if (closed.ok())
       closed = call("deregister", limit,
-                    [&](ncclComm_t comm) { return registering().remove(comm, registration); });
+                    [&](ncclComm_t comm) { return user_buffers().remove(comm, registration); });
   if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
   if (!closed.ok()) {
     (void)fail(Status(Code::aborted, spec_.name + " has been destroyed"));
@@ -139,6 +151,7 @@ Status NcclCommunicator::connect() {
   int version = 0;
   SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
   mine.version = version;
+  mine.host = spec_.host ? spec_.host : this_host();
   cudaDeviceProp properties{};
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
   std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));
@@ -158,6 +171,10 @@ Status NcclCommunicator::connect() {
                                             "runs hold the other GPUs of that host, or its tasks "
                                             "see the same GPUs (CUDA_VISIBLE_DEVICES)");
   }
+
+  std::vector<uint64_t> hosts;
+  for (const Greeting& each : all) hosts.push_back(each.host);
+  per_host_ = ranks_per_host(hosts);
 
   // Once all ranks are here: an identifier that is not used keeps a thread and a port for ever.
   Identifier own{};
@@ -232,22 +249,36 @@ Status NcclCommunicator::use_first(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
-/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, which is hundreds of
-/// megabytes.
+/// NCCL's own sums read and write memory of ncclMemAlloc in place inside a host, too. There is none
+/// with an older NCCL or without room; then other memory does.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
-  Result<void*> data = stream_->allocate(bytes, limit());
-  if (!data.ok()) return data.status().in(spec_.name);
-  blocks_.push_back(*data);
-  register_buffer(*data, bytes);
+  void* data = nullptr;
+  const bool shared = registers_buffers() && user_buffers().allocate && bytes > 0 &&
+                      user_buffers().allocate(&data, bytes) == ncclSuccess;
+  if (shared) {
+    shared_blocks_.push_back(data);
+    Status zeroed = SS_CUDA_STATUS(cudaMemsetAsync(data, 0, bytes, stream_->handle()));
+    if (zeroed.ok()) zeroed = stream_->finish(limit());
+    SS_RETURN_IF_ERROR(zeroed.in(spec_.name));
+  } else {
+    (void)cudaGetLastError();  // of an ncclMemAlloc that found no room
+    Result<void*> made = stream_->allocate(bytes, limit());
+    if (!made.ok()) return made.status().in(spec_.name);
+    blocks_.push_back(data = *made);
+  }
+  register_buffer(data, bytes);
   return data;
 }
 
+bool NcclCommunicator::registers_buffers() const {
+  return spec_.native_sums && size() > 1 && user_buffers().add && user_buffers().remove;
+}
+
 void NcclCommunicator::register_buffer(void* data, size_t bytes) {
-  if (!spec_.native_sums || size() == 1 || bytes == 0) return;
-  if (!registering().add || !registering().remove) return;
+  if (!registers_buffers() || bytes == 0) return;
   void* registration = nullptr;
   const Status registered = call("register", [&](ncclComm_t comm) {
-    return registering().add(comm, data, bytes, &registration);
+    return user_buffers().add(comm, data, bytes, &registration);
   });
   // Operations work without it. Null: NCCL_LOCAL_REGISTER = 0.
   if (registered.ok() && registration) registrations_.push_back(registration);
@@ -318,6 +349,9 @@ WorkPtr NcclCommunicator::reduce_scatter_leaves(const void* full, size_t count, 
   if (spec_.native_sums)
     return start("reduce_scatter_leaves",
                  [&] { return native_leaves(full, count, dtype, leaf_of_rank.front(), slice); });
+  if (per_host_ > 1 && leaves_fit(leaf_of_rank, per_host_))
+    return start("reduce_scatter_leaves",
+                 [&] { return leaves_by_host(full, count, dtype, leaf_of_rank, slice); });
   return start(collective::plan_reduce_scatter_leaves(rank(), size(), full, count, dtype,
                                                       leaf_of_rank, slice));
 }
@@ -352,42 +386,38 @@ Status NcclCommunicator::run(const collective::Plan& plan) {
   return exchange(plan, true, nullptr);
 }
 
-/// Queues the sends and receives before the sum, or those of its result. NCCL pairs the n-th send
-/// to a rank with that rank's n-th receive from here. Both are in the order of phases, because a
-/// rank's summands and its nodes are in leaf order.
+/// Queues the sends and receives before the sum, or those of its result. Both are in the order of
+/// phases, because a rank's summands and its nodes are in leaf order.
 Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
                                   std::byte* received) {
-  struct Message {
-    bool send;
-    int peer;
-    const void* from;
-    void* to;
-    size_t bytes;
-  };
   std::vector<Message> messages;
   for (const collective::Outgoing& o : plan.sends)
     if (o.after_sum == after_sum)
       for (int peer = 0; peer < size(); ++peer)
         if (o.to == collective::kOthers ? peer != rank() : peer == o.to)
-          messages.push_back({true, peer, o.data, nullptr, o.bytes});
+          messages.push_back({peer, o.data, nullptr, o.bytes});
   if (after_sum) {
     for (const collective::Incoming& c : plan.copies)
-      messages.push_back({false, c.from, nullptr, c.to, c.bytes});
+      messages.push_back({c.from, nullptr, c.to, c.bytes});
   } else {
     const size_t bytes = plan.sum.count * bytes_of(plan.sum.dtype);
     for (const collective::Summand& s : plan.sum.summands) {
       if (s.data) continue;
-      messages.push_back({false, s.from, nullptr, received, bytes});
+      messages.push_back({s.from, nullptr, received, bytes});
       received += padded(bytes);
     }
   }
-  std::erase_if(messages, [](const Message& m) { return m.bytes == 0; });
-  if (messages.empty()) return {};
-  return call(plan.name, [&](ncclComm_t comm) {
+  return transfer(plan.name, messages);
+}
+
+Status NcclCommunicator::transfer(const char* what, std::span<const Message> messages) {
+  if (std::ranges::all_of(messages, [](const Message& m) { return m.bytes == 0; })) return {};
+  return call(what, [&](ncclComm_t comm) {
     return in_group([&] {
       ncclResult_t result = ncclSuccess;
       for (const Message& m : messages) {
-        result = m.send ? ncclSend(m.from, m.bytes, ncclInt8, m.peer, comm, stream_->handle())
+        if (m.bytes == 0) continue;
+        result = m.from ? ncclSend(m.from, m.bytes, ncclInt8, m.peer, comm, stream_->handle())
                         : ncclRecv(m.to, m.bytes, ncclInt8, m.peer, comm, stream_->handle());
         if (is_error(result)) break;
       }
@@ -399,10 +429,6 @@ Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
 Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) {
   const collective::Sum& s = plan.sum;
   std::vector<TreeSource> sources;
-  if (s.partial)
-    for (size_t i = 0; i < s.partial->nodes().size(); ++i)
-      sources.push_back({s.partial->nodes()[i], s.partial->data(i), DType::f32});
-  std::vector<TreeNode> added;
   for (const collective::Summand& summand : s.summands) {
     const void* data = summand.data;
     if (!data) {
@@ -410,22 +436,41 @@ Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) 
       received += padded(s.count * bytes_of(s.dtype));
     }
     sources.push_back({summand.node, data, s.dtype});
-    added.push_back(summand.node);
   }
-  std::optional<TreeProgram> program;
-  if (s.partial) {
-    std::vector<TreeNode> nodes;
-    for (const TreeSource& source : sources) nodes.push_back(source.node);
-    std::vector<float*> sinks(merged(nodes).size());
-    SS_ASSERT(sinks.size() <= s.partial->buffers());
-    for (size_t i = 0; i < sinks.size(); ++i) sinks[i] = s.partial->buffer(i);
-    SS_ASSIGN(program, tree_program(sources, sinks));
-    s.partial->added(added);
-  } else {
-    SS_ASSIGN(program, tree_total_program(sources, s.total, s.dtype));
-  }
+  if (s.partial) return add(sources, *s.partial);
+  SS_ASSIGN(const TreeProgram program, tree_total_program(sources, s.total, s.dtype));
   return SS_CUDA_STATUS(
-      run_tree_program(stream_->handle(), *program, static_cast<int64_t>(s.count)));
+      run_tree_program(stream_->handle(), program, static_cast<int64_t>(s.count)));
+}
+
+/// Queues the sum of `to` and the summands, which follow it.
+Status NcclCommunicator::add(std::span<const TreeSource> summands, PartialSum& to) {
+  std::vector<TreeSource> sources;
+  for (size_t i = 0; i < to.nodes().size(); ++i)
+    sources.push_back({to.nodes()[i], to.data(i), DType::f32});
+  sources.insert(sources.end(), summands.begin(), summands.end());
+  std::vector<TreeNode> nodes, added;
+  for (const TreeSource& source : sources) nodes.push_back(source.node);
+  for (const TreeSource& summand : summands) added.push_back(summand.node);
+  std::vector<float*> sinks(merged(nodes).size());
+  SS_ASSERT(sinks.size() <= to.buffers());
+  for (size_t i = 0; i < sinks.size(); ++i) sinks[i] = to.buffer(i);
+  SS_ASSIGN(const TreeProgram program, tree_program(sources, sinks));
+  to.added(added);
+  return SS_CUDA_STATUS(
+      run_tree_program(stream_->handle(), program, static_cast<int64_t>(to.count())));
+}
+
+Status NcclCommunicator::leaves_by_host(const void* full, size_t count, DType dtype,
+                                        std::span<const TreeNode> leaf_of_rank, PartialSum& slice) {
+  SS_ASSIGN(std::byte * memory, scratch(host_sums_bytes(size(), per_host_, count, dtype)));
+  const HostSums plan =
+      plan_host_sums(rank(), size(), per_host_, full, count, dtype, leaf_of_rank, memory);
+  SS_RETURN_IF_ERROR(transfer("reduce_scatter_leaves", plan.near));
+  for (size_t host = 0; host < plan.sums.size(); ++host)
+    SS_RETURN_IF_ERROR(total_of(plan.sums[host], plan.results[host], count));
+  SS_RETURN_IF_ERROR(transfer("reduce_scatter_leaves", plan.far));
+  return add(plan.summands, slice);
 }
 
 /// The slice becomes, or remains, one node: the sum of all leaves so far. `first` stands for it.

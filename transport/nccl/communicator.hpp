@@ -3,8 +3,9 @@
 //
 // Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: ranks
 // exchange slices by grouped sends and receives, then a kernel (tree_sum.cu) adds them in leaf
-// order. That transfers as many bytes as a ring. transport/collective/plan.hpp says which bytes go
-// where, as on CPUs. With Spec::native_sums NCCL's own reductions are used instead: they take fewer
+// order. A rank transfers as many bytes as in a ring; in a group that spans hosts each host adds its
+// own leaves first (host_sums.hpp), since all its ranks would load the network as much.
+// transport/collective/plan.hpp says which bytes go where, as on CPUs. With Spec::native_sums NCCL's own reductions are used instead: they take fewer
 // messages, but the bits depend on the layout and on NCCL's choice of an algorithm. The sums of
 // micro-batches are in fp32 also then.
 //
@@ -31,6 +32,7 @@
 
 #include "transport/collective/plan.hpp"
 #include "transport/nccl/device_collective.hpp"
+#include "transport/nccl/host_sums.hpp"
 
 namespace simplescale::nccl {
 
@@ -41,6 +43,7 @@ class NcclCommunicator final : public DeviceCollective {
     uint64_t generation;
     int timeout_ms;
     int abort_timeout_ms = 10'000;  ///< so long may NCCL keep abort() and the destructor waiting
+    uint64_t host = 0;              ///< a number that its ranks share; 0: of this host (for tests)
     bool native_sums = false;  ///< by ncclReduceScatter and ncclAllReduce; a slice has one node
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
@@ -78,7 +81,11 @@ class NcclCommunicator final : public DeviceCollective {
   WorkPtr start(const collective::Plan& plan);
   Status run(const collective::Plan& plan);
   Status exchange(const collective::Plan& plan, bool after_sum, std::byte* received);
+  Status transfer(const char* what, std::span<const Message> messages);
   Status sum(const collective::Plan& plan, std::byte* received);
+  Status add(std::span<const TreeSource> summands, PartialSum& to);
+  Status leaves_by_host(const void* full, size_t count, DType dtype,
+                        std::span<const TreeNode> leaf_of_rank, PartialSum& slice);
   Status native_leaves(const void* full, size_t count, DType dtype, TreeNode first,
                        PartialSum& slice);
   Status native_total(const PartialSum& mine, float* total);
@@ -96,6 +103,7 @@ class NcclCommunicator final : public DeviceCollective {
   Status connect_pairs(std::byte* data, size_t bytes);
   Status use_first(Clock::time_point limit);
   Result<std::byte*> scratch(size_t bytes);
+  bool registers_buffers() const;
 
   Clock::time_point limit() const {
     return Clock::now() + std::chrono::milliseconds(spec_.timeout_ms);
@@ -108,11 +116,12 @@ class NcclCommunicator final : public DeviceCollective {
 
   const Spec spec_;
   std::function<void(NcclCommunicator*)> forget_;
-  std::vector<void*> blocks_;  // device memory of allocate()
+  std::vector<void*> blocks_, shared_blocks_;  // of allocate(): of CUDA, of ncclMemAlloc
   std::vector<void*> registrations_;
   std::byte* scratch_ = nullptr;  // one of blocks_; operations use it in turn
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;
+  int per_host_ = 1;  // ranks_per_host()
 
   mutable std::mutex lock_;  // guards the next two
   Status dead_;

@@ -372,6 +372,23 @@ TEST_SUITE("config topology") {
     CHECK(error_of(c) == "train.decay_steps = 57, but only 56 steps follow the warm-up");
   }
 
+  TEST_CASE("memory: NCCL's connections count on GPUs: pairs for sums in tree order, else rings") {
+    Config c = cluster(4, 8, hybrid, 2);
+    const auto shape = model_shape(c);
+    REQUIRE(shape.ok());
+    const auto mib = [&](int shards, int groups) {
+      return memory_estimate(c, *shape, Sharding::full_shard, shards, groups, groups).nccl >> 20;
+    };
+    CHECK(mib(16, 2) == 0);
+    c.cluster.device = DeviceKind::cuda;
+    CHECK(mib(1, 1) == 0);
+    CHECK(mib(8, 1) == 256 + 12 * 32 * 7);
+    CHECK(mib(16, 2) == 256 + 12 * (32 * 7 + 2 * 8) + 256 + 12 * 2);
+    CHECK(mib(1, 32) == 256 + 12 * (32 * 7 + 2 * 24));  // eight groups on each node
+    c.train.deterministic = false;
+    CHECK(mib(16, 2) == 3 * 256);
+  }
+
   TEST_CASE("memory: more shards and recomputation need less, keeping parameters needs more") {
     Config c = cluster(1, 1, full);
     c.model.preset = "tinyllama";
