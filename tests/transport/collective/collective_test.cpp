@@ -340,7 +340,9 @@ TEST_SUITE("collective") {
   }
 
   TEST_CASE("collective: more ranks than a machine word has bits") {
-    RankPlanes ranks("many", std::vector<int>(70, 0));
+    std::vector<int> hosts(70, 0);
+    std::fill(hosts.begin() + 35, hosts.end(), 1);
+    RankPlanes ranks("many", hosts);
     const std::string errors = on_ranks(70, [&](int rank) -> std::string {
       auto joined = ranks.join(rank, 70, 1);
       if (!joined.ok()) return joined.status().message();
