@@ -2,6 +2,7 @@
 // memory, over UCX, and over both.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
