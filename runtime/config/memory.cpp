@@ -204,7 +204,8 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
                           (groups > 1 ? 4 * digits * (largest / static_cast<uint64_t>(shards)) : 0);
   // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
   const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
-  if (config.cluster.device == DeviceKind::cuda && static_cast<uint64_t>(shards) > per_node)
+  if (config.cluster.device == DeviceKind::cuda && per_node > 1 &&
+      static_cast<uint64_t>(shards) > per_node)
     estimate.gradients += 8 * largest / per_node;
   const bool muon = config.train.optimizer == Optimizer::muon;
   if (muon)  // one group owns most
