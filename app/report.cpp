@@ -2,7 +2,6 @@
 #include "app/terminal.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 namespace simplescale {

@@ -1,6 +1,5 @@
 #include "app/usage_texts.hpp"
 
-#include <algorithm>
 #include <map>
 #include <vector>
 

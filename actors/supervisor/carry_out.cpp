@@ -7,7 +7,6 @@
 #include "actors/clock.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/status.hpp"
-#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_state.hpp"

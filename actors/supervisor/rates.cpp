@@ -1,6 +1,5 @@
 #include "actors/supervisor/rates.hpp"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json_text.hpp"

@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
-#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>

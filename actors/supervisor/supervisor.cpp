@@ -12,7 +12,6 @@
 #include "actors/supervisor/console_commands.hpp"
 #include "actors/supervisor/idle_event.hpp"
 #include "actors/supervisor/take_over.hpp"
-#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/diagnostics/diagnose.hpp"

@@ -1,6 +1,5 @@
 // The steps of a generation: training, validation, the end of the run, and what a failure means.
 #include <algorithm>
-#include <cmath>
 
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/validation.hpp"

@@ -1,6 +1,5 @@
 #include "app/commands/runs.hpp"
 
-#include <cstdio>
 #include <filesystem>
 
 #include "app/terminal.hpp"

@@ -1,7 +1,6 @@
 // `trace`: merges the traces that a run's processes have written into one file for Perfetto. It
 // only reads the run's folder: it works on a run that is over, and does not slow down one that
 // trains.
-#include <cstdio>
 
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"

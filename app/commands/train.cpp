@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -22,7 +21,6 @@
 #include "app/launch/attach.hpp"
 #include "app/launch/background.hpp"
 #include "app/launch/bucket_start.hpp"
-#include "app/launch/command_line.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/launch/stops_early.hpp"

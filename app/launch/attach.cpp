@@ -14,7 +14,6 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/terminal.hpp"
-#include "runtime/base/files.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
 

@@ -1,6 +1,5 @@
 #include "app/launch/begin_from.hpp"
 
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

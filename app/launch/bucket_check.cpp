@@ -1,6 +1,5 @@
 #include "app/launch/bucket_check.hpp"
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 

@@ -1,9 +1,7 @@
 // A node's agent: the process that srun or the local launcher starts once per node. It creates the
 // node's shared memory, dataloader and actors, waits for the run's end, and removes what its
 // trainers leave behind. The main thread only waits; actors run on two CAF workers.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // A trainer's process: one actor, one compute thread, one data plane. It starts up without knowing
 // which trainer it will become (warm processes wait for one to die), and ends with its agent.
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cstdlib>
 #include <future>
 #include <optional>
-#include <thread>
 
 #include "actors/trainer/engine_setup.hpp"
 #include "actors/trainer/trainer.hpp"

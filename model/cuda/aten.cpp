@@ -251,12 +251,11 @@ void Aten::set_documents(const DocumentRows* documents) {
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
-  return impl_->with_memory([&] {
-    const Kernel kernel = impl_->kernel_of(
-        impl_->forward, [&](Kernel each) { impl_->with_memory([&] { (void)attend(each, qkv); }); },
-        [&] { return impl_->cudnn().forward_plan(); });
-    return attend(kernel, qkv);
-  });
+  const auto pass = [&](Kernel kernel) {
+    return impl_->with_memory([&] { return attend(kernel, qkv); });
+  };
+  return pass(
+      impl_->kernel_of(impl_->forward, pass, [&] { return impl_->cudnn().forward_plan(); }));
 }
 
 Aten::SavedPtr Aten::attend(Kernel kernel, const void* qkv) {
@@ -319,15 +318,11 @@ const void* Aten::attended(const Saved& saved) const {
 template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
-  return impl_->with_memory([&] {
-    const Kernel kernel = impl_->kernel_of(
-        impl_->backward,
-        [&](Kernel each) {
-          impl_->with_memory([&] { (void)attend_backward<T>(each, qkv, saved, dattended); });
-        },
-        [&] { return impl_->cudnn().backward_plan(); });
-    return attend_backward<T>(kernel, qkv, saved, dattended);
-  });
+  const auto pass = [&](Kernel kernel) {
+    return impl_->with_memory([&] { return attend_backward<T>(kernel, qkv, saved, dattended); });
+  };
+  return pass(
+      impl_->kernel_of(impl_->backward, pass, [&] { return impl_->cudnn().backward_plan(); }));
 }
 
 template <class T>

@@ -73,9 +73,9 @@ struct Packed<Bf16> {
   }
 };
 
-/// Loads n floats of a table. from: 16-byte aligned unless n is 1.
+/// Loads n elements. from: aligned to n of them, at most to 16 bytes.
 template <int n>
-__device__ void load_floats(const float* from, float (&to)[n]) {
+__device__ void load_elements(const float* from, float (&to)[n]) {
   if constexpr (n == 1) {
     to[0] = *from;
   } else {
@@ -85,14 +85,8 @@ __device__ void load_floats(const float* from, float (&to)[n]) {
     }
   }
 }
-
-/// Loads n elements of a moment. from: aligned to n elements.
 template <int n>
-__device__ void load_moments(const float* from, float (&to)[n]) {
-  load_floats<n>(from, to);
-}
-template <int n>
-__device__ void load_moments(const Bf16* from, float (&to)[n]) {
+__device__ void load_elements(const Bf16* from, float (&to)[n]) {
   if constexpr (n == 1) {
     to[0] = to_float(*from);
   } else {

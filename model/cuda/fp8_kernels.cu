@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
     if (top + first + i < rows && column < columns)
-      load_moments<4>(x + (top + first + i) * columns + column, v[i]);
+      load_elements<4>(x + (top + first + i) * columns + column, v[i]);
 
   int of_tile = 0;
   if (kSquare) {

@@ -14,7 +14,7 @@ __global__ void muon_momentum_kernel(int64_t vectors, float momentum, float grad
   const int64_t i = j * A::n;
   float g[A::n], avg[A::n];
   A::load(gradient + i, g);
-  load_moments<A::n>(from_avg + i, avg);
+  load_elements<A::n>(from_avg + i, avg);
   for (int k = 0; k < A::n; ++k) {
     const float mine = g[k] * gradient_scale * (1.0f - momentum);
     avg[k] = avg[k] * momentum + mine;

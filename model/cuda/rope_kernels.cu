@@ -22,8 +22,8 @@ template <int n>
 __device__ void rotate(const float* cosine, const float* sine, float sign, float (&first)[n],
                        float (&second)[n]) {
   float c[n], s[n];
-  load_floats<n>(cosine, c);
-  load_floats<n>(sine, s);
+  load_elements<n>(cosine, c);
+  load_elements<n>(sine, s);
   for (int k = 0; k < n; ++k) {
     const float a = first[k], b = second[k];
     first[k] = a * c[k] - sign * b * s[k];

@@ -8,7 +8,7 @@ __global__ void to_bf16_kernel(int64_t vectors, const float* from, Bf16* to) {
   const int64_t j = item_of_thread();
   if (j >= vectors) return;
   float v[8];
-  load_floats<8>(from + j * 8, v);
+  load_elements<8>(from + j * 8, v);
   Packed<Bf16>::store(to + j * 8, v);
 }
 
@@ -69,8 +69,8 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding roundin
   float g[A::n], param[A::n], avg[A::n], avg_sq[A::n];
   A::load(p.gradient + i, g);
   A::load(p.from_params + i, param);
-  load_moments<A::n>(p.from_avg + i, avg);
-  load_moments<A::n>(p.from_avg_sq + i, avg_sq);
+  load_elements<A::n>(p.from_avg + i, avg);
+  load_elements<A::n>(p.from_avg_sq + i, avg_sq);
   for (int k = 0; k < A::n; ++k) {
     const float d = g[k] * c.gradient_scale;
     avg[k] = avg[k] * c.beta1 + d * (1.0f - c.beta1);

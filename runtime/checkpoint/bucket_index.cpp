@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.hpp"
-#include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 

@@ -243,8 +243,4 @@ Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
 /// The weights to use: the parameters, or their average. bad_data: the checkpoint has no average.
 Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema);
 
-/// Reads a parameter by its Hugging Face name. not_found; otherwise errors as stream_unit().
-Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,
-                                          StateKind kind = StateKind::params);
-
 }  // namespace simplescale

@@ -203,24 +203,4 @@ Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema) {
              " holds no average of the weights; a run keeps one with train.ema_decay");
 }
 
-Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,
-                                          StateKind kind) {
-  for (size_t u = 0; u < checkpoint.units().size(); ++u)
-    for (const Parameter& parameter : checkpoint.units()[u].parameters) {
-      if (parameter.name != name) continue;
-      std::vector<float> out(parameter.count);
-      const size_t first = parameter.offset, last = first + parameter.count;
-      auto copy = [&](size_t offset, std::span<const float> values) {
-        const size_t begin = std::max(offset, first), end = std::min(offset + values.size(), last);
-        if (begin < end)
-          std::memcpy(out.data() + (begin - first), values.data() + (begin - offset),
-                      (end - begin) * 4);
-        return Status();
-      };
-      SS_RETURN_IF_ERROR(checkpoint.stream_unit(kind, u, first, last, copy));
-      return out;
-    }
-  return Status(Code::not_found, checkpoint.folder() + ": no parameter " + name);
-}
-
 }  // namespace simplescale

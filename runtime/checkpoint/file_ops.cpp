@@ -128,19 +128,6 @@ Status write_text_file(FileOps& ops, const std::string& path, const std::string&
   return file.sync();
 }
 
-Status copy_file(FileOps& ops, const std::string& from, const std::string& to) {
-  SS_ASSIGN(const InputFile in, InputFile::open(from));
-  SS_ASSIGN(OutputFile out, OutputFile::create(ops, to));
-  std::vector<char> buffer(1 << 20);
-  for (uint64_t at = 0; at < in.bytes();) {
-    const size_t n = static_cast<size_t>(std::min<uint64_t>(buffer.size(), in.bytes() - at));
-    SS_RETURN_IF_ERROR(in.read(at, buffer.data(), n));
-    SS_RETURN_IF_ERROR(out.write(buffer.data(), n));
-    at += n;
-  }
-  return out.sync();
-}
-
 Status replace_link(FileOps& ops, const std::string& target, const std::string& temporary,
                     const std::string& path) {
   SS_RETURN_IF_ERROR(ops.unlink(temporary));

@@ -84,7 +84,6 @@ class OutputFile {
 
 /// Writes and syncs a small file.
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text);
-Status copy_file(FileOps& ops, const std::string& from, const std::string& to);
 /// Makes the link `path` point to `target`, by way of the link `temporary` in the same folder, and
 /// syncs the folder.
 Status replace_link(FileOps& ops, const std::string& target, const std::string& temporary,

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/verify_run.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>

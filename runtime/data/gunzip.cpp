@@ -1,6 +1,5 @@
 #include "runtime/data/gunzip.hpp"
 
-#include <string>
 #include <utility>
 
 namespace simplescale {

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/files.hpp"
-
 namespace simplescale {
 
 namespace {

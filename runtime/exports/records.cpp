@@ -96,7 +96,6 @@ RunRecords read_records(const RunFolder& run) {
   for (LineFollower lines(run.events()); lines.next(text);) {
     const json line = parse_json(text);
     if (!line.is_object()) continue;
-    records.last_kind = word(line, "kind");
     if (records.begin_s == 0) records.begin_s = real(line, "time").value_or(0);
     if (const auto recovery = parse_recovery(text)) records.recoveries.push_back(*recovery);
     if (const auto loss = real(line, "val_loss")) {

@@ -59,7 +59,6 @@ struct RunRecords {
   std::vector<Recovery> recoveries;
   std::optional<double> val_loss;                       // the newest
   double begin_s = 0;                                   // time of the first event
-  std::string last_kind;                                // kind of the last event
   std::vector<std::pair<uint64_t, double>> val_losses;  // by step
   nlohmann::json first_tasks, tasks;  // the first and the newest scores of tasks; null: none
 };

@@ -1,7 +1,5 @@
 #include "runtime/training/parameter_groups.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 
 namespace simplescale {

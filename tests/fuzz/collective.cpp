@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tests/fuzz/driver.hpp"
-#include "transport/collective/stream_impl.hpp"
+#include "transport/collective/stream_worker.hpp"
 
 using namespace simplescale;
 using namespace simplescale::collective;
@@ -24,9 +24,9 @@ struct Record {
   uint32_t flags, bytes;
 };
 
-StreamWorker::Impl& worker() {
-  static StreamWorker::Impl* const only = [] {
-    auto* made = new StreamWorker::Impl;
+StreamWorker& worker() {
+  static StreamWorker* const only = [] {
+    auto* made = new StreamWorker;
     made->ring = [] {};
     if (!made->start(std::string(32, 'k')).ok()) abort();
     return made;
@@ -58,7 +58,7 @@ void check(const StreamMember& member) {
   require(member.incoming.size() <= kStreamsMax);
 }
 
-void read(StreamWorker::Impl& impl, const StreamChannelPtr& channel, uint64_t key) {
+void read(StreamWorker& tested, const StreamChannelPtr& channel, uint64_t key) {
   StreamMember& member = channel->members[1];
   const auto found = member.incoming.find(key);
   if (found == member.incoming.end() || found->second.pieces.empty()) return;
@@ -67,25 +67,25 @@ void read(StreamWorker::Impl& impl, const StreamChannelPtr& channel, uint64_t ke
   stream.read += piece.bytes;
   const bool credit = count_as_read(member, piece.early);
   stream.pieces.pop_front();
-  if (credit) impl.give_credit(channel, 1);
-  impl.grant(channel, 1, key);
+  if (credit) tested.give_credit(channel, 1);
+  tested.grant(channel, 1, key);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  StreamWorker::Impl& impl = worker();
-  impl.channels.clear(), impl.connections.clear(), impl.by_link.clear();
+  StreamWorker& tested = worker();
+  tested.channels.clear(), tested.connections.clear(), tested.by_link.clear();
   const auto link = std::make_shared<stream::Link>();
   const auto channel = std::make_shared<StreamChannel>(
       ChannelSpec{kGeneration, kName, kSecret, 0, {{}, stream::encode({kMember, {}, {}})}});
-  impl.channels[{kGeneration, kName}] = channel;
-  impl.connections[kMember].link = link;
-  impl.by_link[link.get()] = kMember;
+  tested.channels[{kGeneration, kName}] = channel;
+  tested.connections[kMember].link = link;
+  tested.by_link[link.get()] = kMember;
   StreamMember& member = channel->members[1];
   for (uint64_t key = 0; key < kExpected; ++key) member.incoming[key].expected = true;
   Record record;
-  for (; bytes >= sizeof record && impl.by_link.contains(link.get());
+  for (; bytes >= sizeof record && tested.by_link.contains(link.get());
        data += sizeof record, bytes -= sizeof record) {
     std::memcpy(&record, data, sizeof record);
     StreamHeader& header = record.header;
@@ -104,8 +104,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     message.bytes = record.bytes % (2 * kStreamChunk);
     if (message.bytes > 0 && message.bytes <= kStreamChunk)  // larger ones are skipped before
       message.data = std::make_unique<uint64_t[]>((message.bytes + 7) / 8);
-    impl.on_message(link, message);
-    if (record.flags & Record::read) read(impl, channel, header.key);
+    tested.on_message(link, message);
+    if (record.flags & Record::read) read(tested, channel, header.key);
     check(member);
   }
   return 0;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tests/fuzz/driver.hpp"
-#include "transport/collective/ucx_impl.hpp"
+#include "transport/collective/ucx_worker.hpp"
 
 using namespace simplescale;
 using namespace simplescale::collective;
@@ -31,9 +31,9 @@ struct Record {
   uint32_t flags, bytes;
 };
 
-UcxWorker::Impl& worker() {
-  static UcxWorker::Impl* const only = [] {
-    auto* made = new UcxWorker::Impl;
+UcxWorker& worker() {
+  static UcxWorker* const only = [] {
+    auto* made = new UcxWorker;
     made->ring = [] {};
     return made;
   }();
@@ -88,10 +88,10 @@ void read(UcxMember& member, UcxStream& stream) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   static const std::string payload(kUcxFragment, 'p');
-  UcxWorker::Impl& impl = worker();
+  UcxWorker& tested = worker();
   const auto channel =
       std::make_shared<UcxChannel>(ChannelSpec{kGeneration, kName, kSecret, 0, {{}, {7}}});
-  impl.channels = {{{kGeneration, kName}, channel}};
+  tested.channels = {{{kGeneration, kName}, channel}};
   UcxMember& member = channel->members[1];
   for (uint64_t key = 0; key < kExpected; ++key) member.streams[key].expected = true;
   Record record;
@@ -112,10 +112,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     const bool repeated = found != member.streams.end() && header.offset < found->second.read;
     const auto before = held(member, header.key);
     const bool was_ok = member.broken.ok();
-    const ucs_status_t status = impl.on_message(header, copy.data(), size, announced);
+    const ucs_status_t status = tested.on_message(header, copy.data(), size, announced);
     require(status == UCS_OK || (announced && status == UCS_INPROGRESS));
-    require(impl.commands.size() <= 1);
-    impl.commands.clear();
+    require(tested.commands.size() <= 1);
+    tested.commands.clear();
     if (repeated || header.secret != kSecret) require(held(member, header.key) == before);
     if (header.secret != kSecret) require(member.broken.ok() == was_ok);
     if (const auto stream = member.streams.find(header.key); stream != member.streams.end()) {

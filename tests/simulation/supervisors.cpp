@@ -195,11 +195,10 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
 
 void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   supervisor.pending_actions = std::move(actions);
-  const bool light = options.large() && only_records(supervisor.pending_actions);
   const bool late = options.bug == Bug::acts_unreplicated;
   const auto kept = number_state(supervisor);
   supervisor.decision = supervisor.sequence;
-  if (!light && !late && supervisor.epoch == disk.newest_epoch) {
+  if (kept && !late && supervisor.epoch == disk.newest_epoch) {
     // A run begins on a disk that works: the lines of its first generation have a page.
     const bool fails = std::max(disk.failing_until, folder_works_at(supervisor.host)) > now &&
                        disk.state && disk.state->job.generation > 0;
@@ -209,11 +208,12 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
     else
       supervisor.journal.page = nullptr;
   }
-  if (supervisor.standby < 0 || light) return act(supervisor, supervisor.sequence);
+  if (supervisor.standby < 0 || !kept) return act(supervisor, supervisor.sequence);
   replicate(supervisor, kept);
 }
 
-/// The state with its pending decision, which the standby is to store.
+/// The state with its pending decision, which the standby is to store. Null in a large cluster, if
+/// the decision only records something.
 std::shared_ptr<const SupervisorState> Cluster::number_state(Supervisor& supervisor) {
   ++supervisor.sequence;
   supervisor.decided_at = now;

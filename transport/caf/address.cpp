@@ -1,7 +1,6 @@
 #include "transport/caf/address.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/base/hash.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "runtime/base/log.hpp"
-#include "transport/collective/stream_impl.hpp"
+#include "transport/collective/stream_worker.hpp"
 
 namespace simplescale::collective {
 
@@ -12,13 +12,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHelloInterval{50};
 constexpr milliseconds kPatienceMax{8000};
 
 }  // namespace
 
 /// Null if the member's address is malformed.
-StreamWorker::Impl::Connection* StreamWorker::Impl::connection_of(const StreamMember& member) {
+StreamWorker::Connection* StreamWorker::connection_of(const StreamMember& member) {
   if (member.id == stream::Id{}) return nullptr;
   Connection& connection = connections[member.id];
   connection.opens = id < member.id;
@@ -26,7 +25,7 @@ StreamWorker::Impl::Connection* StreamWorker::Impl::connection_of(const StreamMe
   return &connection;
 }
 
-Status StreamWorker::Impl::open(const stream::Id& to, Connection& connection) {
+Status StreamWorker::open(const stream::Id& to, Connection& connection) {
   SS_ASSIGN(connection.link, messenger->connect(connection.address));
   connection.asked.reset();
   by_link[connection.link.get()] = to;
@@ -36,14 +35,14 @@ Status StreamWorker::Impl::open(const stream::Id& to, Connection& connection) {
 }
 
 /// Tells the other process which one this is, or that this one is alive.
-void StreamWorker::Impl::greet(const stream::LinkPtr& link) {
+void StreamWorker::greet(const stream::LinkPtr& link) {
   StreamHeader header{};
   header.kind = StreamKind::greeting;
   messenger->send(link, {reinterpret_cast<const uint8_t*>(&header), sizeof header}, id, nullptr);
 }
 
 /// The first message of a process that has connected to this one.
-void StreamWorker::Impl::on_greeting(const stream::LinkPtr& link, const stream::Incoming& message) {
+void StreamWorker::on_greeting(const stream::LinkPtr& link, const stream::Incoming& message) {
   stream::Id from;
   // A connection inside this host proves no key.
   if (!link->accepted() || !link->is_encrypted() || message.bytes != from.size())
@@ -65,45 +64,32 @@ void StreamWorker::Impl::on_greeting(const stream::LinkPtr& link, const stream::
 
 // --- Joining ---
 
-void StreamWorker::Impl::send_hellos() {
-  const auto now = Clock::now();
-  if (now < next_hello) return;
-  next_hello = now + kHelloInterval;
-  std::vector<Target> unjoined;
-  {
-    std::lock_guard guard(lock);
-    for (auto& [name, channel] : channels)
-      for (size_t i = 0; i < channel->members.size(); ++i)
-        if (const auto& m = channel->members[i];
-            !m.address.empty() && !m.acknowledged && m.broken.ok())
-          unjoined.emplace_back(channel, static_cast<uint16_t>(i));
+void StreamWorker::send_hello(const StreamChannelPtr& channel, uint16_t to, Clock::time_point now) {
+  StreamMember& member = channel->members[to];
+  Connection* connection = connection_of(member);
+  if (!connection) return;
+  const bool opened = !connection->link || reopen_silent(member.id, *connection);
+  if (!connection->link && connection->opens && now >= connection->retry) {
+    connection->retry = now + kHelloInterval;
+    if (const Status status = open(member.id, *connection); !status.ok())
+      fail_members(member.id, "cannot be reached (" + status.message() + ")");
   }
-  if (unjoined.empty()) next_hello = Clock::time_point::max();
-  for (const auto& [channel, to] : unjoined) {
-    const StreamMember& member = channel->members[to];  // its address and id never change
-    Connection* connection = connection_of(member);
-    if (!connection) continue;
-    const bool opened = !connection->link || reopen_silent(member.id, *connection);
-    if (!connection->link && connection->opens && now >= connection->retry) {
-      connection->retry = now + kHelloInterval;
-      if (const Status status = open(member.id, *connection); !status.ok())
-        fail_members(member.id, "cannot be reached (" + status.message() + ")");
-    }
-    if (!connection->link || (!opened && !connection->link->is_open())) continue;
-    if (!connection->asked) connection->asked = now;
-    send_control(StreamKind::hello, channel, to);
-    if (!connection->link->is_open()) continue;
-    std::lock_guard guard(lock);
-    channel->members[to].unjoined = "is connected, but has not joined this generation";
-  }
+  if (!connection->link || (!opened && !connection->link->is_open())) return;
+  if (!connection->asked) connection->asked = now;
+  send_control(StreamKind::hello, channel, to);
+  if (!connection->link->is_open()) return;
+  std::lock_guard guard(lock);
+  member.unjoined = "is connected, but has not joined this generation";
 }
 
 /// Closes a connection over which nothing comes any more, though the other process answers each
 /// hello: the network may have forgotten it. Not while a joined member depends on it.
-bool StreamWorker::Impl::reopen_silent(const stream::Id& to, Connection& connection) {
+bool StreamWorker::reopen_silent(const stream::Id& to, Connection& connection) {
   if (!connection.opens || !connection.asked ||
-      Clock::now() - *connection.asked < connection.patience || has_acknowledged(to))
+      Clock::now() - *connection.asked < connection.patience)
     return false;
+  const auto joined = [&](const StreamMember& m) { return m.id == to && m.is_joined(); };
+  if (!members_that(joined).empty()) return false;
   connection.patience = std::min(connection.patience * 2, kPatienceMax);
   by_link.erase(connection.link.get());
   messenger->close(connection.link);
@@ -111,18 +97,9 @@ bool StreamWorker::Impl::reopen_silent(const stream::Id& to, Connection& connect
   return true;
 }
 
-bool StreamWorker::Impl::has_acknowledged(const stream::Id& of) {
-  std::lock_guard guard(lock);
-  return std::ranges::any_of(channels, [&](const auto& entry) {
-    return std::ranges::any_of(entry.second->members, [&](const StreamMember& m) {
-      return m.acknowledged && m.broken.ok() && m.id == of;
-    });
-  });
-}
-
 // --- Ending ---
 
-void StreamWorker::Impl::on_end(const stream::LinkPtr& link, const std::string& why) {
+void StreamWorker::on_end(const stream::LinkPtr& link, const std::string& why) {
   const auto found = by_link.find(link.get());
   if (found == by_link.end()) return;  // it has sent no greeting
   const stream::Id of = found->second;
@@ -134,7 +111,7 @@ void StreamWorker::Impl::on_end(const stream::LinkPtr& link, const std::string& 
   fail_members(of, "is lost (" + why + ")");
 }
 
-void StreamWorker::Impl::fail_members(const stream::Id& of, const std::string& why) {
+void StreamWorker::fail_members(const stream::Id& of, const std::string& why) {
   {
     std::lock_guard guard(lock);
     for (auto& [name, channel] : channels)
@@ -145,24 +122,6 @@ void StreamWorker::Impl::fail_members(const stream::Id& of, const std::string& w
       }
   }
   ring();
-}
-
-void StreamWorker::Impl::end_channel(const StreamChannelPtr& channel, bool graceful) {
-  std::vector<uint16_t> joined;
-  {
-    std::lock_guard guard(lock);
-    const auto found = channels.find({channel->generation, channel->name_hash});
-    if (found != channels.end() && found->second == channel) channels.erase(found);
-    for (size_t i = 0; i < channel->members.size(); ++i) {
-      StreamMember& member = channel->members[i];
-      member.outgoing.clear();  // it names the caller's memory
-      member.incoming.clear();
-      member.waiting = 0;
-      if (member.acknowledged && member.broken.ok()) joined.push_back(static_cast<uint16_t>(i));
-    }
-  }
-  if (graceful) return;
-  for (const uint16_t to : joined) send_control(StreamKind::bye, channel, to);
 }
 
 }  // namespace simplescale::collective

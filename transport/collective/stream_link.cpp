@@ -3,21 +3,15 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/collective/stream_impl.hpp"
+#include "transport/collective/stream_worker.hpp"
 
 namespace simplescale::collective {
 
 namespace {
 
-class StreamLink final : public Link {
+class StreamLink final : public RemoteLink<StreamWorker, StreamMember> {
  public:
-  StreamLink(StreamWorker::Impl& impl, StreamChannelPtr channel, int peer, std::string peer_name)
-      : impl_(impl),
-        channel_(std::move(channel)),
-        peer_(static_cast<uint16_t>(peer)),
-        peer_name_(std::move(peer_name)) {}
-
-  bool reads_arena() const override { return false; }
+  using RemoteLink::RemoteLink;
 
   std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
                              bool first_in_line) override {
@@ -29,7 +23,7 @@ class StreamLink final : public Link {
       piece.data = {piece.copy.get(), data.size()};
     }
     {
-      std::lock_guard guard(impl_.lock);
+      std::lock_guard guard(worker_.lock);
       StreamMember& to = member();
       // The other half is for the operation that becomes the oldest (COLLECTIVE-2).
       const size_t most = first_in_line ? 2 * kStreamCopies : kStreamCopies;
@@ -39,29 +33,29 @@ class StreamLink final : public Link {
       to.outgoing[key].pieces.push_back(std::move(piece));
       ++to.waiting;
     }
-    impl_.wake();
+    worker_.wake();
     return Ticket{ticket, 0};
   }
 
   bool is_released(const Ticket& ticket) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     return !member().unreleased.contains(ticket.id);
   }
 
   bool drained() override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     return member().waiting == 0;
   }
 
   void expect(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     StreamIncoming& stream = member().incoming[key];
     stream.expected = true;
     if (stream.announced) grant(key, stream);
   }
 
   Bytes front(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     const auto stream = member().incoming.find(key);
     if (stream == member().incoming.end() || stream->second.pieces.empty()) return {};
     const auto& piece = stream->second.pieces.front();
@@ -70,7 +64,7 @@ class StreamLink final : public Link {
   }
 
   Status pop(uint64_t key, size_t bytes) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     StreamIncoming& stream = member().incoming[key];
     SS_ASSERT(!stream.pieces.empty());
     auto& piece = stream.pieces.front();
@@ -87,7 +81,7 @@ class StreamLink final : public Link {
   }
 
   void forget(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     const auto stream = member().incoming.find(key);
     if (stream == member().incoming.end()) return;
     bool credit = false;
@@ -96,43 +90,29 @@ class StreamLink final : public Link {
     if (credit) give_credit();
   }
 
-  Status health(bool) override {
-    std::lock_guard guard(impl_.lock);
-    if (member().broken.ok()) return {};
-    return Status(Code::unavailable, peer_name_ + " " + member().broken.message());
-  }
-
-  void notify() override {}
-
  private:
-  StreamMember& member() { return channel_->members[peer_]; }
   // Under the lock:
   void grant(uint64_t key, StreamIncoming& stream) {
     if (std::exchange(stream.granting, true)) return;
-    impl_.commands.push_back([impl = &impl_, channel = channel_, from = peer_, key] {
-      impl->grant(channel, from, key);
+    worker_.commands.push_back([worker = &worker_, channel = channel_, from = peer_, key] {
+      worker->grant(channel, from, key);
     });
-    impl_.wake();
+    worker_.wake();
   }
   void give_credit() {
     member().credit_sent = member().early_read;  // one command for each credit
-    impl_.commands.push_back(
-        [impl = &impl_, channel = channel_, from = peer_] { impl->give_credit(channel, from); });
-    impl_.wake();
+    worker_.commands.push_back([worker = &worker_, channel = channel_, from = peer_] {
+      worker->give_credit(channel, from);
+    });
+    worker_.wake();
   }
-
-  StreamWorker::Impl& impl_;
-  StreamChannelPtr channel_;
-  uint16_t peer_;
-  std::string peer_name_;
 };
 
 }  // namespace
 
 std::unique_ptr<Link> StreamWorker::link(const ChannelPtr& channel, int peer,
                                          std::string peer_name) {
-  return std::make_unique<StreamLink>(*impl_, std::static_pointer_cast<StreamChannel>(channel),
-                                      peer, std::move(peer_name));
+  return std::make_unique<StreamLink>(*this, channel, peer, std::move(peer_name));
 }
 
 }  // namespace simplescale::collective

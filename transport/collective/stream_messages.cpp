@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "transport/collective/stream_impl.hpp"
+#include "transport/collective/stream_worker.hpp"
 
 namespace simplescale::collective {
 
@@ -34,8 +34,8 @@ std::span<const uint8_t> bytes_of_header(const StreamHeader& header) {
 
 // --- Sending ---
 
-void StreamWorker::Impl::send_control(StreamKind kind, const StreamChannelPtr& channel, uint16_t to,
-                                      uint64_t key, uint64_t offset) {
+void StreamWorker::send_control(StreamKind kind, const StreamChannelPtr& channel, uint16_t to,
+                                uint64_t key, uint64_t offset) {
   const auto found = connections.find(channel->members[to].id);
   if (found == connections.end() || !found->second.link) return;
   const StreamHeader header = header_of(*channel, kind, to, key, offset);
@@ -43,15 +43,9 @@ void StreamWorker::Impl::send_control(StreamKind kind, const StreamChannelPtr& c
 }
 
 /// Sends what may be sent. The members take turns, so that none starves.
-bool StreamWorker::Impl::pump() {
-  std::vector<Target> targets;
-  {
-    std::lock_guard guard(lock);
-    for (const auto& [name, channel] : channels)
-      for (size_t i = 0; i < channel->members.size(); ++i)
-        if (const auto& m = channel->members[i]; m.waiting > 0 && m.acknowledged && m.broken.ok())
-          targets.emplace_back(channel, static_cast<uint16_t>(i));
-  }
+bool StreamWorker::pump() {
+  const std::vector<Target> targets =
+      members_that([](const StreamMember& m) { return m.waiting > 0 && m.is_joined(); });
   bool any = false;
   ++turn;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -63,7 +57,7 @@ bool StreamWorker::Impl::pump() {
 }
 
 /// Sends chunks to one member while its connection takes them; at most a few in a round.
-bool StreamWorker::Impl::pump(const Target& target, const stream::LinkPtr& link) {
+bool StreamWorker::pump(const Target& target, const stream::LinkPtr& link) {
   constexpr int kChunks = 8;
   const auto& [channel, to] = target;
   bool any = false;
@@ -93,8 +87,8 @@ bool StreamWorker::Impl::pump(const Target& target, const stream::LinkPtr& link)
 }
 
 /// The oldest operation comes first. Nothing: all that waits needs a grant.
-std::optional<StreamWorker::Impl::Chunk> StreamWorker::Impl::take_chunk(
-    const StreamChannelPtr& channel, uint16_t to) {
+std::optional<StreamWorker::Chunk> StreamWorker::take_chunk(const StreamChannelPtr& channel,
+                                                            uint16_t to) {
   std::lock_guard guard(lock);
   StreamMember& member = channel->members[to];
   for (auto at = member.outgoing.begin(); at != member.outgoing.end(); ++at) {
@@ -136,7 +130,7 @@ std::optional<StreamWorker::Impl::Chunk> StreamWorker::Impl::take_chunk(
 
 // --- Receiving ---
 
-void StreamWorker::Impl::on_message(const stream::LinkPtr& link, stream::Incoming& message) {
+void StreamWorker::on_message(const stream::LinkPtr& link, stream::Incoming& message) {
   StreamHeader header;
   const auto known = by_link.find(link.get());
   if (message.header_bytes != sizeof header) return messenger->close(link), on_end(link, "garbage");
@@ -166,8 +160,8 @@ void StreamWorker::Impl::on_message(const stream::LinkPtr& link, stream::Incomin
 }
 
 /// A message from a member, over its connection.
-void StreamWorker::Impl::receive(const StreamChannelPtr& channel, StreamMember& member,
-                                 const StreamHeader& header, stream::Incoming& message) {
+void StreamWorker::receive(const StreamChannelPtr& channel, StreamMember& member,
+                           const StreamHeader& header, stream::Incoming& message) {
   std::unique_lock guard(lock);
   switch (header.kind) {
     case StreamKind::hello: {
@@ -217,8 +211,8 @@ void StreamWorker::Impl::receive(const StreamChannelPtr& channel, StreamMember& 
 }
 
 /// COLLECTIVE-3. Under the lock.
-void StreamWorker::Impl::receive_piece(StreamMember& member, const StreamHeader& header,
-                                       stream::Incoming& message) {
+void StreamWorker::receive_piece(StreamMember& member, const StreamHeader& header,
+                                 stream::Incoming& message) {
   if (!member.broken.ok() || message.bytes == 0) return;
   if (!message.data) return member.fail("has sent a piece that is too large");
   const bool early = header.kind == StreamKind::early;
@@ -258,7 +252,7 @@ void StreamIncoming::add(std::unique_ptr<uint64_t[]> data, size_t bytes, bool ea
 }
 
 /// Lets a member send more of a stream, within its budget.
-void StreamWorker::Impl::grant(const StreamChannelPtr& channel, uint16_t from, uint64_t key) {
+void StreamWorker::grant(const StreamChannelPtr& channel, uint16_t from, uint64_t key) {
   uint64_t up_to;
   {
     std::lock_guard guard(lock);
@@ -286,7 +280,7 @@ bool count_as_read(StreamMember& member, size_t early) {
   return member.early_read - member.credit_sent >= kStreamEarly / 8;
 }
 
-void StreamWorker::Impl::give_credit(const StreamChannelPtr& channel, uint16_t from) {
+void StreamWorker::give_credit(const StreamChannelPtr& channel, uint16_t from) {
   uint64_t in_all;
   {
     std::lock_guard guard(lock);

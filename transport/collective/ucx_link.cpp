@@ -4,37 +4,33 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/collective/ucx_impl.hpp"
+#include "transport/collective/ucx_worker.hpp"
 
 namespace simplescale::collective {
 
 namespace {
 
-class UcxLink final : public Link {
+class UcxLink final : public RemoteLink<UcxWorker, UcxMember> {
  public:
-  UcxLink(UcxWorker::Impl& impl, UcxChannelPtr channel, int peer, std::string peer_name)
-      : impl_(impl), channel_(std::move(channel)), peer_(peer), peer_name_(std::move(peer_name)) {}
-
-  bool reads_arena() const override { return false; }
+  using RemoteLink::RemoteLink;
 
   std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
                              bool first_in_line) override {
-    const auto to = static_cast<uint32_t>(peer_);
     Ticket ticket;
     if (copy) {
-      auto sending = std::make_shared<UcxWorker::Impl::Sending>();
-      sending->header = UcxHeader::of(*channel_, UcxKind::data, to, key, offset);
+      auto sending = std::make_shared<UcxWorker::Sending>();
+      sending->header = UcxHeader::of(*channel_, UcxKind::data, peer_, key, offset);
       sending->channel = channel_;
       sending->bytes = data.size();
       sending->data = std::make_unique_for_overwrite<std::byte[]>(data.size());
       std::memcpy(sending->data.get(), data.data(), data.size());
-      impl_.post([impl = &impl_, sending] {
-        impl->send(std::make_unique<UcxWorker::Impl::Sending>(std::move(*sending)));
+      worker_.post([worker = &worker_, sending] {
+        worker->send(std::make_unique<UcxWorker::Sending>(std::move(*sending)));
       });
       return ticket;
     }
     {
-      std::lock_guard guard(impl_.lock);
+      std::lock_guard guard(worker_.lock);
       auto& queue = member().queues[first_in_line];
       auto& waiting = queue.waiting;
       const size_t fragments = (data.size() + kUcxFragment - 1) / kUcxFragment;
@@ -46,31 +42,32 @@ class UcxLink final : public Link {
                            data.subspan(at, std::min(kUcxFragment, data.size() - at)), ticket.id});
       member().uncopied[ticket.id] = fragments;
     }
-    impl_.post([impl = &impl_, channel = channel_, to] { impl->send_waiting(channel, to); });
+    worker_.post(
+        [worker = &worker_, channel = channel_, to = peer_] { worker->send_waiting(channel, to); });
     return ticket;
   }
 
   bool is_released(const Ticket& ticket) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     return !member().uncopied.contains(ticket.id);
   }
 
   bool drained() override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     return std::ranges::all_of(member().queues, [](const UcxMember::Queue& queue) {
       return queue.waiting.empty() && queue.under_way == 0;
     });
   }
 
   void expect(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     UcxStream& stream = member().streams[key];
     stream.expected = true;
     fetch(stream, key);
   }
 
   Bytes front(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     const auto stream = member().streams.find(key);
     if (stream == member().streams.end() || stream->second.pieces.empty()) return {};
     const auto& [offset, piece] = *stream->second.pieces.begin();
@@ -80,14 +77,14 @@ class UcxLink final : public Link {
   }
 
   Status pop(uint64_t key, size_t bytes) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     UcxStream& stream = member().streams[key];
     SS_ASSERT(!stream.pieces.empty());
     stream.read += bytes;
     const auto first = stream.pieces.begin();
     if (stream.read < first->first + first->second->bytes) return {};
     if (first->second->pooled)
-      impl_.give_buffer(std::move(first->second->data));
+      worker_.give_buffer(std::move(first->second->data));
     else
       member().early -= first->second->cost();
     stream.pieces.erase(first);
@@ -96,48 +93,34 @@ class UcxLink final : public Link {
   }
 
   void forget(uint64_t key) override {
-    std::lock_guard guard(impl_.lock);
+    std::lock_guard guard(worker_.lock);
     const auto stream = member().streams.find(key);
     if (stream == member().streams.end()) return;
     for (const auto& [offset, piece] : stream->second.pieces)
       if (!piece->pooled) member().early -= piece->cost();
     for (const auto& piece : stream->second.announced)
-      impl_.commands.push_back([impl = &impl_, descriptor = piece.descriptor] {
-        ucp_am_data_release(impl->worker->handle(), descriptor);
+      worker_.commands.push_back([worker = &worker_, descriptor = piece.descriptor] {
+        ucp_am_data_release(worker->ucp_worker->handle(), descriptor);
       });
-    if (!stream->second.announced.empty()) impl_.worker->signal();
+    if (!stream->second.announced.empty()) worker_.wake();
     member().streams.erase(stream);
   }
-
-  Status health(bool) override {
-    std::lock_guard guard(impl_.lock);
-    if (member().broken.ok()) return {};
-    return Status(Code::unavailable, peer_name_ + " " + member().broken.message());
-  }
-
-  void notify() override {}
 
  private:
   /// Lets the worker's thread fetch announced pieces. Under the lock.
   void fetch(const UcxStream& stream, uint64_t key) {
     if (stream.announced.empty()) return;
-    impl_.commands.push_back([impl = &impl_, channel = channel_,
-                              from = static_cast<uint32_t>(peer_),
-                              key] { impl->fetch(channel, from, key); });
-    impl_.worker->signal();
+    worker_.commands.push_back([worker = &worker_, channel = channel_, from = peer_, key] {
+      worker->fetch(channel, from, key);
+    });
+    worker_.wake();
   }
-  UcxMember& member() { return channel_->members[static_cast<size_t>(peer_)]; }
-  UcxWorker::Impl& impl_;
-  UcxChannelPtr channel_;
-  int peer_;
-  std::string peer_name_;
 };
 
 }  // namespace
 
 std::unique_ptr<Link> UcxWorker::link(const ChannelPtr& channel, int peer, std::string peer_name) {
-  return std::make_unique<UcxLink>(*impl_, std::static_pointer_cast<UcxChannel>(channel), peer,
-                                   std::move(peer_name));
+  return std::make_unique<UcxLink>(*this, channel, peer, std::move(peer_name));
 }
 
 }  // namespace simplescale::collective

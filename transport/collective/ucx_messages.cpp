@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "transport/collective/ucx_impl.hpp"
+#include "transport/collective/ucx_worker.hpp"
 
 namespace simplescale::collective {
 
@@ -15,21 +15,21 @@ namespace {
 constexpr size_t kIdleBuffersMax = 64;
 }  // namespace
 
-std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
+std::unique_ptr<std::byte[]> UcxWorker::take_buffer() {
   if (pool.empty()) return std::make_unique_for_overwrite<std::byte[]>(kUcxFragment);
   auto buffer = std::move(pool.back());
   pool.pop_back();
   return buffer;
 }
 
-void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
+void UcxWorker::give_buffer(std::unique_ptr<std::byte[]> buffer) {
   if (pool.size() < kIdleBuffersMax) pool.push_back(std::move(buffer));
 }
 
 // --- Sending ---
 
-void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
-  sending->impl = this;
+void UcxWorker::send(std::unique_ptr<Sending> sending) {
+  sending->worker = this;
   const ucp_ep_h endpoint = connect(sending->channel->members[sending->header.to].address);
   if (!endpoint) return on_sent(std::move(sending), UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param{};
@@ -40,8 +40,8 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
   param.user_data = sending.get();
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
     std::unique_ptr<Sending> done(static_cast<Sending*>(user_data));
-    Impl* impl = done->impl;
-    impl->on_sent(std::move(done), status);
+    UcxWorker* worker = done->worker;
+    worker->on_sent(std::move(done), status);
     ucp_request_free(request);
   };
   const ucs_status_ptr_t request =
@@ -53,7 +53,7 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
     on_sent(std::move(sending), UCS_PTR_STATUS(request));
 }
 
-void UcxWorker::Impl::on_sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
+void UcxWorker::on_sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
   if (sending->header.kind != UcxKind::data) return;  // hellos are repeated anyway
   {
     std::lock_guard guard(lock);
@@ -71,7 +71,7 @@ void UcxWorker::Impl::on_sent(std::unique_ptr<Sending> sending, ucs_status_t sta
 }
 
 // Sends the member's waiting fragments, up to kUcxWindow in flight per queue.
-void UcxWorker::Impl::send_waiting(const UcxChannelPtr& channel, uint32_t to) {
+void UcxWorker::send_waiting(const UcxChannelPtr& channel, uint32_t to) {
   UcxMember& member = channel->members[to];
   for (const int queue : {1, 0}) {
     for (;;) {
@@ -107,8 +107,8 @@ void UcxWorker::Impl::send_waiting(const UcxChannelPtr& channel, uint32_t to) {
 
 // --- Receiving ---
 
-ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, size_t bytes,
-                                         bool announced) {
+ucs_status_t UcxWorker::on_message(const UcxHeader& header, void* data, size_t bytes,
+                                   bool announced) {
   std::unique_lock guard(lock);
   const auto found = channels.find({header.generation, header.name_hash});
   if (found == channels.end()) return UCS_OK;  // of another generation: dropped
@@ -186,13 +186,13 @@ std::optional<UcxStream::Announced> UcxStream::take_next() {
   return piece;
 }
 
-void UcxWorker::Impl::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
+void UcxWorker::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
   while (fetch_next(channel, from, key)) {
   }
 }
 
 /// False: there is nothing to fetch now. What end_channel() or forget() leaves, they release.
-bool UcxWorker::Impl::fetch_next(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
+bool UcxWorker::fetch_next(const UcxChannelPtr& channel, uint32_t from, uint64_t key) {
   auto receiving = std::make_unique<Receiving>();
   UcxStream::Announced piece;
   {
@@ -216,12 +216,12 @@ bool UcxWorker::Impl::fetch_next(const UcxChannelPtr& channel, uint32_t from, ui
   param.user_data = receiving.get();
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
     std::unique_ptr<Receiving> done(static_cast<Receiving*>(user_data));
-    Impl* impl = done->impl;
-    impl->on_received(std::move(done), status);
+    UcxWorker* worker = done->worker;
+    worker->on_received(std::move(done), status);
     ucp_request_free(request);
   };
   const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
-      worker->handle(), piece.descriptor, receiving->piece->data.get(), piece.bytes, &param);
+      ucp_worker->handle(), piece.descriptor, receiving->piece->data.get(), piece.bytes, &param);
   if (UCS_PTR_IS_PTR(request))
     (void)receiving.release();
   else
@@ -229,7 +229,7 @@ bool UcxWorker::Impl::fetch_next(const UcxChannelPtr& channel, uint32_t from, ui
   return true;
 }
 
-void UcxWorker::Impl::on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {
+void UcxWorker::on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {
   {
     std::lock_guard guard(lock);
     auto& member = receiving->channel->members[receiving->from];

@@ -75,14 +75,17 @@ struct Scene {
     if (files.operations % 8 == 0 || !files.dead_afterwards) save_again(checkpoints);
   }
 
-  void every_operation(bool dead_afterwards, const std::string& reason) {
+  /// The writer fails at its first operation or byte, then at each one that is `stride` later, until
+  /// it ends before that. Returns how many it had by then.
+  uint64_t every(uint64_t FaultyFiles::*limit, uint64_t stride, bool dead_afterwards,
+                 const std::string& reason) {
     TempFolder folder;
     REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
     uint64_t tried = 0;
-    for (bool hit = true; hit; ++tried) {
+    for (bool hit = true; hit; tried += stride) {
       copy(folder / "original", folder / "checkpoints");
       FaultyFiles files;
-      files.operations_max = tried;
+      files.*limit = tried;
       files.dead_afterwards = dead_afterwards;
       files.reason = reason;
       CAPTURE(tried);
@@ -91,7 +94,13 @@ struct Scene {
       check(folder / "checkpoints", files, published);
       hit = files.hit;
     }
-    CHECK(tried > 30);
+    return tried;
+  }
+  void every_operation(bool dead_afterwards, const std::string& reason) {
+    CHECK(every(&FaultyFiles::operations_max, 1, dead_afterwards, reason) > 30);
+  }
+  void every_byte(bool dead_afterwards, const std::string& reason, uint64_t stride) {
+    CHECK(every(&FaultyFiles::bytes_max, stride, dead_afterwards, reason) > 5000);
   }
 
   /// At every operation, and after the last one, the machine loses its power; `seeds` times each.
@@ -113,25 +122,6 @@ struct Scene {
         hit = files.hit;
       }
     CHECK(tried > 30);
-  }
-
-  void every_byte(bool dead_afterwards, const std::string& reason, uint64_t stride) {
-    TempFolder folder;
-    REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
-    uint64_t tried = 0;
-    for (bool hit = true; hit; tried += stride) {
-      copy(folder / "original", folder / "checkpoints");
-      FaultyFiles files;
-      files.bytes_max = tried;
-      files.dead_afterwards = dead_afterwards;
-      files.reason = reason;
-      CAPTURE(tried);
-      bool published = false;
-      try_once(folder / "checkpoints", files, published);
-      check(folder / "checkpoints", files, published);
-      hit = files.hit;
-    }
-    CHECK(tried > 5000);
   }
 };
 

@@ -143,44 +143,39 @@ struct Scene {
   }
 };
 
-}  // namespace
-
-TEST_CASE("checkpoint: CHECKPOINT-4, a stopped publisher continues after its successor published") {
+/// at_every_operation(), of a publisher of a new step and of one that replaces a step. A successor
+/// has begun when `meanwhile` is called.
+void stop_publisher(void (*meanwhile)(Scene&), void (*afterwards)(Scene&)) {
   for (const uint64_t old_step : {10, 20}) {
     Scene scene;
     scene.old_step = old_step;
     scene.at_every_operation(
         [&] {
           scene.begin();
-          scene.successor_publishes();
+          meanwhile(scene);
         },
-        [&] { scene.holds(20, scene.state); });
+        [&] { afterwards(scene); });
   }
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: CHECKPOINT-4, a stopped publisher continues after its successor published") {
+  stop_publisher([](Scene& scene) { scene.successor_publishes(); },
+                 [](Scene& scene) { scene.holds(20, scene.state); });
 }
 
 TEST_CASE(
     "checkpoint: CHECKPOINT-4, a stopped publisher continues before its successor publishes") {
-  for (const uint64_t old_step : {10, 20}) {
-    Scene scene;
-    scene.old_step = old_step;
-    scene.at_every_operation([&] { scene.begin(); }, [&] { scene.successor_publishes(); });
-  }
+  stop_publisher([](Scene&) {}, [](Scene& scene) { scene.successor_publishes(); });
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-4, a stopped publisher brings no older checkpoint back") {
-  for (const uint64_t old_step : {10, 20}) {
-    Scene scene;
-    scene.old_step = old_step;
-    scene.at_every_operation(
-        [&] {
-          scene.begin();
-          scene.successor_goes_on();
-        },
-        [&] {
-          scene.holds(30, scene.newer);
-          CHECK_FALSE(fs::exists(scene.checkpoints + "/step-00000020"));
-        });
-  }
+  stop_publisher([](Scene& scene) { scene.successor_goes_on(); },
+                 [](Scene& scene) {
+                   scene.holds(30, scene.newer);
+                   CHECK_FALSE(fs::exists(scene.checkpoints + "/step-00000020"));
+                 });
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-4, a late rename to step-N.replaced costs no checkpoint") {

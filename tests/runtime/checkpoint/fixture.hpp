@@ -161,6 +161,19 @@ inline CheckpointInfo info_of(const ModelShape& shape, uint64_t step) {
   info.resume = R"({"trainer":{"strategy":"full_shard"},"list":[1,2.5,null]})";
   return info;
 }
+/// Reads a parameter by its Hugging Face name. not_found.
+inline Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,
+                                                 StateKind kind = StateKind::params) {
+  std::vector<float> values;
+  const auto take = [&](const Parameter& parameter, size_t, std::span<const float> piece) {
+    if (parameter.name == name) values.insert(values.end(), piece.begin(), piece.end());
+    return Status();
+  };
+  for (size_t unit = 0; unit < checkpoint.units().size(); ++unit)
+    SS_RETURN_IF_ERROR(stream_parameters(checkpoint, kind, unit, take));
+  if (values.empty()) return Status(Code::not_found, name);
+  return values;
+}
 
 /// Counts operations and written bytes and fails when a limit is reached: once, or from then on, as
 /// if the process had died.

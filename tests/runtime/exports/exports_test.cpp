@@ -252,7 +252,6 @@ TEST_SUITE("exports") {
     CHECK(sources->find("val_loss/web") == 1.5);
     CHECK_FALSE(sources->find("val_loss/code"));
     CHECK(records.begin_s == 5);
-    CHECK(records.last_kind == "validated");
   }
 
   TEST_CASE("records: scores of tasks, in a line and of the run") {

@@ -10,7 +10,7 @@
 
 #include "collective_ranks.hpp"
 #include "transport/collective/plane_address.hpp"
-#include "transport/collective/stream_impl.hpp"
+#include "transport/collective/stream_worker.hpp"
 
 namespace simplescale::testing {
 
