@@ -129,6 +129,7 @@ class Invariants {
   };
   std::map<std::string, Failures> failures_;
   int64_t waiting_since_ms_ = 0;  // of the supervisor that decides now
+  bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
   Time progress_at_ = 0, checked_at_ = 0;
   uint64_t quiet_step_ = 0;
   std::map<std::string, Time> suspect_since_;
