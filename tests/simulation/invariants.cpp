@@ -82,6 +82,7 @@ void Invariants::at_end() {
 void Invariants::step_written(const Generation& g, uint64_t step) {
   if (g.number >= joined_) made_[step] = g.number;
   ++written_[{g.number, step}];
+  newest_maker_ = std::max(newest_maker_, g.number);
 }
 
 void Invariants::step_committed(const Generation& g, uint64_t step) {
@@ -318,6 +319,7 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   check_newest_step(supervisor, join);
+  check_regained(supervisor, join);
   if (!join.save_only) check_budgets(supervisor);  // drained nodes may save
 }
 
