@@ -82,6 +82,7 @@ void Invariants::at_end() {
 void Invariants::step_written(const Generation& g, uint64_t step) {
   if (g.number >= joined_) made_[step] = g.number;
   ++written_[{g.number, step}];
+  newest_maker_ = std::max(newest_maker_, g.number);
 }
 
 void Invariants::step_committed(const Generation& g, uint64_t step) {
@@ -203,6 +204,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
 
 void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
   waiting_since_ms_ = supervisor.job.waiting_since_ms;
+  adopts_ = false;
   // Steps that are undone and made again count as steps since a failure.
   if (supervisor.epoch == cluster_.disk.newest_epoch)
     for (auto& [name, f] : failures_) f.step = std::min(f.step, supervisor.job.committed_step);
@@ -224,6 +226,10 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     if (made != made_.end() && made->second > idle->generation) return;
     distrusted_ = std::min(distrusted_, idle->step);
     made_again_ = false;
+  } else if (const auto* trainer = std::get_if<job::TrainerUp>(&event)) {
+    const job::Trainer& known = supervisor.job.trainers.at(trainer->trainer);
+    adopts_ = trainer->generation > 0 && trainer->generation == known.generation &&
+              known.state == job::TrainerState::training;
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
     lost_.insert({supervisor.epoch, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
@@ -258,6 +264,8 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     if (const auto* a = std::get_if<job::Shutdown>(&action)) reason = &a->reason;
     if (std::holds_alternative<job::Join>(action)) reason = &decision.reason;
     require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
+    require(!adopts_ || !std::holds_alternative<job::Fence>(action), "takeover",
+            "it ends a generation in which a trainer is, as its state says");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
     if (const auto* end = std::get_if<job::Shutdown>(&action)) check_given_up(supervisor, *end);
     check_waited(supervisor, action);
@@ -311,6 +319,7 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   check_newest_step(supervisor, join);
+  check_regained(supervisor, join);
   if (!join.save_only) check_budgets(supervisor);  // drained nodes may save
 }
 

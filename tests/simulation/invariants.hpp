@@ -102,6 +102,7 @@ class Invariants {
   void check_layout(const Supervisor& supervisor);
   void set_committed(uint64_t step);
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);
+  void check_regained(const Supervisor& supervisor, const job::Join& join);
   void check_budgets(const Supervisor& supervisor);
 
   const Cluster& cluster_;
@@ -118,6 +119,7 @@ class Invariants {
   Round round_;                                      // the newest
   Round whole_;  // the newest of which the keepers have held every copy
   uint64_t joined_ = 0, acted_generation_ = 0;
+  uint64_t newest_maker_ = 0;           // the newest generation of which a rank has applied a step
   std::map<uint64_t, uint64_t> users_;  // generation number -> epoch that has used it
   std::map<int, uint64_t> obeyed_;
   uint64_t marked_ = 0;  // up to this step the records hold the current history
@@ -129,6 +131,7 @@ class Invariants {
   };
   std::map<std::string, Failures> failures_;
   int64_t waiting_since_ms_ = 0;  // of the supervisor that decides now
+  bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
   Time progress_at_ = 0, checked_at_ = 0;
   uint64_t quiet_step_ = 0;
   std::map<std::string, Time> suspect_since_;

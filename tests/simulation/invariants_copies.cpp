@@ -107,4 +107,30 @@ void Invariants::stepped_down(uint64_t epoch, const SupervisorState& state) {
               number(state.sequence));
 }
 
+/// JOB-1: no newer generation has made a step, so what this one made counts, also if it was undone, as
+/// soon as the supervisor knows copies of every shard.
+void Invariants::check_regained(const Supervisor& supervisor, const job::Join& join) {
+  const job::State& s = supervisor.job;
+  std::map<uint64_t, std::set<uint32_t>> shards;  // by step
+  const auto add = [&](uint32_t shard, uint64_t step, uint64_t generation) {
+    if (generation == newest_maker_ && step > join.step && !job::is_suspect(s, step, generation))
+      shards[step].insert(shard);
+  };
+  for (const auto& [name, node] : s.nodes) {
+    if (node.state == job::NodeState::lost || node.state == job::NodeState::absent) continue;
+    if (!node.address.empty())
+      for (const PeerCopy& copy : node.peer) add(copy.shard, copy.step, copy.generation);
+    for (int slot = 0; slot < s.rules.trainers_per_node; ++slot) {
+      const job::Trainer& trainer = s.trainers.at(trainer_name(name, slot));
+      if (trainer.state == job::TrainerState::down) continue;  // the others were idle
+      for (const HeldStep& copy : trainer.held) add(trainer.shard, copy.step, copy.generation);
+    }
+  }
+  for (const auto& [step, have] : shards)
+    require(have.size() < static_cast<size_t>(s.rules.shards), "JOB-1",
+            "generation " + number(join.generation) + " begins at step " + number(join.step) +
+                " although step " + number(step) + " of generation " + number(newest_maker_) +
+                " can be regained");
+}
+
 }  // namespace simplescale::simulation

@@ -389,14 +389,22 @@ struct Decision {
 
 /// True if replicas differed in the state of `step` that `generation` made.
 bool is_suspect(const State& state, uint64_t step, uint64_t generation);
-/// True if a newer generation has undone the state of `step` that `generation` made (JOB-3).
-bool undone(const State& state, uint64_t step, uint64_t generation);
+/// True if the undoing is about what `generation` made.
+bool undoes(const Undoing& undoing, uint64_t generation);
+/// The history that counts. One that was left may count instead, while the undoings that left it are
+/// tentative (JOB-1). It is named by a generation that made a step of it.
+constexpr uint64_t newest_history = UINT64_MAX;
+/// True if the undoing is taken back for that history to count.
+bool taken_back(const Undoing& undoing, uint64_t history);
+/// True if the state of `step` that `generation` made is not one of that history (JOB-3).
+bool undone(const State& state, uint64_t step, uint64_t generation,
+            uint64_t history = newest_history);
 /// A generation has undone the step, so that the publisher set a checkpoint of it aside that it had
 /// published before; also if the step was regained since.
 bool set_aside(const State& state, uint64_t step, uint64_t generation);
-/// Neither suspect nor undone: a generation may begin with a copy of it. undoings: how many of the
-/// state's count; the others, which are tentative, are taken back, with what came after them.
-bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings = SIZE_MAX);
+/// Neither suspect nor undone: a generation may begin with a copy of it.
+bool trusted(const State& state, uint64_t step, uint64_t generation,
+             uint64_t history = newest_history);
 /// A step was made since the newest undoing: none is tentative any more.
 void settle_undoings(State& state);
 /// The newest generation that trainers joined. Faults of older ones have been handled.

@@ -107,7 +107,7 @@ void Decider::plan() {
   join(std::move(next), beginning);
 }
 
-std::vector<AvailableCopy> Decider::copies(size_t undoings) const {
+std::vector<AvailableCopy> Decider::copies(uint64_t history) const {
   std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
@@ -123,13 +123,13 @@ std::vector<AvailableCopy> Decider::copies(size_t undoings) const {
       for (const HeldStep& copy : trainer.held)
         if (!idle)
           of_node.push_back({trainer.shard, copy.step, copy.generation});
-        else if (trusted(s_, copy.step, copy.generation, undoings))
+        else if (trusted(s_, copy.step, copy.generation, history))
           list.push_back({who, trainer.shard, copy.step, false});
     }
     if (sender.empty() && !node.address.empty()) sender = name;
     if (sender.empty()) continue;
     for (const PeerCopy& copy : of_node)
-      if (trusted(s_, copy.step, copy.generation, undoings))
+      if (trusted(s_, copy.step, copy.generation, history))
         list.push_back({sender, copy.shard, copy.step, true});
   }
   return list;
@@ -207,15 +207,14 @@ bool Decider::may_be_cut_off() const {
 }
 
 Decider::Beginning Decider::newest_state() const {
-  const size_t all = s_.undoings.size();
-  Beginning b{.copies = copies(all), .undoings = all};
+  Beginning b{.copies = copies(newest_history)};
   if (s_.has_checkpoint) b.source = Source::checkpoint, b.step = s_.checkpoint_step;
   const auto step = newest_complete(b.copies, s_.rules.shards);
   if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
-  for (size_t kept = all, fewest = fewest_undoings(); kept > fewest;) {
-    std::vector<AvailableCopy> older = copies(--kept);
+  for (const uint64_t history : left_histories()) {
+    std::vector<AvailableCopy> older = copies(history);
     if (const auto newer = newest_complete(older, s_.rules.shards); newer && *newer > b.step)
-      b = {Source::memory, *newer, std::move(older), kept};
+      b = {Source::memory, *newer, std::move(older), history};
   }
   return b;
 }
@@ -257,9 +256,8 @@ void Decider::end_generation(std::string what) {
 }
 
 bool Decider::memory_may_be_newer(const Beginning& beginning) const {
-  const size_t all = s_.undoings.size();
   std::vector<AvailableCopy> copies =
-      beginning.undoings == all ? beginning.copies : this->copies(all);
+      beginning.history == newest_history ? beginning.copies : this->copies(newest_history);
   std::set<uint64_t> steps = {s_.committed_step};
   for (const AvailableCopy& copy : copies) steps.insert(copy.step);
   const uint64_t newest = newest_joined(s_);
@@ -269,25 +267,22 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
         is_here(s_.nodes.at(node_of(place.trainer))))
       for (const uint64_t step : steps) copies.push_back({place.trainer, place.shard, step, false});
   }
-  const auto newer = [&](size_t undoings) {
+  const auto newer = [&](uint64_t history) {
     for (const auto& [name, node] : s_.nodes) {
       if (!is_here(node)) continue;
       for (const PeerCopy& copy : node.peer)
-        if (trusted(s_, copy.step, copy.generation, undoings))
+        if (trusted(s_, copy.step, copy.generation, history))
           copies.push_back({name, copy.shard, copy.step, true});
       for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
         const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
         for (const HeldStep& copy : trainer.held)
-          if (trusted(s_, copy.step, copy.generation, undoings))
+          if (trusted(s_, copy.step, copy.generation, history))
             copies.push_back({name, trainer.shard, copy.step, false});
       }
     }
     return newest_complete(std::exchange(copies, {}), s_.rules.shards).value_or(0) > beginning.step;
   };
-  if (newer(all)) return true;
-  for (size_t kept = all, fewest = fewest_undoings(); kept > fewest;)
-    if (newer(--kept)) return true;
-  return false;
+  return newer(newest_history) || std::ranges::any_of(left_histories(), newer);
 }
 
 bool Decider::newer_may_come(const Beginning& beginning) {
@@ -310,9 +305,9 @@ Join Decider::next_generation(const Beginning& beginning) {
       s_.generation <= s_.generations_above)
     use_next_number();
   order.generation = s_.generation;
-  order.regained = beginning.undoings < s_.undoings.size();
+  order.regained = beginning.history != newest_history;
   if (order.regained)
-    take_undoings_back(beginning.undoings);
+    take_undoings_back(beginning.history);
   else if (step_was_made())
     settle_undoings(s_);
   if (order.step < s_.committed_step)

@@ -108,15 +108,18 @@ bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
   });
 }
 
-namespace {
 bool undoes(const Undoing& u, uint64_t generation) {
   return generation >= u.since && generation < u.generation;
 }
-}  // namespace
 
-bool undone(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(
-      state.undoings, [&](const Undoing& u) { return step >= u.step && undoes(u, generation); });
+bool taken_back(const Undoing& u, uint64_t history) {
+  return u.tentative && undoes(u, history);
+}
+
+bool undone(const State& state, uint64_t step, uint64_t generation, uint64_t history) {
+  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
+    return step >= u.step && undoes(u, generation) != taken_back(u, history);
+  });
 }
 
 bool set_aside(const State& state, uint64_t step, uint64_t generation) {
@@ -125,12 +128,8 @@ bool set_aside(const State& state, uint64_t step, uint64_t generation) {
   });
 }
 
-bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings) {
-  for (size_t i = 0; i < state.undoings.size(); ++i) {
-    const Undoing& u = state.undoings[i];
-    if (step >= u.step && undoes(u, generation) == (i < undoings)) return false;
-  }
-  return !is_suspect(state, step, generation);
+bool trusted(const State& state, uint64_t step, uint64_t generation, uint64_t history) {
+  return !undone(state, step, generation, history) && !is_suspect(state, step, generation);
 }
 
 void settle_undoings(State& state) {

@@ -32,17 +32,18 @@ bool Decider::step_was_made() const {
   });
 }
 
-size_t Decider::fewest_undoings() const {
-  const size_t all = s_.undoings.size();
-  size_t fewest = all;
-  while (fewest > 0 && s_.undoings[fewest - 1].tentative) --fewest;
-  if (fewest == all || step_was_made()) return all;
-  const auto undone = [&](const auto& copy) { return job::undone(s_, copy.step, copy.generation); };
-  for (const auto& [name, node] : s_.nodes)
-    if (std::ranges::any_of(node.peer, undone)) return fewest;
-  for (const auto& [name, trainer] : s_.trainers)
-    if (std::ranges::any_of(trainer.held, undone)) return fewest;
-  return all;
+Decider::Histories Decider::left_histories() const {
+  Histories histories;
+  if (step_was_made()) return histories;
+  const auto add = [&](const auto& copy) {
+    const auto left_it = [&](const Undoing& u) {
+      return copy.step >= u.step && taken_back(u, copy.generation);
+    };
+    if (std::ranges::any_of(s_.undoings, left_it)) histories.insert(copy.generation);
+  };
+  for (const auto& [name, node] : s_.nodes) std::ranges::for_each(node.peer, add);
+  for (const auto& [name, trainer] : s_.trainers) std::ranges::for_each(trainer.held, add);
+  return histories;
 }
 
 void Decider::fence_if_newer_state_returned() {
@@ -54,10 +55,8 @@ void Decider::fence_if_newer_state_returned() {
   // To a new supervisor, nodes have not said yet which steps their trainers have made.
   for (const auto& [name, node] : s_.nodes)
     if (node.answered == 0 && is_here(node) && s_.layout.contains(name)) return;
-  const size_t all = s_.undoings.size();
-  if (fewest_undoings() == all) return;
   const Beginning newest = newest_state();
-  if (newest.undoings == all || newest.step <= s_.joined_step) return;
+  if (newest.history == newest_history || newest.step <= s_.joined_step) return;
   const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
   ++s_.newer_states;
   // Neither this end counts as a failure nor the loss that it makes good.
@@ -67,18 +66,16 @@ void Decider::fence_if_newer_state_returned() {
             ", which began at step " + number(s_.joined_step) + ", has made no step");
 }
 
-void Decider::take_undoings_back(size_t kept) {
+void Decider::take_undoings_back(uint64_t history) {
   auto& list = s_.undoings;
-  std::vector<Undoing> taken(list.begin() + static_cast<std::ptrdiff_t>(kept), list.end());
-  list.resize(kept);
-  // The tentative ones before may still be taken back alone.
-  auto at = std::ranges::find_if(list, &Undoing::tentative);
-  for (const Undoing& u : taken)  // it had taken back an undoing, which counts again
-    if (u.since > 0) at = std::next(list.insert(at, {u.since, u.step, 0, false}));
-  // Of these, those behind one are taken back with it: so what the older generations made comes last.
-  std::ranges::stable_sort(taken, std::ranges::greater(), &Undoing::generation);
-  for (const Undoing& u : taken)
-    at = std::next(list.insert(at, {s_.generation, u.step, u.generation, true}));
+  std::vector<Undoing> again;
+  for (Undoing& u : list) {
+    if (!taken_back(u, history)) continue;
+    // It had taken back an undoing, which counts again.
+    if (u.since > 0) again.push_back({u.since, u.step, 0, false});
+    u = {s_.generation, u.step, u.generation, true};
+  }
+  list.insert(std::ranges::find_if(list, &Undoing::tentative), again.begin(), again.end());
 }
 
 }  // namespace simplescale::job

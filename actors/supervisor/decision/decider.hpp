@@ -3,6 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,9 +195,9 @@ class Decider {
   /// Later events are known, which may tell of a newer state or of a node that can be waited for.
   bool plan_waits();
   /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
-  /// trainer can also send what the memory of a trainer of its node holds that is not up. undoings:
+  /// trainer can also send what the memory of a trainer of its node holds that is not up. history:
   /// as for trusted().
-  std::vector<AvailableCopy> copies(size_t undoings) const;
+  std::vector<AvailableCopy> copies(uint64_t history) const;
   /// The difference between the layouts, in words.
   std::string describe_change(const Layout& before, const Layout& next) const;
   /// The checkpoint of `step` is damaged: use the next older one. No effect if it is not the
@@ -217,20 +220,21 @@ class Decider {
     Source source = Source::initialize;
     uint64_t step = 0;
     std::vector<AvailableCopy> copies;
-    size_t undoings = 0;  // how many count (trusted()); fewer than all: steps are regained
+    uint64_t history = newest_history;  // another one: steps are regained
   };
   /// The newest state of which every shard has a copy. JOB-1: tentative undoings are taken back if
   /// that gives a newer one.
   Beginning newest_state() const;
   /// A copy is known of a step that the newest generation made (JOB-3).
   bool step_was_made() const;
-  /// The fewest undoings that may count. Tentative ones may be taken back unless a step was made
-  /// since; without a copy of a step that is undone they need not be.
-  size_t fewest_undoings() const;
+  /// Histories that may count instead of the newest one, because a copy of a step is known that only
+  /// tentative undoings concern. None if a step was made since.
+  using Histories = std::set<uint64_t, std::greater<>>;
+  Histories left_histories() const;
   /// Ends a generation that has made no step if a newer state than it began with has come back.
   void fence_if_newer_state_returned();
   /// Begins with a state that had been undone: what was made since is undone instead, tentatively.
-  void take_undoings_back(size_t kept);
+  void take_undoings_back(uint64_t history);
   /// No step after this one can have been committed: all ranks commit a step, and a trainer's memory
   /// holds the last step that it made.
   uint64_t newest_possible() const;

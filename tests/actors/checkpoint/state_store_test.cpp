@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <caf/all.hpp>
 #include <future>
 #include <thread>
@@ -206,7 +207,7 @@ TEST_SUITE("checkpoint actor") {
             saved.push_back(answer.shard);
           },
           caf::after(std::chrono::seconds(120)) >> [] { FAIL("nothing is saved"); });
-    CHECK(saved == std::vector<uint64_t>{1, 0, 0});
+    CHECK(std::ranges::count(saved, 0) == 2);
     CHECK(list_folder(checkpoint_tmp_folder(folder.path(), 7, 1)).size() == 2);
     self->send_exit(checkpoint, caf::exit_reason::user_shutdown);
   }

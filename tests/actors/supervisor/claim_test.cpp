@@ -175,12 +175,12 @@ TEST_SUITE("claim") {
     CHECK(third->generation == 600);
     CHECK(third->above == 600 + 2 * job::unknown_generations);
 
-    // The predecessor began above 900, and none of its numbers is in a file.
-    f.lead(4, 900);
+    // The predecessor began above 950, and none of its numbers is in a file.
+    f.lead(4, 950);
     before.epoch = 4;
     const auto fifth = claim_next(f.claimant, before);
     REQUIRE(fifth.ok());
-    CHECK(fifth->above == 900 + job::unknown_generations);
+    CHECK(fifth->above == 950 + job::unknown_generations);
   }
 
   TEST_CASE("claim: LEAD-1, without the number of the newest generation no epoch is claimed") {

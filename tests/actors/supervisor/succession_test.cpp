@@ -86,6 +86,8 @@ TEST_SUITE("succession") {
     Fixture f;
     f.lose();
     CHECK(f.see(alive, 3'000) == Verdict::wait);
+    CHECK(f.see(dead, 1'000) == Verdict::wait);
+    CHECK(f.see(alive, 100) == Verdict::wait);  // it was only late
     CHECK(f.see(dead, 2'000) == Verdict::wait);
     CHECK(f.see(dead, 100) == Verdict::take_over);
     Fixture other;

@@ -182,6 +182,14 @@ TEST_SUITE("undo") {
     for (const Move& move : j.newest().moves) CHECK(node_of(move.source) == "n1");
   }
 
+  TEST_CASE("undo: JOB-1: the oldest of the undone steps counts again, too") {
+    Job j = undone();
+    j.node_up("n1", {{10, 1}, {11, 1}});
+    j.idle({{10, 2}});
+    REQUIRE(j.joins.size() == 3);
+    CHECK(j.newest().step == 11);
+  }
+
   TEST_CASE("undo: JOB-4: a node that comes and goes does not end the run, nor stop it for ever") {
     Job j = undone();
     // n1 comes back, and is lost again while it sends its state.
@@ -334,6 +342,53 @@ TEST_SUITE("undo") {
     CHECK_FALSE(trusted(j.s, 12, 1));
     CHECK_FALSE(trusted(j.s, 6, 3));
     CHECK(std::ranges::is_partitioned(j.s.undoings, std::logical_not(), &Undoing::tentative));
+  }
+
+  TEST_CASE("undo: JOB-1: each of several histories that were left can count again") {
+    // Generation 2 began with step 10 of generation 1, 3 with the checkpoint of step 6. The supervisor
+    // hears of no step of either. Generation 4 goes on with step 10 of generation 1.
+    Job j = partly_regained();
+    const auto all = [](uint64_t step, uint64_t generation) {
+      return std::vector<PeerCopy>{{0, step, generation}, {1, step, generation}};
+    };
+    const auto regains = [&](uint64_t step, uint64_t generation) {
+      j.tell(TrainerDown{"n0.1", "signal 9"});
+      j.tell(PeerCopies{"n0", all(step, generation), j.s.generation});
+      j.idle({});
+      j.trainer_up("n0.1", {}, 2);
+      CHECK(j.newest().generation == j.s.generation);
+      CHECK(j.newest().step == step);
+      CHECK(j.newest().regained);
+      CHECK_FALSE(trusted(j.s, 11, 1));
+    };
+    SUBCASE("of the older one first") {
+      regains(20, 2);
+      CHECK_FALSE(trusted(j.s, 7, 3));
+    }
+    SUBCASE("of the newer one at once") {}
+    regains(30, 3);
+    CHECK_FALSE(trusted(j.s, 11, 2));
+  }
+
+  TEST_CASE("undo: JOB-3: copies of two histories are not mixed when undoings are taken back") {
+    // Generation 2 makes step 12, of which the supervisor does not hear. Generation 3 begins with step
+    // 12 of generation 1. Then both nodes are lost, and come back with one shard each.
+    Job j = undone();
+    j.tell(CheckpointSaved{6});
+    j.tell(NodeLost{"n0", "cut off"});
+    j.comes_back(newer);
+    REQUIRE(j.newest().regained);
+    j.tell(NodeLost{"n1", "cut off"});
+    for (const char* node : {"n0", "n1"}) j.tell(NodeUp{node, 1});
+    j.trainer_up("n0.0", {});
+    j.trainer_up("n0.1", {{11, 2}, {12, 2}});
+    j.trainer_up("n1.0", newer);
+    j.trainer_up("n1.1", {});
+    for (const char* node : {"n0", "n1"}) j.tell(NodeChecked{node, true, ""});
+    j.answer();
+    REQUIRE(j.joins.size() == 4);
+    CHECK(j.newest().source == Source::checkpoint);
+    CHECK(j.newest().step == 6);
   }
 
   TEST_CASE("undo: JOB-3: what was made before an undoing was taken back stays undone") {
