@@ -8,6 +8,12 @@
 
 namespace simplescale {
 
+int64_t fence_timeout_ms(const Config& config, uint64_t state_bytes) {
+  if (config.cluster.device != DeviceKind::cuda) return 2'000;
+  constexpr uint64_t copied_per_ms = 4'000'000;
+  return 5'000 + static_cast<int64_t>(state_bytes / copied_per_ms);
+}
+
 job::State initial_state(const JobOptions& options) {
   const Config& config = options.config;
   const Topology& topology = options.plan.topology;
@@ -25,6 +31,7 @@ job::State initial_state(const JobOptions& options) {
   job::State state = job::make_state(rules, names);
   state.max_steps = static_cast<uint64_t>(options.plan.max_steps);
   state.join_timeout_ms = config.cluster.join_timeout_ms;
+  state.fence_timeout_ms = fence_timeout_ms(config, options.plan.memory.state);
   state.give_up_after_cycles = static_cast<int>(config.supervision.give_up_after_cycles);
   state.max_restarts = static_cast<int>(config.supervision.max_restarts);
   state.within_ms = config.supervision.within_s * 1000;

@@ -79,6 +79,11 @@ struct JobOptions {
   std::function<void(const nlohmann::json& event)> notify;
 };
 
+/// How long a trainer may take to leave its generation. On a GPU it may first copy its newest state,
+/// state_bytes, to memory that nobody has used yet (12 GB/s and more), and waits for NCCL's abort
+/// (docs/benchmarks.md).
+int64_t fence_timeout_ms(const Config& config, uint64_t state_bytes);
+
 /// The job before any node has reported, by its configuration and its run folder.
 job::State initial_state(const JobOptions& options);
 PublisherOptions publisher_options(const JobOptions& options);

@@ -2,7 +2,6 @@
 // node agent per node on this machine, and prints the progress. If the run trains already, it only
 // shows its progress (app/launch/attach.hpp). As a task of srun, or as one of several hosts, it runs
 // a single agent instead (app/slurm/task.cpp).
-#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "app/commands/run_status.hpp"
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
+#include "app/launch/auto_device.hpp"
 #include "app/launch/background.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/run_start.hpp"
@@ -44,19 +44,6 @@ namespace {
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
   return value && *value ? value : nullptr;
-}
-
-/// cluster.device = "cuda" needs an NVIDIA driver on this host.
-Status check_device(const Config& config) {
-  if (config.cluster.device != DeviceKind::cuda) return {};
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!driver)
-    return Status(
-        Code::bad_config,
-        "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "
-        "it, or use \"auto\" or \"cpu\"");
-  dlclose(driver);
-  return {};
 }
 
 /// Number of nodes with an agent, spares included.

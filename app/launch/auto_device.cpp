@@ -1,5 +1,7 @@
 #include "app/launch/auto_device.hpp"
 
+#include <dlfcn.h>
+
 #include <cmath>
 
 #include "runtime/config/topology.hpp"
@@ -32,12 +34,39 @@ std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
 
 }  // namespace
 
+Status check_gpu(const Config& config, const DevicePlaneOptions& gpu) {
+  const auto shape = model_shape(config);
+  if (!shape.ok()) return {};  // planning says why
+  SS_RETURN_IF_ERROR(validate_gpu_heads(*shape, config.train.precision));
+  constexpr int kHopper = 90;
+  if (!config.train.fp8 || gpu.capability == kHopper) return {};
+  return Status(Code::bad_config,
+                "train.fp8: only Hopper GPUs (sm_90) make products in fp8 with a scale for each "
+                "block, and this one is sm_" +
+                    std::to_string(gpu.capability));
+}
+
+Status check_device(const Config& config) {
+  if (config.cluster.device != DeviceKind::cuda) return {};
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver)
+    return Status(
+        Code::bad_config,
+        "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "
+        "it, or use \"auto\" or \"cpu\"");
+  dlclose(driver);
+  if (!config.train.fp8) return {};  // the trainers find the rest
+  const auto gpu = choose_device(0, static_cast<int>(config.cluster.trainers_per_node));
+  return gpu.ok() ? check_gpu(config, *gpu) : Status();
+}
+
 std::string take_gpus(LoadedConfig& loaded, const Result<DevicePlaneOptions>& gpu) {
   Config& config = loaded.config;
   const bool chosen = config.cluster.device == DeviceKind::cuda;
-  if (!gpu.ok())
-    return chosen ? ""  // the trainers refuse to start
-                  : "this host has GPUs, but trains on its CPUs: " + gpu.status().message() +
+  const Status usable = gpu.ok() ? check_gpu(config, *gpu) : gpu.status();
+  if (!usable.ok())
+    return chosen ? ""  // check_device(), or the trainers, refuse it
+                  : "this host has GPUs, but trains on its CPUs: " + usable.message() +
                         " (cluster.device = \"cuda\" refuses to, \"cpu\" ends this warning)";
   if (!chosen) loaded.origin["cluster.device"] = "this host has a GPU";
   config.cluster.device = DeviceKind::cuda;

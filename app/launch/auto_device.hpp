@@ -9,6 +9,12 @@
 
 namespace simplescale {
 
+/// bad_config: the GPU cannot compute the configured model in fp8, or its heads.
+Status check_gpu(const Config& config, const DevicePlaneOptions& gpu);
+/// bad_config: cluster.device = "cuda", but this host has no NVIDIA driver, or GPUs without fp8 where
+/// it is wanted. Blocks: with train.fp8 it loads the GPUs' libraries.
+Status check_device(const Config& config);
+
 /// Where "auto" means GPUs, makes it "cuda": the plan, the memory estimate and the checks of this
 /// host are then those of GPUs. For strategy = "auto" sets cluster.memory_per_trainer_gib, unless it
 /// is set and the GPU has so much. gpu: whether trainers can use the GPUs that the host has, and

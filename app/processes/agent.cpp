@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "actors/essential.hpp"
 #include "actors/node/health.hpp"
 #include "actors/node/node.hpp"
 #include "actors/node/supervisor_link.hpp"
@@ -277,6 +278,7 @@ Result<int> run_agent(const AgentOptions& o) {
   link_options.watch = watch_epochs(run, o.instance, to_watch.get_future().share());
   auto watch = link_options.watch;
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
+  end_process_with(supervisor, "supervisor link");
   to_watch.set_value(supervisor);
 
   auto nodes = std::make_shared<NodeLookup>(transport);
@@ -303,6 +305,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       slurm::batch_log(slurm_task()),
                       places};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
+  end_process_with(node, "node");
   transport.publish("node", node);
   const int code = wait_for_end(node, run, o, config, result);
   watch.reset();

@@ -43,12 +43,7 @@ Status check_options(const BackendOptions& options) {
         Code::bad_config,
         "micro_batch_size = " + std::to_string(options.micro_batch_size) + " is out of range");
   if (options.fp8) SS_RETURN_IF_ERROR(validate_fp8(options.shape, options.micro_batch_size));
-  const int64_t D = options.shape.head_dim(), multiple = options.precision == DType::f32 ? 4 : 8;
-  if (D % multiple != 0 || D > 256)
-    return Status(Code::bad_config, "heads of " + std::to_string(D) +
-                                        " elements: on a GPU they must be multiples of " +
-                                        std::to_string(multiple) + " and at most 256");
-  return {};
+  return validate_gpu_heads(options.shape, options.precision);
 }
 
 constexpr int64_t aligned(int64_t count) {

@@ -88,6 +88,14 @@ Status check_fp8(const Config& c) {
   return fine.ok() ? fine : bad("train.fp8", c, "cannot be: " + fine.message());
 }
 
+Status check_gpu_heads(const Config& c) {
+  if (c.cluster.device != DeviceKind::cuda) return {};
+  const Result<ModelShape> shape = model_shape(c);
+  if (!shape.ok()) return {};  // check_model() says why
+  const Status fine = validate_gpu_heads(*shape, c.train.precision);
+  return fine.ok() ? fine : bad("cluster.device", c, "cannot be \"cuda\": " + fine.message());
+}
+
 }  // namespace
 
 std::vector<Status> check_combinations(const Config& c) {
@@ -102,7 +110,8 @@ std::vector<Status> check_combinations(const Config& c) {
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");
-  if (Status fp8 = check_fp8(c); !fp8.ok()) problems.push_back(fp8);
+  for (const Status& of_gpu : {check_fp8(c), check_gpu_heads(c)})
+    if (!of_gpu.ok()) problems.push_back(of_gpu);
   unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
          "is above " + shown("train.learning_rate", c));
   unless(

@@ -105,10 +105,13 @@ double fp8_factors(const Widths& w, double part) {
   return (left + gradients + right) * (1 + 4.0 / 128);
 }
 
-/// In fp32 attention learns of documents by a mask, for which their numbers are compared.
-double document_mask(const Config& config, const ModelShape& shape, const Widths& w) {
-  if (!config.data.document_mask || config.train.precision != DType::f32) return 0;
-  return w.N * (4 + 1) * std::ceil(static_cast<double>(shape.block_size) / 8) * 8;
+/// In fp32 attention learns of documents by a mask, for which their numbers are compared; of a window
+/// by one for all samples.
+double attention_masks(const Config& config, const ModelShape& shape, const Widths& w) {
+  if (config.train.precision != DType::f32) return 0;
+  const double T = static_cast<double>(shape.block_size), row = std::ceil(T / 8) * 8;
+  return (config.data.document_mask ? w.N * (4 + 1) * row : 0) +
+         (shape.window() > 0 ? T * row * 4 : 0);
 }
 
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
@@ -131,7 +134,7 @@ double cuda_activations(const Config& config, const ModelShape& shape) {
   const double rope = 4.0 * static_cast<double>(shape.block_size * shape.head_dim());
   const double attention = row * Q +
                            4 * w.N * static_cast<double>(shape.heads) +  // gradients, sums
-                           attention_workspace(train, shape, w) + document_mask(config, shape, w);
+                           attention_workspace(train, shape, w) + attention_masks(config, shape, w);
   const double fp8 = train.fp8 ? fp8_factors(w, part / (w.c * 2 * w.F)) : 0;
   return kept + logits + working + tokens + rope + attention + fp8 + kWorkspace;
 }

@@ -68,6 +68,14 @@ Status validate_fp8(const ModelShape& s, int64_t micro_batch_size) {
   return {};
 }
 
+Status validate_gpu_heads(const ModelShape& s, DType precision) {
+  const int64_t multiple = precision == DType::f32 ? 4 : 8;
+  if (s.head_dim() % multiple == 0 && s.head_dim() <= 256) return {};
+  return Status(Code::bad_config, "heads of " + std::to_string(s.head_dim()) +
+                                      " elements: on a GPU they must be multiples of " +
+                                      std::to_string(multiple) + " and at most 256");
+}
+
 ModelShape canonical(ModelShape s) {
   if (s.head_width * s.heads == s.dim) s.head_width = 0;
   RopeScaling& r = s.rope_scaling;

@@ -72,6 +72,8 @@ Status validate(const ModelShape& shape);
 /// bad_config unless a GPU can make the products of a block in fp8, whose sides must be multiples of
 /// 16: a message of one line that names the first that is not.
 Status validate_fp8(const ModelShape& shape, int64_t micro_batch_size);
+/// bad_config unless a GPU's attention has heads of this width.
+Status validate_gpu_heads(const ModelShape& shape, DType precision);
 /// The same model always as the same value: a head_width of dim / heads becomes 0, and unused parts
 /// of rope_scaling get their defaults.
 ModelShape canonical(ModelShape shape);

@@ -55,6 +55,21 @@ TEST_SUITE("auto device") {
     CHECK(take_gpus(loaded, none) == "");
   }
 
+  TEST_CASE("auto device: GPUs that cannot compute the model are refused, and not taken by auto") {
+    LoadedConfig loaded = tinyllama();
+    loaded.config.train.fp8 = true;
+    DevicePlaneOptions gpu = gpu_of(80);
+    gpu.capability = 90;
+    CHECK(check_gpu(loaded.config, gpu).ok());
+    gpu.capability = 80;
+    CHECK(check_gpu(loaded.config, gpu).message().ends_with("and this one is sm_80"));
+    CHECK(take_gpus(loaded, gpu).find("trains on its CPUs: train.fp8: only Hopper") !=
+          std::string::npos);
+    loaded.config.train.fp8 = false;
+    loaded.config.model.head_dim = 12;
+    CHECK(check_gpu(loaded.config, gpu).message().starts_with("heads of 12 elements: on a GPU "));
+  }
+
   TEST_CASE("auto device: a GPU's memory counts only for strategy = \"auto\"") {
     LoadedConfig loaded = tinyllama();
     loaded.config.cluster.device = DeviceKind::cuda;

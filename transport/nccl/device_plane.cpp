@@ -150,7 +150,10 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                         "CUDA_VISIBLE_DEVICES");
     options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
     if (device == options.device_index)
-      options.memory_bytes = properties.totalGlobalMem / most_on_a_gpu;
+      options.capability = 10 * properties.major + properties.minor;
+    const uint64_t share = properties.totalGlobalMem / most_on_a_gpu;
+    if (suitable && (options.memory_bytes == 0 || share < options.memory_bytes))
+      options.memory_bytes = share;
   }
   return options;
 }

@@ -38,7 +38,8 @@ struct DevicePlaneOptions {
   bool shared = false;             ///< there are more trainers than GPUs
   bool native_sums = false;        ///< NCCL's own (NcclCommunicator::Spec); staged ones never are
   std::vector<std::string> uuids;  ///< of this process's GPUs, in hexadecimal; empty: unsuitable
-  uint64_t memory_bytes = 0;       ///< of the GPU, for each trainer that shares it
+  uint64_t memory_bytes = 0;       ///< of the smallest GPU, for each trainer that shares it
+  int capability = 0;              ///< compute capability of the GPU: 90 is sm_90
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers

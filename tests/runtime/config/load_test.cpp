@@ -652,6 +652,10 @@ TEST_SUITE("config load") {
               .starts_with("a.toml:3: model.rope_factor has no effect"));
     CHECK(error_of("[model]\npreset = \"micro\"\nhead_dim = 33\n") ==
           "a.toml:3: model.head_dim = 33 must be even for RoPE");
+    const std::string narrow = "[model]\npreset = \"micro\"\nhead_dim = 12\n[cluster]\ndevice = ";
+    CHECK(error_of(narrow + "\"cpu\"\n").find("heads of") == std::string::npos);
+    CHECK(error_of(narrow + "\"cuda\"\n")
+              .find("cannot be \"cuda\": heads of 12 elements: on a GPU") != std::string::npos);
     CHECK(error_of("[model]\npreset = \"micro\"\nrope_scaling = \"linear\"\nrope_factor = 0.5\n")
               .starts_with("a.toml:4: model.rope_factor must be at least 1"));
     CHECK(error_of("[model]\ntie_embeddings = \"maybe\"\n") ==

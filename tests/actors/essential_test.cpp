@@ -1,0 +1,58 @@
+// A process ends with the actor that it cannot do without.
+#include "actors/essential.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/scoped_actor.hpp>
+#include <new>
+
+using namespace simplescale;
+
+namespace {
+
+caf::behavior fragile(caf::event_based_actor* self) {
+  return {[self](bool throws) {
+    if (throws) throw std::bad_alloc();
+    self->quit();
+  }};
+}
+
+/// How a process ends whose actor gets the message, and which then waits for the actor's end.
+int status_after(bool throws) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    caf::actor_system_config config;
+    caf::actor_system system(config);
+    const caf::actor actor = system.spawn(fragile);
+    end_process_with(actor, "fragile");
+    caf::anon_send(actor, throws);
+    caf::scoped_actor self(system);
+    self->wait_for(actor);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return status;
+}
+
+}  // namespace
+
+TEST_SUITE("essential") {
+  TEST_CASE("essential: an actor that an exception ends takes its process with it") {
+    const int status = status_after(true);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGABRT);
+  }
+
+  TEST_CASE("essential: an actor that quits does not") {
+    const int status = status_after(false);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+  }
+}
