@@ -15,6 +15,7 @@
 
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
+#include "app/launch/auto_device.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_view.hpp"

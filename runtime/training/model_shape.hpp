@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
