@@ -8,7 +8,6 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
-#include <caf/scoped_actor.hpp>
 #include <new>
 
 using namespace simplescale;
@@ -22,18 +21,18 @@ caf::behavior fragile(caf::event_based_actor* self) {
   }};
 }
 
-/// How a process ends whose actor gets the message, and which then waits for the actor's end.
+/// How a process ends whose actor gets the message, and which ends with the actor.
 int status_after(bool throws) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    caf::actor_system_config config;
-    caf::actor_system system(config);
-    const caf::actor actor = system.spawn(fragile);
-    end_process_with(actor, "fragile");
-    caf::anon_send(actor, throws);
-    caf::scoped_actor self(system);
-    self->wait_for(actor);
+    {
+      caf::actor_system_config config;
+      caf::actor_system system(config);  // its destructor waits for the actor's end
+      const caf::actor actor = system.spawn(fragile);
+      end_process_with(actor, "fragile");
+      caf::anon_send(actor, throws);
+    }
     _exit(0);
   }
   int status = 0;

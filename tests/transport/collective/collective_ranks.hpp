@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -35,7 +36,7 @@ struct RankPlanes {
       options.arena_bytes = 24 << 20;
       options.staging_bytes = staging_bytes;
       options.communicators = 2;
-      options.ranks_max = static_cast<int>(hosts.size());
+      options.ranks_max = std::max(options.ranks_max, static_cast<int>(hosts.size()));
       options.host_id = this_host_id() + "#" + std::to_string(hosts[i]);
       options.spin_us = 0;
       options.key = keys.empty() ? std::string(32, 'k') : keys[i];
