@@ -144,8 +144,9 @@ class BadInput(Case):
         self.refused(78, f'--tokenizer.path="{self.folder}/tokeniser.model"', says=["no such file", f"'{self.folder}/tokenizer.model'"])
 
     def test_too_many_processes_for_this_host_are_refused(self):
-        self.refused(78, "--cluster.nodes=10000", "--parallel.group_nodes=1", "--parallel.strategy=no_shard",
-                     says=["30002 processes", "10000 agents", "GiB", "cores", "--oversubscribe"])
+        self.refused(78, "--cluster.nodes=1000", "--cluster.trainers_per_node=16", "--parallel.group_nodes=1", "--parallel.strategy=hybrid_shard",
+                     says=["18002 processes", "1000 agents", "GiB", "cores", "--oversubscribe"])
+        self.refused(78, "--cluster.nodes=10000", "--parallel.strategy=no_shard", says=["would be on 10000 trainers", "1024 at most"])
 
     def test_a_folder_of_something_else_is_refused_and_not_written_to(self):
         run = self.folder / "run"
