@@ -267,9 +267,9 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   input.staged =
       task.shares_gpus || !nccl_is_allowed(task.other_hosts, config.transport.trusted_networks);
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
-  SS_RETURN_IF_ERROR(check_device(config));
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(check_gpu_network(config, task));
+  SS_RETURN_IF_ERROR(check_device(config));
   if (!start.warning.empty())
     terminal::error("simplescale: warning: %s: %s\n", node_name(task.task).c_str(),
                     start.warning.c_str());
