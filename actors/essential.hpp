@@ -10,8 +10,8 @@
 
 namespace simplescale {
 
-/// Ends the process if an exception ends the actor: whoever started the process replaces one that
-/// dies, but waits for one that only lacks its actor. Any thread.
+/// Ends this process if an exception ends `actor`. The parent process replaces a child that dies,
+/// but it does not notice one whose actor alone has ended. Any thread.
 inline void end_process_with(const caf::actor& actor, const std::string& name) {
   actor->attach_functor([name](const caf::error& reason) {
     if (reason != caf::sec::runtime_error) return;

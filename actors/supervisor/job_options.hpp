@@ -79,9 +79,9 @@ struct JobOptions {
   std::function<void(const nlohmann::json& event)> notify;
 };
 
-/// How long a trainer may take to leave its generation. On a GPU it may first copy its newest state,
-/// state_bytes, to memory that nobody has used yet (12 GB/s and more), and waits for NCCL's abort
-/// (docs/benchmarks.md).
+/// How long a trainer may take to leave its generation. A trainer on a GPU may first copy its
+/// newest state, state_bytes, to pages that it has not used yet (12 GB/s and more), and then waits
+/// for NCCL's abort (docs/benchmarks.md).
 int64_t fence_timeout_ms(const Config& config, uint64_t state_bytes);
 
 /// The job before any node has reported, by its configuration and its run folder.

@@ -95,7 +95,7 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 Status check_same_config(const RunFolder& run, const Config& config) {
   SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
   Config wanted = config;
-  // What the start has decided by its host's GPUs; this host's may be others.
+  // The command that began the run has decided these by its host's GPUs; this host may have others.
   if (wanted.cluster.device == DeviceKind::automatic)
     wanted.cluster.device = living.config.cluster.device;
   if (wanted.cluster.device == DeviceKind::cuda && wanted.parallel.strategy == Strategy::automatic)

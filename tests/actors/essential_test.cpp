@@ -21,7 +21,7 @@ caf::behavior fragile(caf::event_based_actor* self) {
   }};
 }
 
-/// How a process ends whose actor gets the message, and which ends with the actor.
+/// Wait status of a child process that sends its actor `throws` and exits once the actor has ended.
 int status_after(bool throws) {
   const pid_t child = fork();
   REQUIRE(child >= 0);

@@ -28,10 +28,6 @@ ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
 }
 
-constexpr size_t padded(size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
 /// What every rank sends to all others before the NCCL communicator exists. In native byte order:
 /// all ranks run the same build.
 struct Greeting {

@@ -6,14 +6,6 @@
 #include "runtime/base/status.hpp"
 
 namespace simplescale::nccl {
-namespace {
-
-constexpr size_t aligned(size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-}  // namespace
-
 int ranks_per_host(std::span<const uint64_t> hosts) {
   const auto first = std::ranges::find_if(hosts, [&](uint64_t host) { return host != hosts[0]; });
   const auto each = static_cast<size_t>(first - hosts.begin());
@@ -37,8 +29,8 @@ bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int per_host) {
 
 size_t host_sums_bytes(int size, int per_host, size_t count, DType dtype) {
   const auto hosts = static_cast<size_t>(size / per_host);
-  return hosts * (static_cast<size_t>(per_host - 1) * aligned(count * bytes_of(dtype)) +
-                  2 * aligned(count * sizeof(float)));
+  return hosts * (static_cast<size_t>(per_host - 1) * padded(count * bytes_of(dtype)) +
+                  2 * padded(count * sizeof(float)));
 }
 
 HostSums plan_host_sums(int rank, int size, int per_host, const void* full, size_t count,
@@ -48,7 +40,7 @@ HostSums plan_host_sums(int rank, int size, int per_host, const void* full, size
   const int hosts = size / per_host, own = rank / per_host, local = rank % per_host;
   const auto take = [&](size_t length) {
     std::byte* const taken = scratch;
-    scratch += aligned(length);
+    scratch += padded(length);
     return taken;
   };
   const auto part_of = [&](int host, int neighbour) {

@@ -12,6 +12,11 @@
 
 namespace simplescale::nccl {
 
+/// So that the parts of device memory that follow each other are aligned.
+constexpr size_t padded(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 /// One send to a peer, or one receive. NCCL pairs the n-th send to a rank with that rank's n-th
 /// receive from here.
 struct Message {
