@@ -15,7 +15,7 @@
 
 namespace simplescale::fake_gpu {
 
-/// Enqueues work on a stream, like a kernel that takes a millisecond of cudaEventElapsedTime().
+/// Enqueues work on a stream, like a kernel that takes a microsecond of cudaEventElapsedTime().
 void run_on(cudaStream_t stream, std::function<void()> work);
 /// From now on note() and the fake's calls on this thread, in their order, are added to `log`; null:
 /// no longer.

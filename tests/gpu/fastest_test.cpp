@@ -1,5 +1,5 @@
 // How the CUDA backend chooses among several kernels, over the fake GPU, where each piece of work
-// takes a millisecond.
+// takes a microsecond.
 #include "model/cuda/fastest.hpp"
 
 #include <doctest/doctest.h>
@@ -31,18 +31,36 @@ TEST_SUITE("gpu") {
   TEST_CASE("gpu: the fastest kernel is chosen once each was measured, and the figures are told") {
     const Stream stream;
     int launches = 0;
-    const auto kernel = [&](int ms) {
-      return [&, ms] {
+    const auto kernel = [&](int us) {
+      return [&, us] {
         ++launches;
-        for (int i = 0; i < ms; ++i) fake_gpu::run_on(stream.at, [] {});
+        for (int i = 0; i < us; ++i) fake_gpu::run_on(stream.at, [] {});
       };
     };
     const Candidate candidates[] = {
         {"slow", kernel(5)}, {"fast", kernel(2)}, {"middle", kernel(3)}};
     const Fastest best = fastest(stream.at, candidates, is_memory);
     CHECK(best.index == 1);
-    CHECK(best.told == "slow 5.000000 ms; fast 2.000000 ms; middle 3.000000 ms");
+    CHECK(best.told == "slow 0.005000 ms; fast 0.002000 ms; middle 0.003000 ms");
     CHECK(launches == 3 * (1 + 3));  // the first launch of each is not counted
+  }
+
+  TEST_CASE("gpu: of long kernels that are near each other, the fastest under load is chosen") {
+    const Stream stream;
+    // Each takes longer once it has been launched several times: the GPU's clock has become slower.
+    const auto kernel = [&](int us, int us_under_load) {
+      return [&stream, us, us_under_load, launched = 0]() mutable {
+        const int pieces = ++launched <= 1 + 3 ? us : us_under_load;
+        for (int i = 0; i < pieces; ++i) fake_gpu::run_on(stream.at, [] {});
+      };
+    };
+    const auto chosen = [&](std::vector<Candidate> candidates) {
+      return fastest(stream.at, candidates, is_memory).index;
+    };
+    CHECK(chosen({{"fast", kernel(400, 500)}, {"thrifty", kernel(440, 450)}}) == 1);
+    CHECK(chosen({{"fast", kernel(400, 445)}, {"thrifty", kernel(440, 450)}}) == 0);
+    CHECK(chosen({{"thrifty", kernel(460, 460)}, {"fast", kernel(400, 500)}}) == 1);  // not near
+    CHECK(chosen({{"fast", kernel(40, 50)}, {"thrifty", kernel(44, 45)}}) == 0);      // short
   }
 
   TEST_CASE("gpu: a kernel that fails is not chosen, and what it leaves hurts no other one") {
