@@ -32,6 +32,13 @@ struct ComputeThread::Generation {
   std::unique_ptr<Engine> engine;
   uint64_t step = 0;  // committed
   std::chrono::steady_clock::time_point step_began;
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+  double joined_ms = 0, restored_ms = 0;  // after `begun`
+
+  double ms() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun)
+        .count();
+  }
 };
 
 }  // namespace simplescale

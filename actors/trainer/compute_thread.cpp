@@ -181,9 +181,8 @@ Status ComputeThread::choose_device(const std::string& trainer) {
 }
 
 Status ComputeThread::run_generation(const JoinTrainer& order) {
-  const auto begun = std::chrono::steady_clock::now();
-  SS_RETURN_IF_ERROR(choose_device(order.trainer));
   Generation g;
+  SS_RETURN_IF_ERROR(choose_device(order.trainer));
   if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
   Restore restore(
       order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
@@ -201,11 +200,13 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
     return {};
   }
   SS_RETURN_IF_ERROR(make_engine(g, order));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
-  log::info("generation {}: group {} of {}, shard {}, at step {} from {} after {:.0f} ms",
-            order.generation, order.group, order.replicate_members.size(), order.shard, g.step,
-            order.source, took.count());
-  report_(TrainerReady{trainer_, order.generation, g.step, took.count(), restore.bytes()});
+  const double ms = g.ms();
+  log::info(
+      "generation {}: group {} of {}, shard {}, at step {} from {} after {:.0f} ms (joined after "
+      "{:.0f} ms, with its state after {:.0f} ms)",
+      order.generation, order.group, order.replicate_members.size(), order.shard, g.step,
+      order.source, ms, g.joined_ms, g.restored_ms);
+  report_(TrainerReady{trainer_, order.generation, g.step, ms, restore.bytes()});
   set_engine(g.engine.get());
   const Status status = train(g, order);
   set_engine(nullptr);
@@ -216,6 +217,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
 Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Restore& restore) {
   trace::Span span("join generation", static_cast<int64_t>(order.generation));
   SS_RETURN_IF_ERROR(join_generation(g, order));
+  g.joined_ms = g.ms();
   span.end();
   span = trace::Span("transfer state");
   Status status = restore.transfer(*plane_, *g.state);
@@ -226,6 +228,7 @@ Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Res
   idle_.fault = restore.fault().fault;
   idle_.suspect = restore.fault().suspect;
   idle_.step = order.step;
+  g.restored_ms = g.ms();
   return status;
 }
 
@@ -238,7 +241,6 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
     prefault_.reset();
     SS_ASSIGN(state_, TrainState::open(order.state_segment,
                                        shard_layout(units_of(options_.plan.shape), shards).total));
-    if (device_index_ && options_.config.checkpoint.memory_every_steps > 0) prefault_state();
   }
   g.state = &*state_;
   g.state->set_generation(order.generation);
@@ -253,6 +255,9 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   // Peers that wait in the other communicator see it end; closing it would wait for them.
   if (!joined.ok()) g.shard->abort(joined.status().message());
   SS_ASSIGN(g.replicate, std::move(joined));
+  // Not beside NCCL's start: each of its calls that maps memory would wait for many page faults.
+  if (device_index_ && !prefault_ && options_.config.checkpoint.memory_every_steps > 0)
+    prefault_state();
   return {};
 }
 
