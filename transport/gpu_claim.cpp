@@ -34,7 +34,7 @@ Result<GpuClaim> claim_gpu(const DevicePlaneOptions& device, Patience patience) 
                         " with one of them, so both are slower and may run out of its memory. End "
                         "the other run, or start both with different CUDA_VISIBLE_DEVICES"};
   }
-  if (device.shared)
+  if (device.shared && device.transport == DeviceTransport::staged)
     claim->warning = "this host has more trainers than the " + gpus +
                      ": they share GPUs, and all their collectives go through host memory instead "
                      "of NCCL, which "

@@ -133,9 +133,11 @@ ComputeOptions make_compute_options(const RunFolder& run, const Config& config, 
     if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
     SS_ASSIGN(GpuClaim claim, claim_gpu(*own));
     if (!claim.warning.empty()) log::warn("{}: {}", trainer, claim.warning);
-    if (claim.device_index != own->device_index)
-      log::info("{} uses GPU {}: another process holds GPU {}", trainer, claim.device_index,
-                own->device_index);
+    log::info("{} uses GPU {}{}; collectives go through {}", trainer, claim.device_index,
+              claim.device_index == own->device_index
+                  ? ""
+                  : ", since another process holds GPU " + std::to_string(own->device_index),
+              own->transport == DeviceTransport::nccl ? "NCCL" : "host memory");
     own->device_index = claim.device_index;
     own->native_sums = !config.train.deterministic;
     *lock = std::move(claim.lock);

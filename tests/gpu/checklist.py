@@ -271,7 +271,10 @@ class Checklist:
         self.figures["kernels"] = kernel_trace.table(traces[0]) if traces else []
 
     def large_batch(self):
-        self.large_model(4 if self.rehearse else 24, 6 if self.rehearse else 12, train__micro_batch_size=4 if self.rehearse else 24)
+        """4 micro-batches a step, each as large as the GPU's memory takes."""
+        samples = 2 if self.rehearse else 48 if self.found.get("machine", {}).get("memory_mib", 0) > 130_000 else 24
+        self.figures["micro_batch_size"] = samples
+        self.large_model(4 * samples, 6 if self.rehearse else 8, train__micro_batch_size=samples)
 
     def native(self):
         """With NCCL's sums and attention that need not be deterministic: bits may differ between runs."""
@@ -374,6 +377,47 @@ class Checklist:
         finally:
             self.end(process, save_seconds)
 
+    def ranks(self):
+        """NCCL between ranks that share this GPU: each has another NCCL_HOSTID, so NCCL takes them for hosts and connects them by sockets.
+
+        Same bits as one trainer's in each layout, also by Muon; NCCL's own sums; one of four is killed. No figure is one of speed."""
+        real, self.program = self.program, self.own_hosts()
+        try:
+            figures, losses, batch = self.figures, {}, dict(train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
+            layouts = {"1x2": dict(cluster__trainers_per_node=2), "1x4": dict(cluster__trainers_per_node=4),
+                       "2x2": dict(cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard", parallel__group_nodes=1)}
+            runs = [("fp32", dict(train__precision="fp32"), ("1x2", "1x4", "2x2")), ("bf16", {}, ("2x2",)), ("muon", dict(train__optimizer="muon"), ("1x2", "2x2"))]
+            for name, settings, of in runs:
+                one, metrics, _ = self.train("micro", 4096, 12, **batch, **settings)
+                losses[name] = metrics[-1]["loss"]
+                for layout in of:
+                    many, _, _ = self.train("micro", 4096, 12, like=one, **batch, **settings, **layouts[layout])
+                    figures[f"{name}_{layout}"] = {"same_bits": self.digest(one) == self.digest(many), "step_ms": self.breakdown(many)["step_ms"], "by_nccl": self.by_nccl(many)}
+            _, native, _ = self.train("micro", 4096, 12, train__deterministic=False, **batch, **layouts["2x2"])
+            figures["native_from_bf16"] = abs(native[-1]["loss"] - losses["bf16"])
+            expect(figures["native_from_bf16"] < 1e-2, "NCCL's own sums give other losses")
+            expect(all(f["same_bits"] for f in figures.values() if isinstance(f, dict)), "other bits than those of one trainer")
+            expect(self.rehearse or all(f["by_nccl"] for f in figures.values() if isinstance(f, dict)), "trainers did not use NCCL")
+            self.kill("n1.0", 10, lambda step_ms: True, self.config("micro", 4096, 100_000, supervision__warm_context=True, **batch, **layouts["2x2"]))
+        finally:
+            self.program = real
+
+    def own_hosts(self):
+        """A program whose trainers each have another NCCL_HOSTID."""
+        folder = self.folder / "own-hosts"
+        if not folder.exists():
+            folder.mkdir()
+            shutil.copy2(self.program, folder)
+            compute = folder / "simplescale-compute"
+            compute.write_text(f'#!/bin/sh\nNCCL_HOSTID=$$ exec {self.bin}/simplescale-compute "$@"\n')
+            compute.chmod(0o755)
+        return folder / "simplescale"
+
+    def by_nccl(self, run):
+        """True if the trainers say so."""
+        log = "".join(each.read_text() for each in (run / "logs").glob("*.log"))
+        return "collectives go through NCCL" in log and "collectives go through host memory" not in log
+
     def nccl(self):
         """Communicators of one rank, made, used and closed or aborted 100 times."""
         command = [self.bin / "test_nccl", "-tc=*lost*"] if self.rehearse else [self.bin / "test_gpu", "-tc=*100 times*"]
@@ -415,12 +459,12 @@ class Checklist:
 
 
 # name, what it checks, seconds at most
-PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend, engine", 70), ("speed", "TinyLlama, 8 micro-batches a step", 110),
-         ("speed_one", "TinyLlama, one micro-batch a step", 80), ("pytorch", "the same in PyTorch, eager and compiled", 110),
+PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend, engine", 120), ("speed", "TinyLlama, 8 micro-batches a step", 120),
+         ("speed_one", "TinyLlama, one micro-batch a step", 90), ("pytorch", "the same in PyTorch, eager and compiled", 110),
          ("kernels", "each kernel against its limit", 25), ("runs", "losses as on the CPU, twice the same bits", 70),
-         ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("nccl", "communicators made and aborted 100 times", 90),
+         ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("ranks", "NCCL between ranks on this GPU; one killed", 120), ("nccl", "communicators made and aborted 100 times", 90),
          ("snapshots", "checkpoints off and at every step", 30), ("memory", "peak against the estimate", 5),
-         ("native", "speed_one with train.deterministic = false", 80), ("fp8", "TinyLlama with products in fp8", 110), ("large_batch", "TinyLlama, micro-batches of 24", 60),
+         ("native", "speed_one with train.deterministic = false", 80), ("fp8", "TinyLlama with products in fp8", 110), ("large_batch", "TinyLlama, the largest micro-batches", 100),
          ("sanitizer", "memcheck, racecheck, initcheck", 60)]
 NEEDED = ("machine",)  # without these no other part can succeed
 
@@ -516,6 +560,7 @@ def main():
     a.add_argument("--seconds", type=int, default=SECONDS, help="for all parts together; what has no time left is skipped")
     a.add_argument("--rehearse", action="store_true", help="on the CPU, with a tiny model: no figure means anything")
     a.add_argument("--part", action="append", choices=[p[0] for p in PARTS], help="run only this part; may be repeated")
+    a.add_argument("--keep", action="store_true", help="keep the folders of the runs, and say where they are")
     a.add_argument("--libraries", action="store_true", help="print the folders of libtorch's libraries only")
     flags = a.parse_args()
     if flags.libraries:
@@ -534,7 +579,10 @@ def main():
         ["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     report = Report(flags.out, gpu=device, commit=commit, date=time.strftime("%Y-%m-%d"))
     run_parts(checks, report, [part for part in PARTS if not flags.part or part[0] in flags.part], begun)
-    shutil.rmtree(checks.folder, ignore_errors=True)
+    if flags.keep:
+        say(f"the runs are in {checks.folder}")
+    else:
+        shutil.rmtree(checks.folder, ignore_errors=True)
     say(f"{device or 'no GPU'}; {flags.out}" if report.written else json.dumps(report.content))
     verdicts = report.verdicts()
     return 1 if {"FAILED", "STOPPED"} & set(verdicts) else 77 if "ok" not in verdicts else 0

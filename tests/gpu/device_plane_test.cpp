@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/gpu/fake_gpu.hpp"
@@ -115,6 +116,12 @@ TEST_SUITE("device plane") {
       CHECK(own->shared);
       CHECK(own->memory_bytes == uint64_t{40} << 30);
     }
+    setenv("NCCL_HOSTID", "3", 1);  // NCCL takes each trainer for a host
+    const auto apart = library.choose_device(2, 3);
+    unsetenv("NCCL_HOSTID");
+    REQUIRE(apart.ok());
+    CHECK(apart->transport == DeviceTransport::nccl);
+    CHECK(apart->shared);
   }
 
   TEST_CASE("device plane: an old GPU, or none, is refused with a sentence") {

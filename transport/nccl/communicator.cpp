@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -32,6 +33,7 @@ ncclDataType_t type_of(DType dtype) {
 /// all ranks run the same build.
 struct Greeting {
   uint64_t host;
+  uint64_t nccl_host;  // of NCCL_HOSTID, by which NCCL tells hosts apart; 0: not set
   int32_t version;
   char device[16];  // its UUID
 };
@@ -74,6 +76,10 @@ const UserBuffers& user_buffers() {
 }
 
 }  // namespace
+
+const char* nccl_host_id() {
+  return std::getenv("NCCL_HOSTID");
+}
 
 class NcclCommunicator::Handle final : public Work {
  public:
@@ -148,6 +154,7 @@ Status NcclCommunicator::connect() {
   SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
   mine.version = version;
   mine.host = spec_.host ? spec_.host : this_host();
+  if (const char* named = nccl_host_id()) mine.nccl_host = std::hash<std::string>()(named);
   cudaDeviceProp properties{};
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
   std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));
@@ -160,7 +167,8 @@ Status NcclCommunicator::connect() {
                     spec_.name + ": rank 0 has NCCL " + std::to_string(all[0].version) + ", rank " +
                         std::to_string(r) + " has " + std::to_string(all[r].version));
     for (size_t other = 0; other < r; ++other)
-      if (std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
+      if (all[r].nccl_host == all[other].nccl_host &&
+          std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
         return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
                                             std::to_string(r) +
                                             " share one GPU, but NCCL needs one per rank: other "

@@ -138,7 +138,8 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   options.device_index = index % devices;
   options.shared = trainers > devices;
   const auto most_on_a_gpu = static_cast<size_t>((trainers + devices - 1) / devices);
-  options.transport = options.shared ? DeviceTransport::staged : DeviceTransport::nccl;
+  options.transport =
+      options.shared && !nccl_host_id() ? DeviceTransport::staged : DeviceTransport::nccl;
   for (int device = 0; device < devices; ++device) {
     cudaDeviceProp properties{};
     SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, device)));

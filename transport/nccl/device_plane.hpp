@@ -43,7 +43,7 @@ struct DevicePlaneOptions {
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
-/// than GPUs, they share the GPUs evenly and use host memory. Does not see trainers that are not
+/// than GPUs, they share the GPUs evenly and use host memory (with NCCL_HOSTID: NCCL). Does not see trainers that are not
 /// counted: see claim_gpu(). Code::unavailable, with the reason, if the library, a driver or a
 /// suitable GPU is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
