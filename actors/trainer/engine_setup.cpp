@@ -68,8 +68,8 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
   const EngineOptions options = engine_options(config, plan);
   size_t most = 0;  // with fewer groups, each has more rows and needs more partial sums
   for (size_t g = 1; g <= groups; ++g)
-    most = std::max(most,
-                    buffer_plan(options, g, shards, !device).bytes(config.train.precision, total));
+    most = std::max(
+        most, buffer_plan(options, g, shards, !device, false).bytes(config.train.precision, total));
   o.arena_bytes += most;
   return o;
 }

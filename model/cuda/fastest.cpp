@@ -43,13 +43,16 @@ Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
   std::vector<double> ms_of(candidates.size(), kNever);
   std::exception_ptr failure;  // the newest one
   double best_ms = kNever;
+  const auto consider = [&](size_t i, double ms) {
+    if (ms < best_ms) best_ms = ms, best.index = i;
+  };
   for (size_t i = 0; i < candidates.size(); ++i) {
     best.told += (i > 0 ? "; " : "") + candidates[i].name;
     try {
       const double ms = milliseconds_of(stream, kLaunches, candidates[i].launch);
       best.told += " " + std::to_string(ms) + " ms";
       ms_of[i] = ms;
-      if (ms < best_ms) best_ms = ms, best.index = i;
+      consider(i, ms);
     } catch (const std::exception& error) {
       if (best_ms == kNever && may_work_later(error)) throw;
       failure = std::current_exception();
@@ -72,7 +75,7 @@ Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
     (void)milliseconds_of(stream, launches, candidates[i].launch);  // the clock settles
     const double ms = milliseconds_of(stream, launches, candidates[i].launch);
     best.told += "; under load " + candidates[i].name + " " + std::to_string(ms) + " ms";
-    if (ms < best_ms) best_ms = ms, best.index = i;
+    consider(i, ms);
   }
   return best;
 }

@@ -44,8 +44,8 @@ size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
          (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
 }
 
-BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards,
-                       bool host_memory) {
+BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
+                       bool native_sums) {
   std::vector<size_t> padded;  // elements of every unit, whole
   for (const Unit& unit : units_of(options.shape))
     padded.push_back(shard_count(unit.count, shards) * shards);
@@ -62,10 +62,11 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
   // All groups must have the same plan: the group that needs most digits decides.
-  for (const int of_step : rows_of_steps(options))
-    plan.digits =
-        std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
-  plan.separate_total = groups > 1;
+  if (!native_sums)
+    for (const int of_step : rows_of_steps(options))
+      plan.digits =
+          std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
+  plan.separate_total = groups > 1 && !native_sums;
   plan.device_state = host_memory ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];

@@ -25,7 +25,7 @@ struct BufferPool {
 ///             0             if backward can write the sum itself: fp32, one shard, one row per
 ///                           group, host memory
 ///   slices    D P 4
-///   total     P 4           more than one group
+///   total     P 4           more than one group, unless both collectives have native_sums()
 ///   state     P s           device memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///
@@ -37,7 +37,7 @@ struct BufferPool {
 ///   U  elements of a whole padded block
 ///   E  elements of the larger of embeddings and head; of both together if they are tied
 ///   O  the most elements of matrices that one rank owns (muon_plan.hpp)
-///   D  digits: buffers for partial sums (tree_sum.hpp)
+///   D  digits: buffers for partial sums (tree_sum.hpp); 1 if both collectives have native_sums()
 struct BufferPlan {
   std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // per unit; empty: no buffers
   std::vector<BufferPool> gather, gradient;
@@ -51,7 +51,7 @@ struct BufferPlan {
   size_t bytes(DType precision, size_t shard_total) const;
 };
 
-BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards,
-                       bool host_memory);
+BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
+                       bool native_sums);
 
 }  // namespace simplescale

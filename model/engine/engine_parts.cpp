@@ -31,7 +31,8 @@ Status Engine::Parts::create() {
   layout = shard_layout(units, shards);
   SS_RETURN_IF_ERROR(check(options, shard.size(), replicate.size()));
   SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
-  plan = buffer_plan(options, groups, shards, backend.host_memory());
+  plan = buffer_plan(options, groups, shards, backend.host_memory(),
+                     shard.native_sums() && replicate.native_sums());
   if (void* stream = backend.stream()) {
     shard.follow(stream);
     replicate.follow(stream);

@@ -25,6 +25,7 @@ namespace simplescale {
 //                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
 //                8 / n max N_u. A part of `gradients`; so are, with CUDA, P / 128 for the sums of
 //                squares.
+//                With NCCL's own sums: 4 P and no digits, and messages of c max N_u / S
 //   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
 
@@ -163,6 +164,12 @@ uint64_t nccl_connections(const Config& config, int shards, int groups) {
   return of_ranks(shards, on_node, pairs ? 1 : 2) + of_ranks(groups, on_node / shards, 1);
 }
 
+/// True: the gradients' sums are certainly NCCL's own, if trainers share no GPU.
+bool has_native_sums(const Config& config) {
+  return config.cluster.device == DeviceKind::cuda && !config.train.deterministic &&
+         (config.cluster.nodes == 1 || !config.transport.trusted_networks.empty());
+}
+
 }  // namespace
 
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
@@ -189,8 +196,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   else if (shards > 1 || config.train.precision != DType::f32)
     estimate.parameters = c * all;
   // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
-  uint64_t digits = 0;
+  const bool native = has_native_sums(config);
+  uint64_t digits = 1;
   const auto count_digits = [&](int64_t rows_of_step) {
+    if (native) return;
     digits = std::max<uint64_t>(
         digits, digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, rows_of_step)),
                                      static_cast<uint64_t>(groups), static_cast<uint64_t>(shards)));
@@ -198,16 +207,19 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   count_digits(rows);
   for (const BatchStage& stage : config.train.batch_warmup)
     count_digits(stage.global_batch_size / (shards * config.train.micro_batch_size));
-  estimate.gradients = c * in_turn + 4 * own * (digits + (groups > 1 ? 1 : 0));
+  estimate.gradients = c * in_turn + 4 * own * (digits + (groups > 1 && !native ? 1 : 0));
   const uint64_t largest = *std::max_element(whole.begin(), whole.end());
   if (config.cluster.device != DeviceKind::cuda)
     estimate.gradients += shards > 1 ? c * own : 0;
+  else if (native)
+    estimate.gradients +=
+        own / 128 + (shards > 1 ? c * largest / static_cast<uint64_t>(shards) : 0);
   else
     estimate.gradients += own / 128 + (shards > 1 ? c * largest : 0) +
                           (groups > 1 ? 4 * digits * (largest / static_cast<uint64_t>(shards)) : 0);
   // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
   const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
-  if (config.cluster.device == DeviceKind::cuda && per_node > 1 &&
+  if (config.cluster.device == DeviceKind::cuda && !native && per_node > 1 &&
       static_cast<uint64_t>(shards) > per_node)
     estimate.gradients += 8 * largest / per_node;
   const bool muon = config.train.optimizer == Optimizer::muon;

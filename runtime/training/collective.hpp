@@ -80,6 +80,11 @@ class Collective {
                                       std::span<const std::vector<TreeNode>> nodes_of_rank,
                                       float* total) = 0;
 
+  /// True: reduce_scatter_leaves() keeps one node in a slice, whatever its leaves, and
+  /// all_reduce_partials() may have the buffer of that node as its total. The bits then depend on the
+  /// layout.
+  virtual bool native_sums() const { return false; }
+
   /// Device memory: an operation started from now on begins after all work that `stream` (a
   /// cudaStream_t of the same device) has been given before, so that the caller need not
   /// synchronize with the stream. Host memory: no effect.

@@ -107,13 +107,15 @@ TEST_SUITE("gpu") {
     struct Layout {
       Sharding sharding;
       int groups, shards, rows;
+      bool native_sums = false;
     };
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
-    for (const auto& [sharding, groups, shards, rows] :
+    for (const auto& [sharding, groups, shards, rows, native_sums] :
          {Layout{Sharding::no_shard, 1, 1, 1}, Layout{Sharding::no_shard, 1, 1, 3},
           Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 2},
-          Layout{Sharding::shard_grad_op, 1, 2, 2}})
+          Layout{Sharding::shard_grad_op, 1, 2, 2}, Layout{Sharding::no_shard, 1, 1, 3, true},
+          Layout{Sharding::full_shard, 2, 2, 6, true}, Layout{Sharding::no_shard, 2, 1, 6, true}})
       for (const DType precision : {DType::bf16, DType::f32}) {
         CAPTURE(groups);
         CAPTURE(shards);
@@ -129,13 +131,15 @@ TEST_SUITE("gpu") {
         config.cluster.device = DeviceKind::cuda;
         config.train.precision = precision;
         config.train.micro_batch_size = 1;
+        config.train.deterministic = !native_sums;
         const auto shape = model_shape(config);
         REQUIRE(shape.ok());
         size_t bytes = 0;  // of all trainers
         std::barrier all_made(groups * shards,
                               [&]() noexcept { bytes = fake_gpu::device_bytes(); });
         run_trainers(
-            groups, shards, [&](int group, int shard, Collective& of_group, Collective& of_shard) {
+            groups, shards,
+            [&](int group, int shard, Collective& of_group, Collective& of_shard) {
               EngineOptions o;
               o.shape = *shape;
               o.precision = precision;
@@ -146,7 +150,8 @@ TEST_SUITE("gpu") {
                       std::to_string(group * shards + shard),
                   1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total);
               REQUIRE(state.ok());
-              auto backend = cuda::make_backend({.shape = o.shape, .precision = precision});
+              auto backend = cuda::make_backend(
+                  {.shape = o.shape, .precision = precision, .deterministic = !native_sums});
               REQUIRE(backend.ok());
               auto engine = Engine::create(o, **backend, of_group, of_shard, *state);
               REQUIRE(engine.ok());
@@ -157,7 +162,8 @@ TEST_SUITE("gpu") {
                   1, 1e-3f, {}, [&](int) -> Result<const int32_t*> { return tokens.data(); });
               CHECK_FALSE(made.ok());
               all_made.arrive_and_wait();
-            });
+            },
+            native_sums);
         const MemoryEstimate all = memory_estimate(config, *shape, sharding, shards, groups, rows);
         const auto estimate = static_cast<double>(all.total() - all.nccl);
         const double each = static_cast<double>(bytes) / (groups * shards);

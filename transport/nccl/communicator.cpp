@@ -498,11 +498,13 @@ Status NcclCommunicator::native_leaves(const void* full, size_t count, DType dty
 
 /// A rank without leaves adds zeros.
 Status NcclCommunicator::native_total(const PartialSum& mine, float* total) {
-  const float* from = mine.nodes().size() == 1 && size() > 1 ? mine.data(0) : total;
+  const bool one_node =
+      mine.nodes().size() == 1 && (size() > 1 || mine.data(0) == total);  // nothing to add here
+  const float* from = one_node ? mine.data(0) : total;
   if (mine.nodes().empty()) {
     SS_RETURN_IF_ERROR(
         SS_CUDA_STATUS(cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle())));
-  } else if (from == total) {
+  } else if (!one_node) {
     std::vector<TreeSource> sources;
     for (size_t i = 0; i < mine.nodes().size(); ++i)
       sources.push_back({mine.nodes()[i], mine.data(i), DType::f32});

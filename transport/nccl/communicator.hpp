@@ -66,6 +66,7 @@ class NcclCommunicator final : public DeviceCollective {
   /// its own, so that NCCL need not copy it piece by piece. Does nothing if the loaded NCCL cannot
   /// (before 2.19) or will not. The buffer must outlive the communicator.
   void register_buffer(void* data, size_t bytes);
+  bool native_sums() const override { return spec_.native_sums; }
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;

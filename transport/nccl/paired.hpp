@@ -20,6 +20,7 @@ class PairedCommunicator final : public Collective {
 
   int rank() const override { return sums_->rank(); }
   int size() const override { return sums_->size(); }
+  bool native_sums() const override { return sums_->native_sums(); }
   Result<void*> allocate(size_t bytes) override {
     Result<void*> data = sums_->allocate(bytes);
     if (data.ok()) gathers_->register_buffer(*data, bytes);
