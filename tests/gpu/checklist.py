@@ -327,6 +327,15 @@ class Checklist:
         expect(self.figures["repeats_its_bits"], "two runs of the same configuration end with different bits")
         expect(not self.figures["measured_again"], "the second run has measured products although the first one's choices were there")
 
+    def auto(self):
+        """What somebody gets who sets neither device nor strategy; and what `doctor` says of this machine."""
+        run, metrics, _ = self.train("mini", 8192, 10, cluster__device="auto", parallel__strategy="auto")
+        self.figures["trainer"] = re.findall(r"uses GPU .*", (run / "logs/n0.0.log").read_text())
+        self.figures["loss"] = [metrics[0]["loss"], metrics[-1]["loss"]]
+        self.figures["config"] = re.findall(r"^(?:cluster\.device|parallel\.strategy|\w+) .*", call([self.program, "config", "show", f"{run}.toml"], 60), re.M)
+        self.figures["doctor"] = call([self.program, "doctor", f"{run}.toml", f"--run={run}-doctor"], self.seconds / 2).splitlines()
+        expect(self.rehearse or self.figures["trainer"], "no GPU was taken")
+
     def shared_gpu(self):
         """2 x 2 trainers on one GPU, through host memory; then one of them is killed, and a process with a CUDA context replaces it."""
         batch = dict(train__precision="fp32", train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
@@ -462,7 +471,7 @@ class Checklist:
 PARTS = [("machine", "driver, libraries, host", 60), ("tests", "kernels, backend, engine", 120), ("speed", "TinyLlama, 8 micro-batches a step", 120),
          ("speed_one", "TinyLlama, one micro-batch a step", 90), ("pytorch", "the same in PyTorch, eager and compiled", 110),
          ("kernels", "each kernel against its limit", 25), ("runs", "losses as on the CPU, twice the same bits", 70),
-         ("recovery", "TinyLlama's trainer is killed", 120), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("ranks", "NCCL between ranks on this GPU; one killed", 120), ("nccl", "communicators made and aborted 100 times", 90),
+         ("recovery", "TinyLlama's trainer is killed", 120), ("auto", "neither device nor strategy is set; doctor", 60), ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60), ("ranks", "NCCL between ranks on this GPU; one killed", 120), ("nccl", "communicators made and aborted 100 times", 90),
          ("snapshots", "checkpoints off and at every step", 30), ("memory", "peak against the estimate", 5),
          ("native", "speed_one with train.deterministic = false", 80), ("fp8", "TinyLlama with products in fp8", 110), ("large_batch", "TinyLlama, the largest micro-batches", 100),
          ("sanitizer", "memcheck, racecheck, initcheck", 60)]
