@@ -1,6 +1,7 @@
 #include "app/launch/auto_device.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cmath>
 
@@ -30,6 +31,11 @@ std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
   loaded.config = known;
   loaded.origin[kMemory] = "90 % of this host's GPU";
   return "";
+}
+
+/// Windows shows its GPUs to Linux (WSL 2) by another device, and on no PCI bus.
+bool has_gpus() {
+  return !read_hardware().gpus.empty() || access("/dev/dxg", F_OK) == 0;
 }
 
 }  // namespace
@@ -78,7 +84,7 @@ std::string resolve_device(LoadedConfig& loaded) {
   const bool asks = config.cluster.device == DeviceKind::automatic ||
                     (config.cluster.device == DeviceKind::cuda &&
                      config.parallel.strategy == Strategy::automatic);
-  if (!asks || read_hardware().gpus.empty()) return "";
+  if (!asks || !has_gpus()) return "";
   return take_gpus(loaded, choose_device(0, static_cast<int>(config.cluster.trainers_per_node)));
 }
 

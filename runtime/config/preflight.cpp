@@ -98,10 +98,12 @@ Status check_shared_memory(const Config& config, const Plan& plan, const Preflig
   const uint64_t needed = host_needs(config, plan, input.trainers_on_host, input.staged).shared;
   const uint64_t free = free_bytes(input.shared_memory_folder);
   if (free >= needed) return {};
-  return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
-             " trainers on this host need " + mib(needed) + " of shared memory, but " +
-             input.shared_memory_folder + " has " + mib(free) +
-             " free: enlarge it (mount -o remount,size=...), or use more hosts");
+  return bad(
+      "cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
+      " trainers on this host need " + mib(needed) + " of shared memory, but " +
+      input.shared_memory_folder + " has " + mib(free) +
+      " free: enlarge it (mount -o remount,size=...; a container: docker run --shm-size=..., or an "
+      "emptyDir of medium Memory there), or use more hosts");
 }
 
 std::string gib(uint64_t bytes) {
@@ -110,10 +112,31 @@ std::string gib(uint64_t bytes) {
   return text;
 }
 
-/// Memory of the host in bytes, or the control group's limit if that is lower; 0: unknown.
-uint64_t memory_of_host() {
+/// The folders of the control groups that limit this process's memory: its own and those that hold
+/// it, also as a container sees them, where the path of its group may not exist.
+std::vector<fs::path> memory_groups(const fs::path& root) {
+  std::vector<fs::path> folders;
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool unified = controllers.empty();  // version 2
+    if (!unified && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const fs::path top = root / (unified ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
+    for (fs::path at = fs::path(line.substr(second + 1)).relative_path();; at = at.parent_path()) {
+      folders.push_back(top / at);
+      if (at.empty()) break;
+    }
+  }
+  return folders;
+}
+
+}  // namespace
+
+uint64_t memory_of_host(const std::string& root) {
   uint64_t bytes = 0;
-  std::ifstream info("/proc/meminfo");
+  std::ifstream info(fs::path(root) / "proc/meminfo");
   for (std::string name, unit; info >> name;) {
     uint64_t kib = 0;
     if (name == "MemTotal:" && info >> kib) {
@@ -122,13 +145,15 @@ uint64_t memory_of_host() {
     }
     std::getline(info, unit);
   }
-  for (const char* limit :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t most = 0;  // stays 0 for "max"
-    if (std::ifstream(limit) >> most && most > 0) bytes = std::min(bytes, most);
-  }
+  for (const fs::path& group : memory_groups(root))
+    for (const char* limit : {"memory.max", "memory.limit_in_bytes"}) {
+      uint64_t most = 0;  // stays 0 for "max"
+      if (std::ifstream(group / limit) >> most && most > 0) bytes = std::min(bytes, most);
+    }
   return bytes;
 }
+
+namespace {
 
 int cores_of(const PreflightInput& input) {
   return std::max(1, input.cores > 0 ? input.cores : usable_cores());

@@ -332,7 +332,7 @@ class Checklist:
         run, metrics, _ = self.train("mini", 8192, 10, cluster__device="auto", parallel__strategy="auto")
         self.figures["trainer"] = re.findall(r"uses GPU .*", (run / "logs/n0.0.log").read_text())
         self.figures["loss"] = [metrics[0]["loss"], metrics[-1]["loss"]]
-        self.figures["config"] = re.findall(r"^(?:cluster\.device|parallel\.strategy|\w+) .*", call([self.program, "config", "show", f"{run}.toml"], 60), re.M)
+        self.figures["config"] = re.findall(r"(?:cluster.device|parallel.strategy|memory|layout)  .*", call([self.program, "config", "show", f"{run}.toml"], 60), re.M)
         self.figures["doctor"] = call([self.program, "doctor", f"{run}.toml", f"--run={run}-doctor"], self.seconds / 2).splitlines()
         expect(self.rehearse or self.figures["trainer"], "no GPU was taken")
 

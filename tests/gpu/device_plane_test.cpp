@@ -137,6 +137,11 @@ TEST_SUITE("device plane") {
     const Status status = library.choose_device(0, 1).status();
     CHECK(status.code() == Code::unavailable);
     CHECK(status.message().starts_with("no GPU can be used: "));
+    fake_gpu::set_driver(12040);
+    const Status outdated = library.choose_device(0, 1).status();
+    fake_gpu::set_driver(CUDART_VERSION);
+    CHECK(outdated.message().find("knows CUDA 12.4, and the program needs 13.") !=
+          std::string::npos);
   }
 
   TEST_CASE("device plane: both transports give sums, and host memory joins across them") {

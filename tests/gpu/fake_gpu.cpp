@@ -89,6 +89,7 @@ cudaError_t left(cudaError_t error) {
 
 std::mutex memory_mutex;  // guards the next five
 std::vector<int> gpu_majors{9};
+int driver_version = CUDART_VERSION;
 std::set<int> contexts;
 std::map<void*, size_t> device_blocks;
 std::map<const char*, size_t> registered, pinned_blocks;  // of cudaMallocHost()
@@ -183,6 +184,9 @@ size_t registered_pieces() {
 void set_gpus(std::vector<int> majors) {
   const std::lock_guard lock(memory_mutex);
   gpu_majors = std::move(majors);
+}
+void set_driver(int version) {
+  driver_version = version;
 }
 void fail_allocations(int number) {
   allocations_to_fail = number;
@@ -357,7 +361,12 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaGetDeviceCount(int* devices) {
   const std::lock_guard lock(memory_mutex);
   *devices = static_cast<int>(gpu_majors.size());
+  if (driver_version < CUDART_VERSION) return cudaErrorInsufficientDriver;
   return gpu_majors.empty() ? cudaErrorNoDevice : cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver_version;
+  return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (out_of_memory()) return left(cudaErrorMemoryAllocation);

@@ -40,6 +40,8 @@ size_t registered_pieces();
 std::set<int> devices_with_contexts();
 /// The GPUs of this machine, by the first number of their compute capability; {9} at first.
 void set_gpus(std::vector<int> majors);
+/// CUDA's version that the driver knows, as cudaDriverGetVersion(): 13000 is 13.0.
+void set_driver(int version);
 /// The next calls that allocate device memory find none: cudaMalloc, cublasLtCreate, and
 /// cudaSetDevice, which creates a context.
 void fail_allocations(int number);

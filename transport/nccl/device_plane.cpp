@@ -117,6 +117,19 @@ void DevicePlane::abort(uint64_t generation, const std::string& reason) {
     if (communicator->generation() <= generation) communicator->abort(reason);
 }
 
+/// Why no GPU can be used.
+std::string told(cudaError_t error) {
+  std::string why = std::string("no GPU can be used: ") + cudaGetErrorString(error);
+  int driver = 0;
+  if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess)
+    return why;
+  const auto version = [](int number) {
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  };
+  return why + ": this host's knows CUDA " + version(driver) + ", and the program needs " +
+         version(CUDART_VERSION) + ": install a newer NVIDIA driver";
+}
+
 std::string hexadecimal(const cudaUUID_t& uuid) {
   std::string text;
   for (const char byte : uuid.bytes) {
@@ -131,9 +144,7 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   SS_ASSERT(index >= 0 && index < trainers);
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0)
-    return Status(Code::unavailable,
-                  std::string("no GPU can be used: ") + cudaGetErrorString(error));
+  if (error != cudaSuccess || devices == 0) return Status(Code::unavailable, told(error));
   DevicePlaneOptions options;
   options.device_index = index % devices;
   options.shared = trainers > devices;
