@@ -149,14 +149,14 @@ TEST_SUITE("kernels") {
       for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{5, 37}, {530, 264}}) {
         const Values<T> row(some<T>(columns), aligned), data(some<T>(rows * columns), aligned),
             grad(none<T>(columns), aligned);
+        const auto biases = row.host();
         auto expected = data.host();
         std::vector<double> sums(static_cast<size_t>(columns));
         for (int64_t i = 0; i < rows * columns; ++i) {
           T& at = expected[static_cast<size_t>(i)];
           const double old = reference::value(at);
           sums[static_cast<size_t>(i % columns)] += old;
-          reference::assign(at,
-                            old + reference::value(row.host()[static_cast<size_t>(i % columns)]));
+          reference::assign(at, old + reference::value(biases[static_cast<size_t>(i % columns)]));
         }
         const int64_t partials = cuda::gamma_partials(rows);
         const Values<float> partial(none<float>(partials * columns));
