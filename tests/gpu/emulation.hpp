@@ -10,6 +10,7 @@
 #include <ucontext.h>
 #include <vector_functions.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -179,6 +180,16 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   pause(At::shuffle);
   std::memcpy(&value, &machine.exchanged[machine.current ^ static_cast<size_t>(mask)],
               sizeof value);
+  pause(At::shuffle);
+  return value;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  using namespace simplescale::emulation;
+  machine.exchanged[machine.current] = value;
+  pause(At::shuffle);
+  const size_t first = machine.current / Machine::kWarp * Machine::kWarp;
+  for (size_t t = first; t < first + Machine::kWarp; ++t)
+    value = std::max(value, static_cast<unsigned>(machine.exchanged[t]));
   pause(At::shuffle);
   return value;
 }
