@@ -112,7 +112,7 @@ file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE
 list(REMOVE_ITEM sources ${compute} app/slurm/sharing.cpp app/slurm/slurm.cpp)
 add_executable(simplescale ${sources})
 target_link_libraries(simplescale PRIVATE actors slurm http CLI11::CLI11 PkgConfig::libedit)
-add_executable(simplescale-compute ${compute} ${common})
+add_executable(simplescale-compute ${compute} ${common} transport/nccl/program/poll.cpp)
 target_link_libraries(simplescale-compute PRIVATE trainer slurm CLI11::CLI11)
 foreach(program simplescale simplescale-compute)
   target_compile_definitions(${program} PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")

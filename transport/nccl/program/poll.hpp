@@ -1,0 +1,15 @@
+// The program's own poll(), which all libraries of its process call. NCCL 2.28's service threads look
+// for an abort when poll() returns, every 500 ms, and end after the second time. So an aborted
+// communicator takes up to a second to end, and a closed one half, for which a new generation waits.
+// This poll() returns to them after 10 ms; to everybody else it is the C library's. A program has it
+// if its target compiles poll.cpp.
+#pragma once
+
+#include <string_view>
+
+namespace simplescale {
+
+/// The timeout of a call of poll() from a library, which has this path.
+int poll_timeout_ms(int timeout_ms, std::string_view library);
+
+}  // namespace simplescale
