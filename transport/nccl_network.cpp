@@ -1,9 +1,12 @@
 #include "transport/nccl_network.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "runtime/base/log.hpp"
+#include "transport/nccl/device_plane.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace simplescale {
@@ -65,6 +68,8 @@ void protect_nccl_settings() {
   // A trainer's communicators run at once; this keeps each GPU's order of launches that of the host,
   // which all ranks share. Without it kernels that do not fit on a GPU together may wait for ever.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  // NCCL refuses ranks of one host on one GPU, and tells hosts apart by this.
+  if (std::getenv(kNcclOnSharedGpu)) setenv("NCCL_HOSTID", std::to_string(getpid()).c_str(), 1);
   // It would replace the identifiers of all communicators, and choose an interface.
   unsetenv("NCCL_COMM_ID");
 }

@@ -33,9 +33,15 @@ std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
   return "";
 }
 
-/// Windows shows its GPUs to Linux (WSL 2) by another device, and on no PCI bus.
+bool has_driver() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver) dlclose(driver);
+  return driver;
+}
+
+/// Windows shows its GPUs, of any maker, to Linux (WSL 2) by another device, and on no PCI bus.
 bool has_gpus() {
-  return !read_hardware().gpus.empty() || access("/dev/dxg", F_OK) == 0;
+  return !read_hardware().gpus.empty() || (access("/dev/dxg", F_OK) == 0 && has_driver());
 }
 
 }  // namespace
@@ -54,13 +60,11 @@ Status check_gpu(const Config& config, const DevicePlaneOptions& gpu) {
 
 Status check_device(const Config& config) {
   if (config.cluster.device != DeviceKind::cuda) return {};
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!driver)
+  if (!has_driver())
     return Status(
         Code::bad_config,
         "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "
         "it, or use \"auto\" or \"cpu\"");
-  dlclose(driver);
   if (!config.train.fp8) return {};  // the trainers find the rest
   const auto gpu = choose_device(0, static_cast<int>(config.cluster.trainers_per_node));
   return gpu.ok() ? check_gpu(config, *gpu) : Status();

@@ -10,14 +10,16 @@ namespace {
 constexpr int kSide = static_cast<int>(kFp8Block), kWarps = 8, kRowsOfWarp = kSide / kWarps;
 constexpr int kAtATime = 8;  // rows that a warp loads at once
 
-/// The tile in shared memory holds words of 4 bytes, which a lane reads for 4 neighbours in a column.
-/// With this pitch, and rows at spread(), that costs no bank conflicts.
+/// The tile in shared memory holds words of 4 bytes: a lane writes those of 4 neighbours in a row, and
+/// reads those of 4 neighbours in a column. With this pitch, and rows and words at spread(), neither
+/// costs bank conflicts.
 template <class T>
 constexpr int kPerWord = 4 / sizeof(T);  // neighbours in a row
 template <class T>
 constexpr int kPitch = kSide / kPerWord<T> + 1;
-__device__ inline int spread(int row) {
-  return row % 4 * 32 + row / 4;
+/// i: below 32 n.
+__device__ inline int spread(int i, int n) {
+  return i % n * 32 + i / n;
 }
 /// Four neighbours in a row as words. from: aligned to them.
 __device__ inline void load_words(const float* from, uint32_t (&to)[4]) {
@@ -64,7 +66,7 @@ __device__ inline float power_of_two(int exponent) {
 template <Fp8 kFormat>
 struct Scale {
   int exponent;
-  bool finite;  // all of the values, or NaN
+  bool finite;  // each value is finite or NaN
   __device__ float of_block() const { return power_of_two(-exponent); }
   /// Four values as bytes. Of infinity the conversion would make the largest number.
   __device__ uint32_t rounded(const float (&v)[4]) const {
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kWarps * 32, kPerWord<T> == 2 ? 4 : 2)
   const int64_t column = left + 4 * lane;
   auto* const tile = reinterpret_cast<uint32_t*>(dynamic_shared());
   const auto in_tile = [&](int i, int j) -> uint32_t& {
-    return tile[spread(first + i) * kPitch<T> + kWords * lane + j];
+    return tile[spread(first + i, 4) * kPitch<T> + spread(kWords * lane + j, kWords)];
   };
   Scale<kFormat> of_tile = scale_for<kFormat>(0);
   const auto scale_of = [&](const float(&v)[4]) {
@@ -159,7 +161,8 @@ __global__ void __launch_bounds__(kWarps * 32, kPerWord<T> == 2 ? 4 : 2)
   for (int i = 0; i < kRowsOfWarp; i += kPerWord<T>) {
     uint32_t of_rows[4];  // of kPerWord columns
     for (int k = 0; k < 4; ++k)
-      of_rows[k] = tile[spread(4 * lane + k) * kPitch<T> + (first + i) / kPerWord<T>];
+      of_rows[k] =
+          tile[spread(4 * lane + k, 4) * kPitch<T> + spread((first + i) / kPerWord<T>, kWords)];
     for (int j = 0; j < kPerWord<T>; ++j) {
       float v[4];
       for (int k = 0; k < 4; ++k) v[k] = element_of<T>(of_rows[k], j);

@@ -164,10 +164,24 @@ uint64_t nccl_connections(const Config& config, int shards, int groups) {
   return of_ranks(shards, on_node, pairs ? 1 : 2) + of_ranks(groups, on_node / shards, 1);
 }
 
-/// True: the gradients' sums are certainly NCCL's own, if trainers share no GPU.
+/// True: the gradients' sums are NCCL's own, unless trainers share GPUs.
 bool has_native_sums(const Config& config) {
   return config.cluster.device == DeviceKind::cuda && !config.train.deterministic &&
-         (config.cluster.nodes == 1 || !config.transport.trusted_networks.empty());
+         (config.cluster.nodes + config.cluster.spares == 1 ||
+          !config.transport.trusted_networks.empty());
+}
+
+/// Partial sums of a trainer, also with fewer groups: then it has more, and buffers are not reallocated.
+uint64_t digits_needed(const Config& config, int shards, int groups, int64_t rows) {
+  const auto digits = [&](int64_t of_step) {
+    return digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, of_step)),
+                                static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
+  };
+  uint64_t most = digits(rows);
+  for (const BatchStage& stage : config.train.batch_warmup)
+    most = std::max<uint64_t>(
+        most, digits(stage.global_batch_size / (shards * config.train.micro_batch_size)));
+  return most;
 }
 
 }  // namespace
@@ -195,37 +209,30 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     estimate.parameters = c * in_turn;
   else if (shards > 1 || config.train.precision != DType::f32)
     estimate.parameters = c * all;
-  // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
-  const bool native = has_native_sums(config);
-  uint64_t digits = 1;
-  const auto count_digits = [&](int64_t rows_of_step) {
-    if (native) return;
-    digits = std::max<uint64_t>(
-        digits, digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, rows_of_step)),
-                                     static_cast<uint64_t>(groups), static_cast<uint64_t>(shards)));
-  };
-  count_digits(rows);
-  for (const BatchStage& stage : config.train.batch_warmup)
-    count_digits(stage.global_batch_size / (shards * config.train.micro_batch_size));
-  estimate.gradients = c * in_turn + 4 * own * (digits + (groups > 1 && !native ? 1 : 0));
   const uint64_t largest = *std::max_element(whole.begin(), whole.end());
-  if (config.cluster.device != DeviceKind::cuda)
-    estimate.gradients += shards > 1 ? c * own : 0;
-  else if (native)
-    estimate.gradients +=
-        own / 128 + (shards > 1 ? c * largest / static_cast<uint64_t>(shards) : 0);
-  else
-    estimate.gradients += own / 128 + (shards > 1 ? c * largest : 0) +
-                          (groups > 1 ? 4 * digits * (largest / static_cast<uint64_t>(shards)) : 0);
-  // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
-  const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
-  if (config.cluster.device == DeviceKind::cuda && !native && per_node > 1 &&
-      static_cast<uint64_t>(shards) > per_node)
-    estimate.gradients += 8 * largest / per_node;
-  const bool muon = config.train.optimizer == Optimizer::muon;
-  if (muon)  // one group owns most
-    estimate.gradients +=
-        c * (2 * whole[1] + most_owned(muon_matrices(units), static_cast<size_t>(shards)));
+  const bool cuda = config.cluster.device == DeviceKind::cuda,
+             muon = config.train.optimizer == Optimizer::muon;
+  const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
+  const auto gradients_of = [&](bool native) {
+    const uint64_t digits = native ? 1 : digits_needed(config, shards, groups, rows);
+    uint64_t bytes = c * in_turn + 4 * own * (digits + (groups > 1 && !native ? 1 : 0));
+    if (!cuda)
+      bytes += shards > 1 ? c * own : 0;
+    else if (native)
+      bytes += own / 128 + (shards > 1 ? c * largest_part : 0);
+    else
+      bytes +=
+          own / 128 + (shards > 1 ? c * largest : 0) + (groups > 1 ? 4 * digits * largest_part : 0);
+    // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
+    const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
+    if (cuda && !native && per_node > 1 && static_cast<uint64_t>(shards) > per_node)
+      bytes += 8 * largest / per_node;
+    if (muon)  // one group owns most
+      bytes += c * (2 * whole[1] + most_owned(muon_matrices(units), static_cast<size_t>(shards)));
+    return bytes;
+  };
+  estimate.gradients = gradients_of(has_native_sums(config));
+  estimate.staged_gradients = gradients_of(false);
   const double activations =
       (config.cluster.device == DeviceKind::cuda ? cuda_activations(config, shape)
                                                  : cpu_activations(config.train, shape)) +

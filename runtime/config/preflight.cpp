@@ -115,7 +115,7 @@ std::string gib(uint64_t bytes) {
 /// The folders of the control groups that limit this process's memory: its own and those that hold
 /// it, also as a container sees them, where the path of its group may not exist.
 std::vector<fs::path> memory_groups(const fs::path& root) {
-  std::vector<fs::path> folders;
+  std::vector<fs::path> folders{root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"};
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -283,7 +283,8 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
       plan.state_bytes() * shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
   // With NCCL the engine's buffers have no copy in host memory.
   const uint64_t arena =
-      gpus && !staged ? 0 : plan.memory.parameters + plan.memory.gradients + (gpus ? state : 0);
+      gpus && !staged ? 0
+                      : plan.memory.parameters + plan.memory.staged_gradients + (gpus ? state : 0);
   const uint64_t process = trainer_plane_bytes + arena +
                            trace_event_bytes * static_cast<uint64_t>(config.metrics.trace_events);
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);

@@ -57,12 +57,13 @@ int smallest_group(const Config& config);
 
 /// Bytes that one trainer needs, by purpose. The formulas are in memory.cpp.
 struct MemoryEstimate {
-  uint64_t state = 0;        // parameters, two moments and, with train.ema_decay, the average of
-                             // its shard; two sides on a CPU
-  uint64_t parameters = 0;   // gathered units in compute precision
-  uint64_t gradients = 0;    // gradient buffers of units, and the fp32 sums of its shard
-  uint64_t activations = 0;  // of one micro-batch, logits included
-  uint64_t nccl = 0;         // NCCL's connections of a GPU; by its sources, not measured
+  uint64_t state = 0;       // parameters, two moments and, with train.ema_decay, the average of
+                            // its shard; two sides on a CPU
+  uint64_t parameters = 0;  // gathered units in compute precision
+  uint64_t gradients = 0;   // gradient buffers of units, and the fp32 sums of its shard
+  uint64_t staged_gradients = 0;  // instead, if collectives of GPUs go through host memory
+  uint64_t activations = 0;       // of one micro-batch, logits included
+  uint64_t nccl = 0;              // NCCL's connections of a GPU; by its sources, not measured
   uint64_t total() const { return state + parameters + gradients + activations + nccl; }
 };
 /// Never less than engine and backend allocate. rows: K, the rows of a step over all groups; groups: the

@@ -272,7 +272,7 @@ class Checklist:
 
     def large_batch(self):
         """4 micro-batches a step, each as large as the GPU's memory takes."""
-        samples = 2 if self.rehearse else 48 if self.found.get("machine", {}).get("memory_mib", 0) > 130_000 else 24
+        samples = 2 if self.rehearse else 48 if machine.driver().get("memory_mib", 0) > 130_000 else 24
         self.figures["micro_batch_size"] = samples
         self.large_model(4 * samples, 6 if self.rehearse else 8, train__micro_batch_size=samples)
 
@@ -332,7 +332,7 @@ class Checklist:
         run, metrics, _ = self.train("mini", 8192, 10, cluster__device="auto", parallel__strategy="auto")
         self.figures["trainer"] = re.findall(r"uses GPU .*", (run / "logs/n0.0.log").read_text())
         self.figures["loss"] = [metrics[0]["loss"], metrics[-1]["loss"]]
-        self.figures["config"] = re.findall(r"(?:cluster.device|parallel.strategy|memory|layout)  .*", call([self.program, "config", "show", f"{run}.toml"], 60), re.M)
+        self.figures["config"] = re.findall(r"(?:cluster.device|parallel.strategy|memory|strategy)  .*", call([self.program, "config", "show", f"{run}.toml"], 60), re.M)
         self.figures["doctor"] = call([self.program, "doctor", f"{run}.toml", f"--run={run}-doctor"], self.seconds / 2).splitlines()
         expect(self.rehearse or self.figures["trainer"], "no GPU was taken")
 
@@ -387,40 +387,35 @@ class Checklist:
             self.end(process, save_seconds)
 
     def ranks(self):
-        """NCCL between ranks that share this GPU: each has another NCCL_HOSTID, so NCCL takes them for hosts and connects them by sockets.
+        """NCCL between ranks that share this GPU: it takes them for hosts (kNcclOnSharedGpu), and connects them by sockets.
 
         Same bits as one trainer's in each layout, also by Muon; NCCL's own sums; one of four is killed. No figure is one of speed."""
-        real, self.program = self.program, self.own_hosts()
+        os.environ["SIMPLESCALE_NCCL_ON_SHARED_GPU"] = "1"
         try:
-            figures, losses, batch = self.figures, {}, dict(train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
-            layouts = {"1x2": dict(cluster__trainers_per_node=2), "1x4": dict(cluster__trainers_per_node=4),
-                       "2x2": dict(cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard", parallel__group_nodes=1)}
-            runs = [("fp32", dict(train__precision="fp32"), ("1x2", "1x4", "2x2")), ("bf16", {}, ("2x2",)), ("muon", dict(train__optimizer="muon"), ("1x2", "2x2"))]
-            for name, settings, of in runs:
-                one, metrics, _ = self.train("micro", 4096, 12, **batch, **settings)
-                losses[name] = metrics[-1]["loss"]
-                for layout in of:
-                    many, _, _ = self.train("micro", 4096, 12, like=one, **batch, **settings, **layouts[layout])
-                    figures[f"{name}_{layout}"] = {"same_bits": self.digest(one) == self.digest(many), "step_ms": self.breakdown(many)["step_ms"], "by_nccl": self.by_nccl(many)}
-            _, native, _ = self.train("micro", 4096, 12, train__deterministic=False, **batch, **layouts["2x2"])
-            figures["native_from_bf16"] = abs(native[-1]["loss"] - losses["bf16"])
-            expect(figures["native_from_bf16"] < 1e-2, "NCCL's own sums give other losses")
-            expect(all(f["same_bits"] for f in figures.values() if isinstance(f, dict)), "other bits than those of one trainer")
-            expect(self.rehearse or all(f["by_nccl"] for f in figures.values() if isinstance(f, dict)), "trainers did not use NCCL")
-            self.kill("n1.0", 10, lambda step_ms: True, self.config("micro", 4096, 100_000, supervision__warm_context=True, **batch, **layouts["2x2"]))
+            self.trained_by_ranks()
         finally:
-            self.program = real
+            del os.environ["SIMPLESCALE_NCCL_ON_SHARED_GPU"]
 
-    def own_hosts(self):
-        """A program whose trainers each have another NCCL_HOSTID."""
-        folder = self.folder / "own-hosts"
-        if not folder.exists():
-            folder.mkdir()
-            shutil.copy2(self.program, folder)
-            compute = folder / "simplescale-compute"
-            compute.write_text(f'#!/bin/sh\nNCCL_HOSTID=$$ exec {self.bin}/simplescale-compute "$@"\n')
-            compute.chmod(0o755)
-        return folder / "simplescale"
+    def trained_by_ranks(self):
+        figures, losses, batch = self.figures, {}, dict(train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
+        layouts = {"1x2": dict(cluster__trainers_per_node=2), "1x4": dict(cluster__trainers_per_node=4),
+                   "2x2": dict(cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard", parallel__group_nodes=1)}
+        runs = [("fp32", dict(train__precision="fp32"), ("1x2", "1x4", "2x2")), ("bf16", {}, ("2x2",)), ("muon", dict(train__optimizer="muon"), ("1x2", "2x2"))]
+        by_nccl = []
+        for name, settings, of in runs:
+            one, metrics, _ = self.train("micro", 4096, 12, **batch, **settings)
+            losses[name] = metrics[-1]["loss"]
+            for layout in of:
+                many, _, _ = self.train("micro", 4096, 12, like=one, **batch, **settings, **layouts[layout])
+                by_nccl.append(self.by_nccl(many))
+                figures[f"{name}_{layout}"] = {"same_bits": self.digest(one) == self.digest(many), "step_ms": self.breakdown(many)["step_ms"]}
+        run, native, _ = self.train("micro", 4096, 12, train__deterministic=False, **batch, **layouts["2x2"])
+        by_nccl.append(self.by_nccl(run))
+        figures["native_from_bf16"] = abs(native[-1]["loss"] - losses["bf16"])
+        expect(figures["native_from_bf16"] < 1e-2, "NCCL's own sums give other losses")
+        expect(all(f["same_bits"] for f in figures.values() if isinstance(f, dict)), "other bits than those of one trainer")
+        expect(self.rehearse or all(by_nccl), f"trainers did not use NCCL: {by_nccl}")
+        self.kill("n1.0", 10, lambda step_ms: True, self.config("micro", 4096, 100_000, supervision__warm_context=True, **batch, **layouts["2x2"]))
 
     def by_nccl(self, run):
         """True if the trainers say so."""

@@ -116,9 +116,9 @@ TEST_SUITE("device plane") {
       CHECK(own->shared);
       CHECK(own->memory_bytes == uint64_t{40} << 30);
     }
-    setenv("NCCL_HOSTID", "3", 1);  // NCCL takes each trainer for a host
+    setenv(kNcclOnSharedGpu, "1", 1);
     const auto apart = library.choose_device(2, 3);
-    unsetenv("NCCL_HOSTID");
+    unsetenv(kNcclOnSharedGpu);
     REQUIRE(apart.ok());
     CHECK(apart->transport == DeviceTransport::nccl);
     CHECK(apart->shared);
@@ -137,6 +137,9 @@ TEST_SUITE("device plane") {
     const Status status = library.choose_device(0, 1).status();
     CHECK(status.code() == Code::unavailable);
     CHECK(status.message().starts_with("no GPU can be used: "));
+    fake_gpu::set_driver(0);
+    CHECK(library.choose_device(0, 1).status().message() ==
+          "no GPU can be used: this host has no NVIDIA driver");
     fake_gpu::set_driver(12040);
     const Status outdated = library.choose_device(0, 1).status();
     fake_gpu::set_driver(CUDART_VERSION);

@@ -112,7 +112,8 @@ TEST_SUITE("kernels") {
 
   TEST_CASE("kernels: in fp8 zeros stay zero, and what is not finite does not become finite") {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    for (const auto kind : {cuda::Fp8Kind::activation, cuda::Fp8Kind::gradient})
+    for (const auto kind :
+         {cuda::Fp8Kind::activation, cuda::Fp8Kind::weight, cuda::Fp8Kind::gradient})
       for (const float bad : {0.0f, kInfinity, -kInfinity, std::nanf("")}) {
         const Values<float> x({0, bad, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
         const Fp8Matrix straight(kind, 4, 4), turned(kind, 4, 4);

@@ -58,7 +58,8 @@ TEST_SUITE("memory_estimate") {
                 size_t taken = 0;  // the most for any number of groups, as arena_bytes()
                 for (size_t groups = 1; groups <= static_cast<size_t>(layout.groups); ++groups)
                   taken = std::max(
-                      taken, buffer_plan(options, groups, shards, host, false).bytes(precision, own));
+                      taken,
+                      buffer_plan(options, groups, shards, host, false).bytes(precision, own));
                 const MemoryEstimate estimate = memory_estimate(
                     config, *shape, sharding, layout.shards, layout.groups, layout.rows);
                 // With device memory the master state is one of the engine's buffers.

@@ -77,10 +77,6 @@ const UserBuffers& user_buffers() {
 
 }  // namespace
 
-const char* nccl_host_id() {
-  return std::getenv("NCCL_HOSTID");
-}
-
 class NcclCommunicator::Handle final : public Work {
  public:
   Handle(NcclCommunicator* communicator, const char* name, uint64_t number, Result<Event> event)
@@ -154,7 +150,8 @@ Status NcclCommunicator::connect() {
   SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
   mine.version = version;
   mine.host = spec_.host ? spec_.host : this_host();
-  if (const char* named = nccl_host_id()) mine.nccl_host = std::hash<std::string>()(named);
+  if (const char* named = std::getenv("NCCL_HOSTID"))
+    mine.nccl_host = std::hash<std::string>()(named);
   cudaDeviceProp properties{};
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
   std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));

@@ -36,10 +36,6 @@
 
 namespace simplescale::nccl {
 
-/// NCCL_HOSTID, by which NCCL tells hosts apart; null: not set. Ranks with different ones may share a
-/// GPU, which NCCL refuses to ranks of one host: so tests run NCCL between ranks on a single GPU.
-const char* nccl_host_id();
-
 class NcclCommunicator final : public DeviceCollective {
  public:
   struct Spec {

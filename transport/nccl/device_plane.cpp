@@ -1,6 +1,7 @@
 #include "transport/nccl/device_plane.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
@@ -118,15 +119,16 @@ void DevicePlane::abort(uint64_t generation, const std::string& reason) {
 }
 
 /// Why no GPU can be used.
-std::string told(cudaError_t error) {
+std::string reason_for(cudaError_t error) {
   std::string why = std::string("no GPU can be used: ") + cudaGetErrorString(error);
   int driver = 0;
   if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess)
     return why;
+  if (driver == 0) return "no GPU can be used: this host has no NVIDIA driver";
   const auto version = [](int number) {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   };
-  return why + ": this host's knows CUDA " + version(driver) + ", and the program needs " +
+  return why + ": this host's driver knows CUDA " + version(driver) + ", and the program needs " +
          version(CUDART_VERSION) + ": install a newer NVIDIA driver";
 }
 
@@ -144,13 +146,13 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   SS_ASSERT(index >= 0 && index < trainers);
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) return Status(Code::unavailable, told(error));
+  if (error != cudaSuccess || devices == 0) return Status(Code::unavailable, reason_for(error));
   DevicePlaneOptions options;
   options.device_index = index % devices;
   options.shared = trainers > devices;
   const auto most_on_a_gpu = static_cast<size_t>((trainers + devices - 1) / devices);
-  options.transport =
-      options.shared && !nccl_host_id() ? DeviceTransport::staged : DeviceTransport::nccl;
+  options.transport = options.shared && !std::getenv(kNcclOnSharedGpu) ? DeviceTransport::staged
+                                                                       : DeviceTransport::nccl;
   for (int device = 0; device < devices; ++device) {
     cudaDeviceProp properties{};
     SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, device)));

@@ -32,6 +32,10 @@ enum class DeviceTransport : uint8_t {
   staged = 2,  ///< through host memory: for several trainers on one GPU
 };
 
+/// The environment variable with which trainers that share a GPU use NCCL: so tests run it between
+/// ranks with a single GPU.
+inline constexpr const char* kNcclOnSharedGpu = "SIMPLESCALE_NCCL_ON_SHARED_GPU";
+
 struct DevicePlaneOptions {
   int device_index = 0;
   DeviceTransport transport = DeviceTransport::nccl;
@@ -43,7 +47,7 @@ struct DevicePlaneOptions {
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
-/// than GPUs, they share the GPUs evenly and use host memory (with NCCL_HOSTID: NCCL). Does not see trainers that are not
+/// than GPUs, they share the GPUs evenly and use host memory (with kNcclOnSharedGpu: NCCL). Does not see trainers that are not
 /// counted: see claim_gpu(). Code::unavailable, with the reason, if the library, a driver or a
 /// suitable GPU is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
