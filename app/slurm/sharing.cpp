@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -56,6 +57,15 @@ HostSlots cpu_slots(const Task& task, int slots, int bound, int online) {
 
 int task_cores(const Task& task, int bound, int online) {
   return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
+}
+
+std::vector<std::string> slot_gpus(const std::string& told, const HostSlots& host, int slots) {
+  std::vector<std::string> visible, own;
+  std::istringstream words(told);
+  for (std::string word; std::getline(words, word, ',');) visible.push_back(word);
+  for (int slot = 0; slot < slots && !visible.empty(); ++slot)
+    own.push_back(visible[static_cast<size_t>(host.first + slot) % visible.size()]);
+  return own;
 }
 
 Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int task, int slots) {

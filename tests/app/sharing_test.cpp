@@ -43,6 +43,15 @@ TEST_SUITE("sharing") {
     }
   }
 
+  TEST_CASE("sharing: an agent knows the GPU that each of its slots prefers") {
+    const std::string told = "a,b,c,d";
+    CHECK(slot_gpus(told, {0, 4}, 4) == Gpus{"a", "b", "c", "d"});
+    CHECK(slot_gpus(told, {2, 4}, 2) == Gpus{"c", "d"});  // of the second node of the host
+    CHECK(slot_gpus(told, {3, 6}, 3) == Gpus{"d", "a", "b"});
+    CHECK(slot_gpus("a", {0, 2}, 2) == Gpus{"a", "a"});
+    CHECK(slot_gpus("", {0, 2}, 2).empty());
+  }
+
   TEST_CASE("sharing: a command's task follows from what the others tell of their hosts") {
     const std::map<int, HostFacts> told = {{0, {"a", "boot-1", 10, {}}},
                                            {2, {"b", "boot-2", 20, {}}},

@@ -107,6 +107,7 @@ TEST_SUITE("device plane") {
       REQUIRE(own->uuids.size() == 2);
       CHECK(own->uuids[0] == "01000000000000000000000000000000");
       CHECK(own->uuids[1] != own->uuids[0]);
+      CHECK(own->addresses == std::vector<std::string>{"0000:1a:00.0", "0000:2a:00.0"});
     }
     for (int i = 0; i < 3; ++i) {
       const auto own = library.choose_device(i, 3);

@@ -388,6 +388,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->multiProcessorCount = 8;
   properties->totalGlobalMem = size_t{80} << 30;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
+  properties->pciBusID = 16 * (device + 1) + 10;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

@@ -1,6 +1,7 @@
 #include "transport/nccl/device_plane.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <vector>
 
@@ -127,6 +128,13 @@ std::string hexadecimal(const cudaUUID_t& uuid) {
   return text;
 }
 
+std::string pci_address(const cudaDeviceProp& gpu) {
+  char text[32];  // cudaDeviceGetPCIBusId() writes upper case
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", static_cast<unsigned>(gpu.pciDomainID),
+                static_cast<unsigned>(gpu.pciBusID), static_cast<unsigned>(gpu.pciDeviceID));
+  return text;
+}
+
 Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   SS_ASSERT(index >= 0 && index < trainers);
   int devices = 0;
@@ -150,6 +158,7 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                         ") is older than Ampere, which the program requires: leave it out of "
                         "CUDA_VISIBLE_DEVICES");
     options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
+    options.addresses.push_back(pci_address(properties));
     if (device == options.device_index)
       options.capability = 10 * properties.major + properties.minor;
     const uint64_t share = properties.totalGlobalMem / most_on_a_gpu;
