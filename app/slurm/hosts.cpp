@@ -67,13 +67,12 @@ Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
   SS_RETURN_IF_ERROR(place.tell_own(std::vector(own->begin(), own->begin() + slots)));
   if (*own == told.at(rank).gpus) return true;
   SS_ASSIGN(const auto seen, choose_device(0, 1));
-  std::vector<std::string> names, addresses;
+  std::vector<std::string> addresses;
   for (const std::string& uuid : *own) {
-    names.push_back(slurm::cuda_name(uuid));
     const auto index = std::ranges::find(seen.uuids, uuid) - seen.uuids.begin();
     addresses.push_back(seen.addresses.at(static_cast<size_t>(index)));
   }
-  setenv("CUDA_VISIBLE_DEVICES", joined(names, ",").c_str(), 1);
+  setenv("CUDA_VISIBLE_DEVICES", joined(*own, ",").c_str(), 1);
   setenv(kGpusVariable, joined(addresses, ",").c_str(), 1);
   return true;
 }

@@ -1,7 +1,6 @@
 #include "app/slurm/sharing.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -105,12 +104,6 @@ Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int
     return std::optional<Gpus>();
   if (!lacking.contains(task)) return std::optional(own);
   return Status(Code::bad_config, lack(seen.at(task).size(), lacking.at(task), slots));
-}
-
-std::string cuda_name(std::string uuid) {
-  for (const int dash : {8, 13, 18, 23})
-    if (std::ssize(uuid) > dash) uuid.insert(uuid.begin() + dash, '-');
-  return "GPU-" + uuid;
 }
 
 Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes) {

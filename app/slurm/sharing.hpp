@@ -38,9 +38,6 @@ std::vector<std::string> slot_gpus(const std::string& told, const HostSlots& hos
 Result<std::optional<std::vector<std::string>>> share_gpus(const std::map<int, HostFacts>& told,
                                                            int task, int slots);
 
-/// 32 hexadecimal digits as CUDA_VISIBLE_DEVICES names a GPU: GPU-8-4-4-4-12.
-std::string cuda_name(std::string uuid);
-
 /// The task that a command is among those that have told their facts. own_gpus is false.
 Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes);
 

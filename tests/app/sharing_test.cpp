@@ -92,11 +92,6 @@ TEST_SUITE("sharing") {
               .find("sees 1 GPU, of which other nodes take 1, while") != std::string::npos);
   }
 
-  TEST_CASE("sharing: a GPU is named as the driver names it") {
-    CHECK(cuda_name("0123456789abcdef0123456789abcdef") ==
-          "GPU-01234567-89ab-cdef-0123-456789abcdef");
-  }
-
   TEST_CASE("sharing: with too few GPUs on every host all tasks share them") {
     for (const std::map<int, Gpus>& seen : {
              std::map<int, Gpus>{{0, {}}, {1, {}}},

@@ -87,8 +87,9 @@ cudaError_t left(cudaError_t error) {
   return error;
 }
 
-std::mutex memory_mutex;  // guards the next five
+std::mutex memory_mutex;  // guards the next six
 std::vector<int> gpu_majors{9};
+bool slices = false;
 std::set<int> contexts;
 std::map<void*, size_t> device_blocks;
 std::map<const char*, size_t> registered, pinned_blocks;  // of cudaMallocHost()
@@ -183,6 +184,10 @@ size_t registered_pieces() {
 void set_gpus(std::vector<int> majors) {
   const std::lock_guard lock(memory_mutex);
   gpu_majors = std::move(majors);
+}
+void make_slices(bool wanted) {
+  const std::lock_guard lock(memory_mutex);
+  slices = wanted;
 }
 void fail_allocations(int number) {
   allocations_to_fail = number;
@@ -384,11 +389,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   // The ranks of a test may each have a GPU, without set_gpus().
   const auto index = std::min(static_cast<size_t>(device), gpu_majors.size() - 1);
   properties->major = gpu_majors[index];
-  std::strcpy(properties->name, "Fake GPU");
+  std::strcpy(properties->name, slices ? "Fake GPU MIG 1g.10gb" : "Fake GPU");
   properties->multiProcessorCount = 8;
   properties->totalGlobalMem = size_t{80} << 30;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
-  properties->pciBusID = 16 * (device + 1) + 10;
+  properties->pciBusID = 16 * (slices ? 1 : device + 1) + 10;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

@@ -40,6 +40,8 @@ size_t registered_pieces();
 std::set<int> devices_with_contexts();
 /// The GPUs of this machine, by the first number of their compute capability; {9} at first.
 void set_gpus(std::vector<int> majors);
+/// While true, all GPUs are slices of one (MIG).
+void make_slices(bool wanted);
 /// The next calls that allocate device memory find none: cudaMalloc, cublasLtCreate, and
 /// cudaSetDevice, which creates a context.
 void fail_allocations(int number);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/library.hpp"
@@ -118,11 +119,18 @@ void DevicePlane::abort(uint64_t generation, const std::string& reason) {
     if (communicator->generation() <= generation) communicator->abort(reason);
 }
 
-std::string hexadecimal(const cudaUUID_t& uuid) {
-  std::string text;
-  for (const char byte : uuid.bytes) {
+/// True for a part of a GPU (MIG): CUDA names it "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+bool is_slice(const cudaDeviceProp& gpu) {
+  return std::string_view(gpu.name).find(" MIG ") != std::string_view::npos;
+}
+
+/// As CUDA_VISIBLE_DEVICES names it: GPU-8-4-4-4-12 hexadecimal digits.
+std::string cuda_name(const cudaDeviceProp& gpu) {
+  std::string text = is_slice(gpu) ? "MIG" : "GPU";
+  for (int i = 0; i < 16; ++i) {
     constexpr const char* digits = "0123456789abcdef";
-    const auto value = static_cast<unsigned char>(byte);
+    const auto value = static_cast<unsigned char>(gpu.uuid.bytes[i]);
+    if (i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) text += '-';
     text += {digits[value / 16], digits[value % 16]};
   }
   return text;
@@ -157,8 +165,10 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                     "GPU " + std::to_string(device) + " (" + properties.name +
                         ") is older than Ampere, which the program requires: leave it out of "
                         "CUDA_VISIBLE_DEVICES");
-    options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
+    options.uuids.push_back(suitable ? cuda_name(properties) : "");
     options.addresses.push_back(pci_address(properties));
+    // NCCL refuses ranks on slices of one GPU, and a process may not see the other ranks' slices.
+    if (is_slice(properties) && !nccl_host_id()) options.transport = DeviceTransport::staged;
     if (device == options.device_index)
       options.capability = 10 * properties.major + properties.minor;
     const uint64_t share = properties.totalGlobalMem / most_on_a_gpu;
