@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 
+#include "runtime/base/cpu_affinity.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/diagnostics/hardware.hpp"
 
@@ -84,12 +87,15 @@ std::string take_gpus(LoadedConfig& loaded, const Result<DevicePlaneOptions>& gp
 }
 
 std::string resolve_device(LoadedConfig& loaded) {
-  const Config& config = loaded.config;
-  const bool asks = config.cluster.device == DeviceKind::automatic ||
-                    (config.cluster.device == DeviceKind::cuda &&
-                     config.parallel.strategy == Strategy::automatic);
+  const ClusterConfig& cluster = loaded.config.cluster;
+  const bool asks = cluster.device == DeviceKind::automatic ||
+                    (cluster.device == DeviceKind::cuda &&
+                     (loaded.config.parallel.strategy == Strategy::automatic ||
+                      numa_nodes().size() > 1));  // GPUs are far from some CPUs
   if (!asks || !has_gpus()) return "";
-  return take_gpus(loaded, choose_device(0, static_cast<int>(config.cluster.trainers_per_node)));
+  const auto gpu = choose_device(0, static_cast<int>(cluster.trainers_per_node));
+  if (gpu.ok()) setenv(kGpusVariable, joined(gpu->addresses, ",").c_str(), 1);
+  return take_gpus(loaded, gpu);
 }
 
 }  // namespace simplescale

@@ -9,6 +9,10 @@
 
 namespace simplescale {
 
+/// The variable by which a command tells its agents the PCI addresses of the GPUs that they and their
+/// trainers see, in CUDA's order and with commas between them. An agent does not load CUDA.
+inline constexpr const char* kGpusVariable = "SIMPLESCALE_GPUS";
+
 /// bad_config: the GPU cannot compute the configured model in fp8, or its heads.
 Status check_gpu(const Config& config, const DevicePlaneOptions& gpu);
 /// bad_config: cluster.device = "cuda", but this host has no NVIDIA driver, or GPUs without fp8 where
@@ -21,8 +25,9 @@ Status check_device(const Config& config);
 /// those of a node. Returns why not, or that the model does not fit, as a warning; "" if there is
 /// nothing to tell.
 std::string take_gpus(LoadedConfig& loaded, const Result<DevicePlaneOptions>& gpu);
-/// The same of this host, if it has a GPU of NVIDIA and the configuration leaves something to it.
-/// Then it loads the GPUs' libraries, which takes 1 to 2 s. Blocks.
+/// The same of this host, if it has a GPU of NVIDIA, and the configuration leaves something to it or
+/// trainers may be bound to NUMA nodes. Then it loads the GPUs' libraries, which takes 1 to 2 s, and
+/// sets kGpusVariable for the processes that this one starts. Blocks.
 std::string resolve_device(LoadedConfig& loaded);
 
 }  // namespace simplescale

@@ -18,6 +18,7 @@
 #include "actors/node/node.hpp"
 #include "actors/node/supervisor_link.hpp"
 #include "actors/peer/transfer.hpp"
+#include "app/launch/auto_device.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/agent.hpp"
 #include "app/report.hpp"
@@ -59,26 +60,30 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
       data.files.in_bucket() ? Retries{.tries = 0} : Retries{});
 }
 
-/// The CPUs of each trainer of this node: those near its GPU, or its share of the host's. Nodes on
-/// the same host get different CPUs.
+/// The CPUs of each trainer of this node: those near the GPU that it prefers or, without GPUs, its
+/// share of the host's. Nodes on the same host get different shares. Empty: it is not bound.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
+  const std::vector<CpuList> numa = numa_nodes();
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
-  slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
-  if (const auto task = slurm_task())
-    host = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
+  slurm::HostSlots cpus{node * slots, nodes * slots}, gpus = cpus;  // all nodes are on this host
+  if (const auto task = slurm_task()) {
+    cpus = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
                             static_cast<int>(std::thread::hardware_concurrency()));
-  const std::vector<CpuList> numa = numa_nodes();
-  std::vector<CpuList> list;
+    gpus = slurm::host_slots(*task, slots);
+  }
+  std::vector<CpuList> list = trainer_cpus(mask, numa, cpus.total);
+  list = {list.begin() + cpus.first, list.begin() + cpus.first + slots};
+  const auto addresses = slurm::slot_gpus(environment_variable(kGpusVariable), gpus, slots);
   if (!numa.empty() && config.cluster.device != DeviceKind::cpu)
-    list = cpus_near_gpus(mask, read_hardware(), host.total,
-                          environment_variable("CUDA_VISIBLE_DEVICES"));
-  if (list.empty()) list = trainer_cpus(mask, numa, host.total);
-  list = {list.begin() + host.first, list.begin() + host.first + slots};
+    std::ranges::transform(addresses, list.begin(),
+                           [&mask, hardware = read_hardware()](const std::string& address) {
+                             return cpus_near_gpu(mask, hardware, address);
+                           });
   for (int slot = 0; slot < slots; ++slot)
-    if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())
-      log::info("{} is bound to CPUs {}", trainer_name(node_name(node), slot), cpu_list_text(cpus));
+    if (const CpuList& own = list[static_cast<size_t>(slot)]; !own.empty())
+      log::info("{} is bound to CPUs {}", trainer_name(node_name(node), slot), cpu_list_text(own));
   return list;
 }
 

@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/auto_device.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/stops_early.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/sharing.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
@@ -64,9 +66,14 @@ Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
   }
   SS_RETURN_IF_ERROR(place.tell_own(std::vector(own->begin(), own->begin() + slots)));
   if (*own == told.at(rank).gpus) return true;
-  std::string names;
-  for (const std::string& uuid : *own) names += (names.empty() ? "" : ",") + slurm::cuda_name(uuid);
-  setenv("CUDA_VISIBLE_DEVICES", names.c_str(), 1);
+  SS_ASSIGN(const auto seen, choose_device(0, 1));
+  std::vector<std::string> addresses;
+  for (const std::string& uuid : *own) {
+    const auto index = std::ranges::find(seen.uuids, uuid) - seen.uuids.begin();
+    addresses.push_back(seen.addresses.at(static_cast<size_t>(index)));
+  }
+  setenv("CUDA_VISIBLE_DEVICES", joined(*own, ",").c_str(), 1);
+  setenv(kGpusVariable, joined(addresses, ",").c_str(), 1);
   return true;
 }
 

@@ -1,8 +1,8 @@
 #include "app/slurm/sharing.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -58,6 +58,15 @@ int task_cores(const Task& task, int bound, int online) {
   return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
 }
 
+std::vector<std::string> slot_gpus(const std::string& told, const HostSlots& host, int slots) {
+  std::vector<std::string> visible, own;
+  std::istringstream words(told);
+  for (std::string word; std::getline(words, word, ',');) visible.push_back(word);
+  for (int slot = 0; slot < slots && !visible.empty(); ++slot)
+    own.push_back(visible[static_cast<size_t>(host.first + slot) % visible.size()]);
+  return own;
+}
+
 Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int task, int slots) {
   std::map<int, Gpus> seen;
   std::vector<std::tuple<bool, size_t, int>> order;
@@ -95,12 +104,6 @@ Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int
     return std::optional<Gpus>();
   if (!lacking.contains(task)) return std::optional(own);
   return Status(Code::bad_config, lack(seen.at(task).size(), lacking.at(task), slots));
-}
-
-std::string cuda_name(std::string uuid) {
-  for (const int dash : {8, 13, 18, 23})
-    if (std::ssize(uuid) > dash) uuid.insert(uuid.begin() + dash, '-');
-  return "GPU-" + uuid;
 }
 
 Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes) {

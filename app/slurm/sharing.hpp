@@ -26,6 +26,10 @@ HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
 /// that covers the whole host.
 int task_cores(const Task& task, int bound, int online);
 
+/// The PCI address of each slot's GPU, which is the one that choose_device() prefers. told: value of
+/// kGpusVariable (auto_device.hpp); "": returns nothing. host: of host_slots().
+std::vector<std::string> slot_gpus(const std::string& told, const HostSlots& host, int slots);
+
 /// The GPUs for a task, by UUID: `slots` of its own first, then the others that it sees. told: what
 /// each task has told. Tasks that have chosen keep their GPUs; of the other tasks those that see
 /// fewer GPUs choose first. Nothing: every host has too few, so all tasks share GPUs; or the others
@@ -33,9 +37,6 @@ int task_cores(const Task& task, int bound, int online);
 /// they keep theirs, since tasks that share GPUs cannot use NCCL.
 Result<std::optional<std::vector<std::string>>> share_gpus(const std::map<int, HostFacts>& told,
                                                            int task, int slots);
-
-/// 32 hexadecimal digits as CUDA_VISIBLE_DEVICES names a GPU: GPU-8-4-4-4-12.
-std::string cuda_name(std::string uuid);
 
 /// The task that a command is among those that have told their facts. own_gpus is false.
 Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes);

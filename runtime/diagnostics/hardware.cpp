@@ -173,20 +173,12 @@ nlohmann::json hardware_json(const Hardware& h) {
           {"gpudirect", h.gpudirect}, {"huge_pages", h.huge_pages}, {"slow", slow_paths(h)}};
 }
 
-std::vector<CpuList> cpus_near_gpus(const CpuList& mask, const Hardware& h, int trainers,
-                                    const std::string& visible) {
-  std::string in_order;
-  for (size_t i = 0; i < h.gpus.size(); ++i) in_order += (i ? "," : "") + std::to_string(i);
-  if (static_cast<int>(h.gpus.size()) != trainers || (!visible.empty() && visible != in_order))
-    return {};
-  std::vector<CpuList> places;
-  for (const PciDevice& gpu : h.gpus) {
-    CpuList near;
-    std::ranges::set_intersection(gpu.cpus, mask, std::back_inserter(near));
-    if (near.empty() || near == mask || gpu.detail != h.gpus[0].detail) return {};
-    places.push_back(std::move(near));
-  }
-  return places;
+CpuList cpus_near_gpu(const CpuList& mask, const Hardware& h, const std::string& address) {
+  const auto gpu = std::ranges::find(h.gpus, address, &PciDevice::address);
+  if (gpu == h.gpus.end() || gpu->numa_node < 0) return {};
+  CpuList near;
+  std::ranges::set_intersection(gpu->cpus, mask, std::back_inserter(near));
+  return near == mask ? CpuList() : near;
 }
 
 }  // namespace simplescale

@@ -24,7 +24,7 @@ struct PciDevice {
 };
 
 struct Hardware {
-  std::vector<PciDevice> gpus;   // in the order of addresses, which is CUDA's for equal GPUs
+  std::vector<PciDevice> gpus;   // by address; CUDA may show fewer, in another order
   std::vector<PciDevice> cards;  // by name
   int nvswitches = 0;
   std::string gpudirect;    // what lets cards access GPUs' memory; "": nothing is loaded
@@ -42,11 +42,8 @@ std::vector<std::string> slow_paths(const Hardware& hardware);
 std::string hardware_text(const Hardware& hardware);
 nlohmann::json hardware_json(const Hardware& hardware);
 
-/// The CPUs of `mask` near the GPU of each trainer, where trainer i uses GPU i. Empty if this does
-/// not follow from what is known: there are as many equal GPUs as trainers, `visible`
-/// (CUDA_VISIBLE_DEVICES) is empty or names all in order, and each GPU is near some, but not all, of
-/// the CPUs.
-std::vector<CpuList> cpus_near_gpus(const CpuList& mask, const Hardware& hardware, int trainers,
-                                    const std::string& visible);
+/// The CPUs of `mask` near the GPU at a PCI address, such as "0000:17:00.0". Empty if it is not known
+/// which these are, or if they are all of `mask`.
+CpuList cpus_near_gpu(const CpuList& mask, const Hardware& hardware, const std::string& address);
 
 }  // namespace simplescale

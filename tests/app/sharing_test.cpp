@@ -43,6 +43,15 @@ TEST_SUITE("sharing") {
     }
   }
 
+  TEST_CASE("sharing: an agent knows the GPU that each of its slots prefers") {
+    const std::string told = "a,b,c,d";
+    CHECK(slot_gpus(told, {0, 4}, 4) == Gpus{"a", "b", "c", "d"});
+    CHECK(slot_gpus(told, {2, 4}, 2) == Gpus{"c", "d"});  // of the second node of the host
+    CHECK(slot_gpus(told, {3, 6}, 3) == Gpus{"d", "a", "b"});
+    CHECK(slot_gpus("a", {0, 2}, 2) == Gpus{"a", "a"});
+    CHECK(slot_gpus("", {0, 2}, 2).empty());
+  }
+
   TEST_CASE("sharing: a command's task follows from what the others tell of their hosts") {
     const std::map<int, HostFacts> told = {{0, {"a", "boot-1", 10, {}}},
                                            {2, {"b", "boot-2", 20, {}}},
@@ -81,11 +90,6 @@ TEST_SUITE("sharing") {
               .status()
               .message()
               .find("sees 1 GPU, of which other nodes take 1, while") != std::string::npos);
-  }
-
-  TEST_CASE("sharing: a GPU is named as the driver names it") {
-    CHECK(cuda_name("0123456789abcdef0123456789abcdef") ==
-          "GPU-01234567-89ab-cdef-0123-456789abcdef");
   }
 
   TEST_CASE("sharing: with too few GPUs on every host all tasks share them") {

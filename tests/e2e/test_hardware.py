@@ -25,7 +25,7 @@ class Hardware(Case):
         for name, text in {"vendor": "0x10de", "class": "0x030200", "device": "0x2330", "numa_node": node, "local_cpulist": cpu,
                            "current_link_speed": "32.0 GT/s PCIe", "current_link_width": 8, "max_link_width": 16}.items():
             (device / name).write_text(f"{text}\n")
-        (self.numa / f"node{node}").mkdir(parents=True)
+        (self.numa / f"node{node}").mkdir(parents=True, exist_ok=True)
         (self.numa / f"node{node}/cpulist").write_text(f"{cpu}\n")
 
     def test_doctor_shows_gpus_and_what_will_be_slow(self):
@@ -63,6 +63,13 @@ class Hardware(Case):
         os.sched_setaffinity(0, {first, last})
         self.add_gpu(0, 1, last)  # the other way round than in order
         self.add_gpu(1, 0, first)
+        for other in (2, 3):
+            self.add_gpu(other, 0, first)
+        # What CUDA shows of them. Without a driver the command has nothing else to tell its agents.
+        (self.folder / "libcuda.so.1").write_text("")
+        for name, value in (("SIMPLESCALE_GPUS", "0000:01:00.0,0000:02:00.0"), ("LD_LIBRARY_PATH", str(self.folder))):
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name)
         run, process = self.start("run", *self.layout(1, 2), "--train.global_batch_size=4", "--train.max_steps=1000000",
                                   "--cluster.device=auto")
         self.wait_for(lambda: last_step(run) >= 2, "two steps")

@@ -307,6 +307,28 @@ TEST_SUITE("nccl") {
     CHECK(fake_gpu::calls_too_early() == 0);
   }
 
+  TEST_CASE("nccl: ranks on slices of one GPU are refused before NCCL is asked") {
+    fake_gpu::make_slices(true);
+    (void)fake_gpu::take_nccl_calls();
+    for (const int per_host : {0, 1}) {  // 1: GPUs at the same address, but of two hosts
+      ThreadCommunicator hosts(2, 60'000);
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < 2; ++rank)
+        threads.emplace_back([&, rank] {
+          const Status connected =
+              communicator(hosts.rank(rank), 60'000, 60'000, false, per_host)->connect();
+          INFO(connected.message());
+          CHECK(connected.ok() == (per_host == 1));
+          if (connected.ok()) return;
+          CHECK(connected.code() == Code::bad_config);
+          CHECK(connected.message().find("ranks 0 and 1 share one GPU") != std::string::npos);
+        });
+      threads.clear();
+      CHECK(fake_gpu::take_nccl_calls().empty() == (per_host == 0));
+    }
+    fake_gpu::make_slices(false);
+  }
+
   TEST_CASE("nccl: operations wait for earlier work of the followed stream, the host does not") {
     on_ranks(2, 60'000, [](int rank, Collective& ours, Collective&) {
       const auto compute = nccl::Stream::create(rank);

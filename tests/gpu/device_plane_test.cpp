@@ -105,8 +105,9 @@ TEST_SUITE("device plane") {
       CHECK_FALSE(own->shared);
       CHECK(own->memory_bytes == uint64_t{80} << 30);
       REQUIRE(own->uuids.size() == 2);
-      CHECK(own->uuids[0] == "01000000000000000000000000000000");
+      CHECK(own->uuids[0] == "GPU-01000000-0000-0000-0000-000000000000");
       CHECK(own->uuids[1] != own->uuids[0]);
+      CHECK(own->addresses == std::vector<std::string>{"0000:1a:00.0", "0000:2a:00.0"});
     }
     for (int i = 0; i < 3; ++i) {
       const auto own = library.choose_device(i, 3);
@@ -122,6 +123,24 @@ TEST_SUITE("device plane") {
     REQUIRE(apart.ok());
     CHECK(apart->transport == DeviceTransport::nccl);
     CHECK(apart->shared);
+  }
+
+  TEST_CASE("device plane: trainers on slices of GPUs use host memory, as NCCL needs whole ones") {
+    const Gpus gpus({9, 9});
+    fake_gpu::make_slices(true);
+    const auto own = library.choose_device(1, 2);
+    setenv(kNcclOnSharedGpu, "1", 1);
+    const auto apart = library.choose_device(1, 2);
+    unsetenv(kNcclOnSharedGpu);
+    fake_gpu::make_slices(false);
+    REQUIRE(own.ok());
+    CHECK(own->device_index == 1);
+    CHECK(own->transport == DeviceTransport::staged);
+    CHECK_FALSE(own->shared);
+    CHECK(own->uuids[1] == "MIG-02000000-0000-0000-0000-000000000000");
+    CHECK(own->addresses == std::vector<std::string>{"0000:1a:00.0", "0000:1a:00.0"});
+    REQUIRE(apart.ok());
+    CHECK(apart->transport == DeviceTransport::nccl);
   }
 
   TEST_CASE("device plane: an old GPU, or none, is refused with a sentence") {

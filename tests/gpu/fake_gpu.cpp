@@ -87,9 +87,10 @@ cudaError_t left(cudaError_t error) {
   return error;
 }
 
-std::mutex memory_mutex;  // guards the next five
+std::mutex memory_mutex;  // guards the next six
 std::vector<int> gpu_majors{9};
 int driver_version = CUDART_VERSION;
+bool slices = false;
 std::set<int> contexts;
 std::map<void*, size_t> device_blocks;
 std::map<const char*, size_t> registered, pinned_blocks;  // of cudaMallocHost()
@@ -187,6 +188,10 @@ void set_gpus(std::vector<int> majors) {
 }
 void set_driver(int version) {
   driver_version = version;
+}
+void make_slices(bool wanted) {
+  const std::lock_guard lock(memory_mutex);
+  slices = wanted;
 }
 void fail_allocations(int number) {
   allocations_to_fail = number;
@@ -393,10 +398,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   // The ranks of a test may each have a GPU, without set_gpus().
   const auto index = std::min(static_cast<size_t>(device), gpu_majors.size() - 1);
   properties->major = gpu_majors[index];
-  std::strcpy(properties->name, "Fake GPU");
+  std::strcpy(properties->name, slices ? "Fake GPU MIG 1g.10gb" : "Fake GPU");
   properties->multiProcessorCount = 8;
   properties->totalGlobalMem = size_t{80} << 30;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
+  properties->pciBusID = 16 * (slices ? 1 : device + 1) + 10;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

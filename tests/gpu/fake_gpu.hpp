@@ -42,6 +42,8 @@ std::set<int> devices_with_contexts();
 void set_gpus(std::vector<int> majors);
 /// CUDA's version that the driver knows, as cudaDriverGetVersion(): 13000 is 13.0.
 void set_driver(int version);
+/// While true, all GPUs are slices of one (MIG).
+void make_slices(bool wanted);
 /// The next calls that allocate device memory find none: cudaMalloc, cublasLtCreate, and
 /// cudaSetDevice, which creates a context.
 void fail_allocations(int number);

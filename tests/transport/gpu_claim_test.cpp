@@ -21,7 +21,10 @@ std::vector<std::string> gpus(int count) {
 }
 
 GpuClaim claim(const std::vector<std::string>& uuids, int preferred, bool shared = false) {
-  auto claimed = claim_gpu({.device_index = preferred, .shared = shared, .uuids = uuids},
+  auto claimed = claim_gpu({.device_index = preferred,
+                            .transport = shared ? DeviceTransport::staged : DeviceTransport::nccl,
+                            .shared = shared,
+                            .uuids = uuids},
                            Patience(std::chrono::milliseconds(0)));
   INFO(claimed.status().message());
   REQUIRE(claimed.ok());

@@ -36,6 +36,7 @@ struct Greeting {
   uint64_t nccl_host;  // of NCCL_HOSTID, by which NCCL tells hosts apart; 0: not set
   int32_t version;
   char device[16];  // its UUID
+  int32_t pci[3];   // its address
 };
 struct Identifier {
   ncclUniqueId id;  // only rank 0's is used
@@ -47,6 +48,13 @@ uint64_t this_host() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return boot.empty() ? 0 : std::hash<std::string>()(boot);
+}
+
+/// True for ranks that NCCL refuses: it compares PCI addresses, which slices of a GPU share.
+bool share_gpu(const Greeting& a, const Greeting& b) {
+  if (a.nccl_host != b.nccl_host) return false;
+  return std::ranges::equal(a.device, b.device) ||
+         (a.host != 0 && a.host == b.host && std::ranges::equal(a.pci, b.pci));
 }
 
 /// Runs `body` in an NCCL group and always ends the group. Returns the first error.
@@ -155,6 +163,9 @@ Status NcclCommunicator::connect() {
   cudaDeviceProp properties{};
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
   std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));
+  mine.pci[0] = properties.pciDomainID;
+  mine.pci[1] = properties.pciBusID;
+  mine.pci[2] = properties.pciDeviceID;
   std::vector<Greeting> all(static_cast<size_t>(size()));
   SS_RETURN_IF_ERROR(host_->all_gather_bytes(&mine, all.data(), sizeof(mine))->wait());
 
@@ -164,13 +175,13 @@ Status NcclCommunicator::connect() {
                     spec_.name + ": rank 0 has NCCL " + std::to_string(all[0].version) + ", rank " +
                         std::to_string(r) + " has " + std::to_string(all[r].version));
     for (size_t other = 0; other < r; ++other)
-      if (all[r].nccl_host == all[other].nccl_host &&
-          std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
+      if (share_gpu(all[r], all[other]))
         return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
                                             std::to_string(r) +
                                             " share one GPU, but NCCL needs one per rank: other "
                                             "runs hold the other GPUs of that host, or its tasks "
-                                            "see the same GPUs (CUDA_VISIBLE_DEVICES)");
+                                            "see the same GPUs, or slices of the same "
+                                            "(CUDA_VISIBLE_DEVICES)");
   }
 
   std::vector<uint64_t> hosts;

@@ -1,8 +1,10 @@
 #include "transport/nccl/device_plane.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/library.hpp"
@@ -132,13 +134,27 @@ std::string reason_for(cudaError_t error) {
          version(CUDART_VERSION) + ": install a newer NVIDIA driver";
 }
 
-std::string hexadecimal(const cudaUUID_t& uuid) {
-  std::string text;
-  for (const char byte : uuid.bytes) {
+/// True for a part of a GPU (MIG): CUDA names it "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+bool is_slice(const cudaDeviceProp& gpu) {
+  return std::string_view(gpu.name).find(" MIG ") != std::string_view::npos;
+}
+
+/// As CUDA_VISIBLE_DEVICES names it: GPU-8-4-4-4-12 hexadecimal digits.
+std::string cuda_name(const cudaDeviceProp& gpu) {
+  std::string text = is_slice(gpu) ? "MIG" : "GPU";
+  for (int i = 0; i < 16; ++i) {
     constexpr const char* digits = "0123456789abcdef";
-    const auto value = static_cast<unsigned char>(byte);
+    const auto value = static_cast<unsigned char>(gpu.uuid.bytes[i]);
+    if (i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) text += '-';
     text += {digits[value / 16], digits[value % 16]};
   }
+  return text;
+}
+
+std::string pci_address(const cudaDeviceProp& gpu) {
+  char text[32];  // cudaDeviceGetPCIBusId() writes upper case
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", static_cast<unsigned>(gpu.pciDomainID),
+                static_cast<unsigned>(gpu.pciBusID), static_cast<unsigned>(gpu.pciDeviceID));
   return text;
 }
 
@@ -151,8 +167,9 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   options.device_index = index % devices;
   options.shared = trainers > devices;
   const auto most_on_a_gpu = static_cast<size_t>((trainers + devices - 1) / devices);
-  options.transport = options.shared && !std::getenv(kNcclOnSharedGpu) ? DeviceTransport::staged
-                                                                       : DeviceTransport::nccl;
+  const bool shares_by_nccl = std::getenv(kNcclOnSharedGpu);
+  options.transport =
+      options.shared && !shares_by_nccl ? DeviceTransport::staged : DeviceTransport::nccl;
   for (int device = 0; device < devices; ++device) {
     cudaDeviceProp properties{};
     SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, device)));
@@ -162,7 +179,10 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
                     "GPU " + std::to_string(device) + " (" + properties.name +
                         ") is older than Ampere, which the program requires: leave it out of "
                         "CUDA_VISIBLE_DEVICES");
-    options.uuids.push_back(suitable ? hexadecimal(properties.uuid) : "");
+    options.uuids.push_back(suitable ? cuda_name(properties) : "");
+    options.addresses.push_back(pci_address(properties));
+    // NCCL refuses ranks on slices of one GPU, and a process may not see the other ranks' slices.
+    if (is_slice(properties) && !shares_by_nccl) options.transport = DeviceTransport::staged;
     if (device == options.device_index)
       options.capability = 10 * properties.major + properties.minor;
     const uint64_t share = properties.totalGlobalMem / most_on_a_gpu;

@@ -29,7 +29,7 @@ namespace simplescale {
 
 enum class DeviceTransport : uint8_t {
   nccl = 1,    ///< one trainer per GPU
-  staged = 2,  ///< through host memory: for several trainers on one GPU
+  staged = 2,  ///< through host memory: for several trainers on one GPU, or on its slices (MIG)
 };
 
 /// The environment variable with which trainers that share a GPU use NCCL: so tests run it between
@@ -41,15 +41,18 @@ struct DevicePlaneOptions {
   DeviceTransport transport = DeviceTransport::nccl;
   bool shared = false;             ///< there are more trainers than GPUs
   bool native_sums = false;        ///< NCCL's own (NcclCommunicator::Spec); staged ones never are
-  std::vector<std::string> uuids;  ///< of this process's GPUs, in hexadecimal; empty: unsuitable
-  uint64_t memory_bytes = 0;       ///< of the smallest GPU, for each trainer that shares it
-  int capability = 0;              ///< compute capability of the GPU: 90 is sm_90
+  std::vector<std::string> uuids;  ///< of this process's GPUs, as CUDA_VISIBLE_DEVICES names them;
+                                   ///< empty: unsuitable
+  std::vector<std::string> addresses;  ///< of the same GPUs on PCI, as /sys names them
+  uint64_t memory_bytes = 0;           ///< of the smallest GPU, for each trainer that shares it
+  int capability = 0;                  ///< compute capability of the GPU: 90 is sm_90
 };
 
 /// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
-/// than GPUs, they share the GPUs evenly and use host memory (with kNcclOnSharedGpu: NCCL). Does not see trainers that are not
-/// counted: see claim_gpu(). Code::unavailable, with the reason, if the library, a driver or a
-/// suitable GPU is missing.
+/// than GPUs, they share the GPUs evenly and use host memory, as trainers do that see slices of GPUs
+/// (with kNcclOnSharedGpu: NCCL). Does not see trainers that are not counted: see claim_gpu(). Makes
+/// no CUDA context. Code::unavailable, with the reason, if the library, a driver or a suitable GPU
+/// is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
 
 /// The address() of make_device_plane()'s plane, from the host plane's address.

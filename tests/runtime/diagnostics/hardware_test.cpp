@@ -106,21 +106,23 @@ TEST_SUITE("hardware") {
     CHECK(slow_paths(host.read()).size() == 5);
   }
 
-  TEST_CASE("hardware: a trainer gets the CPUs near its GPU, if it is known which one that is") {
+  TEST_CASE("hardware: the CPUs near a GPU are found by its PCI address") {
     const Host host;
-    host.add_gpu("0000:17:00.0", 1);
-    host.add_gpu("0000:97:00.0", 0);
+    for (int gpu = 0; gpu < 8; ++gpu)  // more than CUDA shows
+      host.add_gpu("0000:" + std::to_string(gpu + 1) + "b:00.0", gpu < 4 ? 0 : 1);
+    host.add_gpu("0000:9b:00.0", -1);
+    host.write("sys/bus/pci/devices/0000:9b:00.0/local_cpulist", "0-1");
     const Hardware found = host.read();
-    const CpuList low = {0, 1, 2, 3}, high = {4, 5, 6, 7};
-    const std::vector<CpuList> places = {high, low}, unknown;
-    CHECK(cpus_near_gpus(kAll, found, 2, "") == places);
-    CHECK(cpus_near_gpus(kAll, found, 2, "0,1") == places);
-    CHECK(cpus_near_gpus({2, 3, 4}, found, 2, "") == std::vector<CpuList>{{4}, {2, 3}});
-    CHECK(cpus_near_gpus(kAll, found, 2, "1,0") == unknown);
-    CHECK(cpus_near_gpus(kAll, found, 1, "") == unknown);
-    CHECK(cpus_near_gpus(low, found, 2, "") == unknown);  // no CPU near GPU 0
-    CHECK(cpus_near_gpus(kAll, {}, 0, "") == unknown);
-    host.write("sys/bus/pci/devices/0000:97:00.0/device", "0x20b0");  // CUDA may order by speed
-    CHECK(cpus_near_gpus(kAll, host.read(), 2, "") == unknown);
+    const CpuList low = {0, 1, 2, 3}, high = {4, 5, 6, 7}, unknown;
+    for (const char* address : {"0000:5b:00.0", "0000:6b:00.0", "0000:7b:00.0", "0000:8b:00.0"})
+      CHECK(cpus_near_gpu(kAll, found, address) == high);
+    CHECK(cpus_near_gpu(kAll, found, "0000:1b:00.0") == low);
+    CHECK(cpus_near_gpu({2, 3, 4}, found, "0000:8b:00.0") == CpuList{4});
+    CHECK(cpus_near_gpu(low, found, "0000:8b:00.0") == unknown);   // none of these is near
+    CHECK(cpus_near_gpu(high, found, "0000:8b:00.0") == unknown);  // all are
+    CHECK(cpus_near_gpu(kAll, found, "0000:9b:00.0") == unknown);  // on no NUMA node
+    CHECK(cpus_near_gpu(kAll, found, "0001:8b:00.0") == unknown);
+    CHECK(cpus_near_gpu(kAll, found, "") == unknown);
+    CHECK(cpus_near_gpu(kAll, {}, "0000:8b:00.0") == unknown);
   }
 }
