@@ -74,6 +74,26 @@ void process_up(Self* self, const TrainerHello& hello) {
   if (!process->slot.empty()) report_trainer_up(self, process->slot);
 }
 
+/// Any trainer of this node may die. So the warm processes know the GPUs of all.
+void tell_gpus(Self* self) {
+  NodeState& s = self->state;
+  const std::vector<uint64_t> gpus = s.table.gpus();
+  if (gpus.empty()) return;
+  for (const auto& [id, _] : s.table.processes()) {
+    Process& process = *s.table.process(id);
+    if (!process.up || !process.slot.empty() || process.told_gpus == gpus) continue;
+    process.told_gpus = gpus;
+    self->send(process.actor, PrepareGpus{gpus});
+  }
+}
+
+void trainer_progress(Self* self, const TrainerProgress& progress) {
+  NodeState& s = self->state;
+  s.liveness.add_progress(now_ms(self), progress.trainer, progress);
+  if (Process* process = s.table.process(progress.trainer)) process->gpu = progress.gpu;
+  if (s.options.config.supervision.warm_context) tell_gpus(self);
+}
+
 void process_dying(Self* self, const local::ProcessDying& dying) {
   NodeState& s = self->state;
   Process* process = s.table.process(dying.process);
@@ -137,9 +157,7 @@ caf::message_handler process_handlers(Self* self) {
   return {
       // From trainers.
       [self](const TrainerHello& hello) { process_up(self, hello); },
-      [self](const TrainerProgress& progress) {
-        self->state.liveness.add_progress(now_ms(self), progress.trainer, progress);
-      },
+      [self](const TrainerProgress& progress) { trainer_progress(self, progress); },
       // From the processes' own actors and lifelines.
       [self](const local::ProcessStarted& start) {
         if (Process* process = self->state.table.process(start.process)) process->pid = start.pid;

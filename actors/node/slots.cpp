@@ -1,5 +1,7 @@
 #include "actors/node/slots.hpp"
 
+#include <set>
+
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -35,6 +37,16 @@ const Process* SlotTable::trainer(const std::string& slot,
                                   const caf::strong_actor_ptr& sender) const {
   const Process* process = trainer(slot);
   return process && sender && process->actor == sender ? process : nullptr;
+}
+
+std::vector<uint64_t> SlotTable::gpus() const {
+  std::set<uint64_t> used;
+  for (const auto& [name, slot] : slots_) {
+    const Process* process = trainer(name);
+    if (!process || process->gpu < 0) return {};
+    used.insert(static_cast<uint64_t>(process->gpu));
+  }
+  return {used.begin(), used.end()};
 }
 
 std::string SlotTable::name_of(const std::string& id) const {

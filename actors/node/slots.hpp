@@ -25,6 +25,8 @@ struct Process {
   caf::actor actor = {};                   // the trainer actor in it; set while `up`
   std::optional<std::string> kill_reason;  // set if the node has killed it
   bool unproven = false;                   // restarted, and no step committed since
+  int gpu = -1;                            // CUDA's index; -1: it uses none yet
+  std::vector<uint64_t> told_gpus = {};    // what the process knows of gpus()
 };
 
 struct Slot {
@@ -48,6 +50,8 @@ class SlotTable {
   /// The same, if `sender` is that process's actor. Null for a late message of a process that had
   /// the slot before: its pins are gone, and the next process holds pins of its own.
   const Process* trainer(const std::string& slot, const caf::strong_actor_ptr& sender) const;
+  /// The GPUs of the trainers, ascending; empty until each trainer has one.
+  std::vector<uint64_t> gpus() const;
   /// The slot of a process, or the process's own id if it has none.
   std::string name_of(const std::string& process) const;
   /// Slot of the process with this pid, "" if it is warm; also of the last kEndedKept processes

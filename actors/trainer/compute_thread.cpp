@@ -1,5 +1,7 @@
 #include "actors/trainer/compute_thread.hpp"
 
+#include <algorithm>
+
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/engine_setup.hpp"
 #include "runtime/base/log.hpp"
@@ -46,6 +48,12 @@ void ComputeThread::join(JoinTrainer order) {
   wake_.notify_one();
 }
 
+void ComputeThread::prepare(PrepareGpus order) {
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(order));
+  wake_.notify_one();
+}
+
 void ComputeThread::fence(uint64_t generation, const std::string& reason) {
   if (generation <= fenced_) return;  // GEN-1: fences only grow
   fenced_ = generation;
@@ -71,6 +79,7 @@ TrainerProgress ComputeThread::progress() const {
   const Activity activity = engine_ && !doing ? engine_->activity() : Activity{};
   progress.phase = doing ? doing : activity.phase;
   progress.block = activity.block;
+  progress.gpu = gpu_;
   return progress;
 }
 
@@ -110,10 +119,7 @@ void ComputeThread::run() {
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
   if (!loaded.ok()) log::error("{}", loaded.message());
   // While there is nothing else to do: any trainer of this node may have to be replaced.
-  warm_gpus_.make([this] {
-    const std::lock_guard lock(mutex_);
-    return exiting_ || !jobs_.empty();
-  });
+  warm_gpus_.make([this] { return is_needed(); });
   while (true) {
     Job job;
     {
@@ -132,6 +138,12 @@ void ComputeThread::run() {
       report_(std::move(idle));
       continue;
     }
+    if (const auto* gpus = std::get_if<PrepareGpus>(&job)) {
+      if (device_index_) continue;
+      warm_gpus_.change({gpus->gpus.begin(), gpus->gpus.end()});
+      warm_gpus_.make([this] { return is_needed(); });
+      continue;
+    }
     const auto& order = std::get<JoinTrainer>(job);
     if (order.generation < fenced_) continue;  // GEN-1; the fence's job, still queued, reports idle
     trainer_ = order.trainer;
@@ -143,6 +155,13 @@ void ComputeThread::run() {
     generation_ = 0;
     if (!status.ok()) report_failure(order, status);
   }
+}
+
+bool ComputeThread::is_needed() {
+  const std::lock_guard lock(mutex_);
+  return exiting_ || std::ranges::any_of(jobs_, [](const Job& job) {
+           return !std::holds_alternative<PrepareGpus>(job);
+         });
 }
 
 void ComputeThread::report_failure(const JoinTrainer& order, const Status& status) {
@@ -176,6 +195,7 @@ Status ComputeThread::choose_device(const std::string& trainer) {
     std::lock_guard lock(plane_mutex_);
     SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
   }
+  gpu_ = *device_index_;
   warm_gpus_.keep(*device_index_);
   return {};
 }

@@ -44,7 +44,8 @@ struct ComputeOptions {
   std::string products_folder;
   /// Where traces of a GPU's kernels go, of the steps of metrics.trace_steps.
   std::string traces_folder;
-  /// What the thread makes until its first generation.
+  /// What the thread makes until its first generation: at first of the GPUs that the node's slots
+  /// prefer, then see ComputeThread::prepare().
   WarmGpuOptions warm_gpus;
 };
 
@@ -64,6 +65,9 @@ class ComputeThread {
   void join(JoinTrainer order);
   /// GEN-1: aborts every generation below `generation` at once, then reports TrainerIdle.
   void fence(uint64_t generation, const std::string& reason);
+  /// From now until the first generation, these GPUs are ready instead of those of
+  /// ComputeOptions::warm_gpus.
+  void prepare(PrepareGpus order);
   /// Proposes to leave this generation after the next step. The vote makes all ranks leave.
   void leave_after_step(uint64_t generation) { leave_ = generation; }
   /// Proposes to stop training after the next step. The vote makes all ranks stop.
@@ -86,7 +90,8 @@ class ComputeThread {
     uint64_t generation;
     std::string reason;
   };
-  using Job = std::variant<JoinTrainer, Fenced>;
+  using Job = std::variant<JoinTrainer, Fenced, PrepareGpus>;
+  bool is_needed();
   void run();
   Status run_generation(const JoinTrainer& order);
   void report_failure(const JoinTrainer& order, const Status& status);
@@ -135,6 +140,7 @@ class ComputeThread {
 
   // For progress().
   std::atomic<uint64_t> generation_ = 0, step_ = 0, units_ = 0;
+  std::atomic<int> gpu_ = -1;
   WaitClock wait_;                            // for other processes, outside of the engine
   std::atomic<const char*> doing_ = nullptr;  // "restore", "validation"; null: see the engine
   mutable std::mutex engine_mutex_;           // guards engine_ and faults_

@@ -20,6 +20,7 @@ void WarmGpus::make(const std::function<bool()>& is_needed) {
 
 void WarmGpus::make_contexts(const std::function<bool()>& is_needed) {
   for (const int device : options_.devices) {
+    if (contexts_.contains(device)) continue;
     if (is_needed()) return;
     const trace::Span span("make context", device);
     if (const Status made = calls_.hold_context(device); !made.ok()) {
@@ -35,10 +36,11 @@ void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
   constexpr std::chrono::milliseconds kCheckInterval(5);
   const auto timeout_ms = static_cast<int>(options_.nccl_timeout.count());
   for (const int device : contexts_) {
+    if (prepared_.contains(device)) continue;
     if (is_needed()) return;
     const trace::Span span("prepare NCCL", device);
     const auto begun = std::chrono::steady_clock::now();
-    nccl_device_ = device;
+    prepared_.insert(nccl_device_ = device);
     nccl_ = calls_.prepare_nccl(device, timeout_ms);
     while (nccl_.wait_for(kCheckInterval) != std::future_status::ready) {
       if (is_needed()) return;
@@ -54,18 +56,27 @@ void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
   }
 }
 
+void WarmGpus::change(std::set<int> devices) {
+  options_.devices = std::move(devices);
+  for (const int device : std::set(contexts_)) {
+    if (options_.devices.contains(device) || nccl_works_on(device)) continue;
+    contexts_.erase(device);
+    prepared_.erase(device);
+    calls_.drop_context(device);
+  }
+}
+
+bool WarmGpus::nccl_works_on(int device) const {
+  return device == nccl_device_ &&
+         nccl_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
 void WarmGpus::keep(int device) {
   // Several times what a first communicator takes.
   constexpr std::chrono::milliseconds kLongestWait(5'000);
-  const auto is_done = [this](std::chrono::milliseconds wait) {
-    return nccl_.wait_for(wait) == std::future_status::ready;
-  };
+  change({device});
   for (const int other : std::exchange(contexts_, {})) {
     if (other == device) continue;
-    if (other != nccl_device_ || is_done({})) {
-      calls_.drop_context(other);
-      continue;
-    }
     try {
       std::thread([other, done = nccl_, drop = calls_.drop_context] {
         done.wait();
@@ -75,7 +86,8 @@ void WarmGpus::keep(int device) {
       // No more threads are allowed: the context stays until the process ends.
     }
   }
-  if (device == nccl_device_ && !is_done(std::min(kLongestWait, options_.nccl_timeout)))
+  if (device == nccl_device_ &&
+      nccl_.wait_for(std::min(kLongestWait, options_.nccl_timeout)) != std::future_status::ready)
     log::warn("NCCL is still at work on GPU {}; the trainer does not wait for it", device);
 }
 

@@ -27,6 +27,9 @@ class WarmGpus {
   };
   WarmGpus(WarmGpuOptions options, Calls calls);
 
+  /// Ends the contexts on GPUs other than `devices`, but where NCCL is at work. The next make() makes
+  /// those that are missing.
+  void change(std::set<int> devices);
   /// Makes the contexts, then NCCL's communicators. What fails costs only a message. Returns early
   /// once is_needed() is true; NCCL may then still be at work.
   void make(const std::function<bool()>& is_needed);
@@ -37,11 +40,13 @@ class WarmGpus {
  private:
   void make_contexts(const std::function<bool()>& is_needed);
   void prepare_nccl(const std::function<bool()>& is_needed);
+  bool nccl_works_on(int device) const;
 
-  const WarmGpuOptions options_;
+  WarmGpuOptions options_;
   const Calls calls_;
   std::set<int> contexts_;
-  int nccl_device_ = -1;  // where NCCL is, or was last, at work; -1: nowhere
+  std::set<int> prepared_;  // where NCCL was started
+  int nccl_device_ = -1;    // where NCCL is, or was last, at work; -1: nowhere
   std::shared_future<Status> nccl_;
 };
 

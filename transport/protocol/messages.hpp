@@ -232,10 +232,11 @@ struct TrainerReady {
 SS_FIELDS(TrainerReady, x.trainer, x.generation, x.step, x.ms, x.bytes);
 
 /// Trainer to node, several times a second: a sign of life. units: how many units it has computed.
-/// waiting: it waits in a collective or for another process of its node. phase: as Activity::phase
-/// in model/engine/engine.hpp, or "restore", "validation". block: as there. The node adds what it
-/// has observed: still_ms, since the trainer computed its last unit; stuck_ms, since it computed or
-/// waited; silent_ms, since its last message.
+/// waiting: it waits in a collective or for another process of its node. gpu: CUDA's index of the
+/// GPU that it uses; -1: none yet. phase: as Activity::phase in model/engine/engine.hpp, or
+/// "restore", "validation". block: as there. The node adds what it has observed: still_ms, since
+/// the trainer computed its last unit; stuck_ms, since it computed or waited; silent_ms, since its
+/// last message.
 struct TrainerProgress {
   std::string trainer;
   uint64_t generation = 0;
@@ -247,10 +248,18 @@ struct TrainerProgress {
   int64_t still_ms = 0;
   int64_t stuck_ms = 0;
   int64_t silent_ms = 0;
+  int32_t gpu = -1;
   bool operator==(const TrainerProgress&) const = default;
 };
 SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting, x.phase, x.block,
-          x.still_ms, x.stuck_ms, x.silent_ms);
+          x.still_ms, x.stuck_ms, x.silent_ms, x.gpu);
+
+/// Node to a warm process: the GPUs of the node's trainers, one of which it may have to replace.
+struct PrepareGpus {
+  std::vector<uint64_t> gpus;
+  bool operator==(const PrepareGpus&) const = default;
+};
+SS_FIELDS(PrepareGpus, x.gpus);
 
 /// Supervisor to nodes, while no step is committed: what do the trainers of this generation do?
 /// Answered by NodeProgress.
@@ -651,6 +660,6 @@ using Messages =
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
                 CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent, NodeHealth,
-                SaveCheckpoint, LogFound, WriteTrace, ReportProgress, NodeProgress>;
+                SaveCheckpoint, LogFound, WriteTrace, ReportProgress, NodeProgress, PrepareGpus>;
 
 }  // namespace simplescale

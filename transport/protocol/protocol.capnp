@@ -125,6 +125,7 @@ struct Body {
     writeTrace @42 :WriteTrace;
     reportProgress @43 :ReportProgress;
     nodeProgress @44 :NodeProgress;
+    prepareGpus @45 :PrepareGpus;
   }
 }
 
@@ -351,6 +352,11 @@ struct TrainerProgress {
   stillMs @7 :Int64;
   stuckMs @8 :Int64;
   silentMs @9 :Int64;
+  gpu @10 :Int32;
+}
+
+struct PrepareGpus {
+  gpus @0 :List(UInt64);
 }
 
 struct ReportProgress {

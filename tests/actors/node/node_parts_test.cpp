@@ -80,6 +80,22 @@ TEST_SUITE("slots") {
       caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::user_shutdown);
   }
 
+  TEST_CASE("slots: a node's GPUs are known once each of its trainers has one") {
+    using Gpus = std::vector<uint64_t>;
+    SlotTable table("n1", 2, 1);
+    for (const char* id : {"n1/p0", "n1/p1", "n1/p2"}) table.process(id)->up = true;
+    table.process("n1/p0")->gpu = 5;
+    CHECK(table.gpus().empty());
+    table.process("n1/p1")->gpu = 3;
+    CHECK(table.gpus() == Gpus{3, 5});
+    CHECK(table.process_ended("n1/p1") == "n1.1");
+    CHECK(table.gpus().empty());
+    table.fill_slots();
+    CHECK(table.gpus().empty());  // the warm process has just got the slot
+    table.process("n1/p2")->gpu = 5;
+    CHECK(table.gpus() == Gpus{5});  // they share it
+  }
+
   TEST_CASE("slots: a process that is up is preferred to one that is being started") {
     SlotTable table("n1", 1, 2);
     table.process("n1/p1")->pid = 11;

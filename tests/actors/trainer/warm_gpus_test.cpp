@@ -72,6 +72,25 @@ TEST_SUITE("warm gpus") {
     CHECK(machine.take() == Calls{"drop 0"});
   }
 
+  TEST_CASE("warm gpus: other GPUs than the first ones are made ready, and what is ready stays") {
+    Machine machine;
+    WarmGpus gpus({.devices = {0, 1}, .nccl = true}, machine.functions());
+    gpus.make(kIdle);
+    machine.take();
+    gpus.change({0, 1});
+    gpus.make(kIdle);
+    CHECK(machine.take().empty());
+    gpus.change({1, 2});  // another run holds GPU 0
+    CHECK(machine.take() == Calls{"drop 0"});
+    gpus.make(kIdle);
+    CHECK(machine.take() == Calls{"context 2", "nccl 2"});
+    gpus.change({0, 2});
+    gpus.make(kIdle);
+    CHECK(machine.take() == Calls{"drop 1", "context 0", "nccl 0"});
+    gpus.keep(2);
+    CHECK(machine.take() == Calls{"drop 0"});
+  }
+
   TEST_CASE("warm gpus: without NCCL, or without GPUs, it is not touched") {
     Machine machine;
     WarmGpus staged({.devices = {0}, .nccl = false}, machine.functions());
@@ -110,6 +129,19 @@ TEST_SUITE("warm gpus") {
     gpus.make(kIdle);
     CHECK(machine.take() == Calls{"context 0", "context 1", "nccl 0"});
     machine.slow.at(0).set_value(Status());
+  }
+
+  TEST_CASE("warm gpus: a context under NCCL that hangs stays until the process is needed") {
+    Machine machine;
+    machine.slow[0];
+    WarmGpus gpus({.devices = {0}, .nccl = true, .nccl_timeout = std::chrono::milliseconds(1)},
+                  machine.functions());
+    gpus.make(kIdle);
+    gpus.change({1});
+    CHECK(machine.take() == Calls{"context 0", "nccl 0"});
+    machine.slow.at(0).set_value(Status());
+    gpus.change({1});
+    CHECK(machine.take() == Calls{"drop 0"});
   }
 
   TEST_CASE(
