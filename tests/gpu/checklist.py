@@ -70,6 +70,7 @@ class Checklist:
         self.figures = {}  # of the current part, which adds them as it finds them
         self.found = {}  # part -> its figures
         self.model = None  # of the speed parts: see choose_model()
+        self.measured = None  # a run of that model which has chosen algorithms: measuring them takes 20 s
         self.health = None  # of the GPU, in status.json after the steps of train()
 
     # ---- running things ----
@@ -232,7 +233,7 @@ class Checklist:
         thread = threading.Thread(target=self.watch_gpu, args=(peak, over))
         thread.start()
         try:
-            run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, **{"metrics__health_every_ms": 500, "train__micro_batch_size": 8, "train__global_batch_size": samples,
+            run, metrics, save_s = self.train(preset, vocab, steps, save_seconds, like=self.measured, **{"metrics__health_every_ms": 500, "train__micro_batch_size": 8, "train__global_batch_size": samples,
                                                  "checkpoint__folder": str(saves), "checkpoint__memory_every_steps": 0, **settings})
         finally:
             over.set()
@@ -253,8 +254,9 @@ class Checklist:
         self.figures.update(figures)
         expect(self.rehearse or figures["gpu_health"], "status.json has no GPU's health")
         expect(not self.peak_flops or figures["mfu_palm"] is not None, "no MFU")
-        expect(self.rehearse or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
-        expect(self.rehearse or len(figures["attention"]) >= 2, "the trainer did not say which kernels attention's passes take")
+        expect(self.rehearse or self.measured or figures["products_gain"] is not None, "the trainer did not say which algorithms its products take")
+        expect(self.rehearse or self.measured or len(figures["attention"]) >= 2, "the trainer did not say which kernels attention's passes take")
+        self.measured = run
         return run
 
     def speed(self, **settings):
@@ -354,12 +356,12 @@ class Checklist:
         config = self.config(preset, vocab, 100_000, supervision__warm_context=True, metrics__trace_steps=[15, 16],
                              train__micro_batch_size=8, train__global_batch_size=8)
         # Copies wait for each other until the memory is pinned.
-        run = self.kill("n0.0", 25, lambda step_ms: max(step_ms[-8:]) < 1000, config, save_seconds=1)
+        run = self.kill("n0.0", 25, lambda step_ms: max(step_ms[-8:]) < 1000, config, save_seconds=1, like=self.measured)
         self.trace_table(run)
 
-    def kill(self, trainer, steps, ready, config, save_seconds=SAVE_SECONDS):
-        """Kills a trainer once `steps` steps are made and ready(ms of each) holds: ms until the next step."""
-        process, run = self.start(config)
+    def kill(self, trainer, steps, ready, config, save_seconds=SAVE_SECONDS, like=None):
+        """Kills a trainer once `steps` steps are made and ready(ms of each) holds: ms until the next step. like: see start()."""
+        process, run = self.start(config, like)
         end = time.monotonic() + self.seconds - 5
         try:
             def trained():
