@@ -1,8 +1,16 @@
 #include "transport/gpu_claim.hpp"
 
+#include <algorithm>
+
 namespace simplescale {
 
 namespace {
+
+/// Of a GPU's lock: the digits of its UUID.
+std::string lock_name(std::string uuid) {
+  std::erase(uuid, '-');
+  return "gpu-" + uuid.substr(std::min<size_t>(3, uuid.size()));  // without "GPU" or "MIG"
+}
 
 /// Tries each GPU once. unavailable: none is free.
 Result<GpuClaim> claim_free(const DevicePlaneOptions& device) {
@@ -11,7 +19,7 @@ Result<GpuClaim> claim_free(const DevicePlaneOptions& device) {
     const int index = (device.device_index + tried) % count;
     const std::string& uuid = device.uuids[static_cast<size_t>(index)];
     if (uuid.empty()) continue;
-    Result<HostLock> lock = HostLock::take("gpu-" + uuid, device.shared);
+    Result<HostLock> lock = HostLock::take(lock_name(uuid), device.shared);
     if (lock.ok()) return GpuClaim{index, lock.take(), ""};
     if (lock.status().code() != Code::unavailable) return lock.status();
   }

@@ -118,8 +118,9 @@ void ComputeThread::run() {
   // index follows from the trainer's name, which comes with that generation.
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
   if (!loaded.ok()) log::error("{}", loaded.message());
-  // While there is nothing else to do: any trainer of this node may have to be replaced.
-  warm_gpus_.make([this] { return is_needed(); });
+  // While there is nothing else to do: any trainer of this node may have to be replaced. If the node
+  // has told which GPUs they use, the guess is out of date.
+  if (!has_order<PrepareGpus>()) warm_gpus_.make([this] { return is_needed(); });
   while (true) {
     Job job;
     {
@@ -155,6 +156,13 @@ void ComputeThread::run() {
     generation_ = 0;
     if (!status.ok()) report_failure(order, status);
   }
+}
+
+template <class Order>
+bool ComputeThread::has_order() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(jobs_,
+                             [](const Job& job) { return std::holds_alternative<Order>(job); });
 }
 
 bool ComputeThread::is_needed() {

@@ -91,6 +91,8 @@ class ComputeThread {
     std::string reason;
   };
   using Job = std::variant<JoinTrainer, Fenced, PrepareGpus>;
+  template <class Order>
+  bool has_order();
   bool is_needed();
   void run();
   Status run_generation(const JoinTrainer& order);

@@ -37,7 +37,7 @@ void WarmGpus::prepare_nccl(const std::function<bool()>& is_needed) {
   const auto timeout_ms = static_cast<int>(options_.nccl_timeout.count());
   for (const int device : contexts_) {
     if (prepared_.contains(device)) continue;
-    if (is_needed()) return;
+    if (is_needed() || nccl_works_on(nccl_device_)) return;
     const trace::Span span("prepare NCCL", device);
     const auto begun = std::chrono::steady_clock::now();
     prepared_.insert(nccl_device_ = device);
@@ -67,7 +67,7 @@ void WarmGpus::change(std::set<int> devices) {
 }
 
 bool WarmGpus::nccl_works_on(int device) const {
-  return device == nccl_device_ &&
+  return device == nccl_device_ && nccl_.valid() &&
          nccl_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 

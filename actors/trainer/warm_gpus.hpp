@@ -27,8 +27,8 @@ class WarmGpus {
   };
   WarmGpus(WarmGpuOptions options, Calls calls);
 
-  /// Ends the contexts on GPUs other than `devices`, but where NCCL is at work. The next make() makes
-  /// those that are missing.
+  /// Ends the contexts on GPUs other than `devices`, except one on which NCCL is at work. The next
+  /// make() makes those that are missing.
   void change(std::set<int> devices);
   /// Makes the contexts, then NCCL's communicators. What fails costs only a message. Returns early
   /// once is_needed() is true; NCCL may then still be at work.

@@ -55,6 +55,8 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
                       !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks);
   auto device = choose_device(host.first + slot, host.total);
   if (device.ok() && staged) device->transport = DeviceTransport::staged;
+  // NCCL has no objection to a slice of a GPU (MIG) if no other rank can be on the same GPU.
+  if (device.ok() && nodes * slots == 1) device->transport = DeviceTransport::nccl;
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 using namespace simplescale;
 
@@ -24,7 +25,9 @@ TEST_SUITE("poll") {
     REQUIRE(pipe(ends) == 0);
     pollfd reads{.fd = ends[0], .events = POLLIN, .revents = 0};
     CHECK(poll(&reads, 1, 0) == 0);
-    CHECK(poll(&reads, 1, 1) == 0);
+    const auto begun = std::chrono::steady_clock::now();
+    CHECK(poll(&reads, 1, 30) == 0);
+    CHECK(std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds(30));
     REQUIRE(write(ends[1], "x", 1) == 1);
     for (const int timeout_ms : {-1, 0, 500, 2'001}) {
       reads.revents = 0;

@@ -138,10 +138,13 @@ TEST_SUITE("warm gpus") {
                   machine.functions());
     gpus.make(kIdle);
     gpus.change({1});
-    CHECK(machine.take() == Calls{"context 0", "nccl 0"});
+    gpus.make(kIdle);  // NCCL is not asked of another GPU meanwhile
+    CHECK(machine.take() == Calls{"context 0", "nccl 0", "context 1"});
     machine.slow.at(0).set_value(Status());
     gpus.change({1});
     CHECK(machine.take() == Calls{"drop 0"});
+    gpus.make(kIdle);
+    CHECK(machine.take() == Calls{"nccl 1"});
   }
 
   TEST_CASE(
