@@ -94,6 +94,10 @@ TEST_SUITE("gpu claim") {
       for (const GpuClaim& each : claims)
         CHECK(each.warning.find("cluster.trainers_per_node") != std::string::npos);
       CHECK_FALSE(claim(uuids, 0).warning.empty());
+      const auto by_nccl =
+          claim_gpu({.shared = true, .uuids = uuids}, Patience(std::chrono::milliseconds(0)));
+      REQUIRE(by_nccl.ok());
+      CHECK(by_nccl->warning.empty());
     }
     const GpuClaim other = claim(uuids, 0);
     CHECK(claim(uuids, 0, true).device_index == 1);
