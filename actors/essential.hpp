@@ -11,7 +11,7 @@
 namespace simplescale {
 
 /// Ends this process if an exception ends `actor`. The parent process replaces a child that dies,
-/// but it does not notice one whose actor alone has ended. Any thread.
+/// but does not notice a child whose actor alone has ended. Any thread.
 inline void end_process_with(const caf::actor& actor, const std::string& name) {
   actor->attach_functor([name](const caf::error& reason) {
     if (reason != caf::sec::runtime_error) return;

@@ -120,7 +120,7 @@ void ComputeThread::run() {
   if (!loaded.ok()) log::error("{}", loaded.message());
   // While there is nothing else to do: any trainer of this node may have to be replaced. If the node
   // has told which GPUs they use, the guess is out of date.
-  if (!has_order<PrepareGpus>()) warm_gpus_.make([this] { return is_needed(); });
+  if (!is_told()) warm_gpus_.make([this] { return is_needed(); });
   while (true) {
     Job job;
     {
@@ -158,11 +158,10 @@ void ComputeThread::run() {
   }
 }
 
-template <class Order>
-bool ComputeThread::has_order() {
+bool ComputeThread::is_told() {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(jobs_,
-                             [](const Job& job) { return std::holds_alternative<Order>(job); });
+  return std::ranges::any_of(
+      jobs_, [](const Job& job) { return std::holds_alternative<PrepareGpus>(job); });
 }
 
 bool ComputeThread::is_needed() {

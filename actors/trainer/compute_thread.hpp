@@ -91,9 +91,8 @@ class ComputeThread {
     std::string reason;
   };
   using Job = std::variant<JoinTrainer, Fenced, PrepareGpus>;
-  template <class Order>
-  bool has_order();
-  bool is_needed();
+  bool is_told();    // which GPUs to prepare
+  bool is_needed();  // for anything else
   void run();
   Status run_generation(const JoinTrainer& order);
   void report_failure(const JoinTrainer& order, const Status& status);

@@ -95,7 +95,8 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 Status check_same_config(const RunFolder& run, const Config& config) {
   SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
   Config wanted = config;
-  // The command that began the run has decided these by its host's GPUs; this host may have others.
+  // The command that began the run chose device and memory by its host's GPUs. This host's GPUs may
+  // be others.
   if (wanted.cluster.device == DeviceKind::automatic)
     wanted.cluster.device = living.config.cluster.device;
   if (wanted.cluster.device == DeviceKind::cuda && wanted.parallel.strategy == Strategy::automatic)

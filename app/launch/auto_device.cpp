@@ -1,12 +1,12 @@
 #include "app/launch/auto_device.hpp"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 
 #include "runtime/base/cpu_affinity.hpp"
+#include "runtime/base/library.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/diagnostics/hardware.hpp"
@@ -36,15 +36,9 @@ std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
   return "";
 }
 
-bool has_driver() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver) dlclose(driver);
-  return driver;
-}
-
 /// Windows shows its GPUs, of any maker, to Linux (WSL 2) by another device, and on no PCI bus.
 bool has_gpus() {
-  return !read_hardware().gpus.empty() || (access("/dev/dxg", F_OK) == 0 && has_driver());
+  return !read_hardware().gpus.empty() || (access("/dev/dxg", F_OK) == 0 && load_gpu_driver().ok());
 }
 
 }  // namespace
@@ -63,7 +57,7 @@ Status check_gpu(const Config& config, const DevicePlaneOptions& gpu) {
 
 Status check_device(const Config& config) {
   if (config.cluster.device != DeviceKind::cuda) return {};
-  if (!has_driver())
+  if (!load_gpu_driver().ok())
     return Status(
         Code::bad_config,
         "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "

@@ -25,9 +25,9 @@ struct Fastest {
 };
 /// Candidates that take long, and nearly as long as the fastest one, are measured again under load,
 /// which takes a fraction of a second for each: there the GPU's power is the limit. A candidate fails
-/// if it throws. If the first that would work throws what `may_work_later` is true
-/// for, this throws it, too: measure again. If none works, throws the last failure: after many CUDA
-/// errors nothing works any more. There is at least one candidate.
+/// if it throws. If the first that would work throws what `may_work_later` is true for, this throws
+/// it, too: measure again. If none works, throws the last failure: after many CUDA errors nothing
+/// works any more. There is at least one candidate.
 Fastest fastest(cudaStream_t stream, std::span<const Candidate> candidates,
                 bool (*may_work_later)(const std::exception&));
 

@@ -44,7 +44,7 @@ __device__ void elements_of(const uint32_t (&words)[4 / kPerWord<T>], float (&v)
 __device__ inline float largest_of(const float (&v)[4]) {
   return fmaxf(fmaxf(fmaxf(0, fabsf(v[0])), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
-/// Of numbers that are not negative, whose bits have their order.
+/// The warp's largest v. No lane's v is negative: so the bits have the order of the numbers.
 __device__ inline float warp_max(float v) {
   return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v)));
 }

@@ -24,10 +24,14 @@ Result<void*> load_symbol(const std::string& library, const std::string& symbol,
                 path + " is of another version, build again: it has no " + symbol);
 }
 
+Status load_gpu_driver() {
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) return {};
+  return Status(Code::unavailable, std::string("no NVIDIA driver: ") + dlerror());
+}
+
 Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol) {
   // The driver's library first: it is small, and without it loading the rest is a waste.
-  if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
-    return Status(Code::unavailable, std::string("no NVIDIA driver: ") + dlerror());
+  SS_RETURN_IF_ERROR(load_gpu_driver());
   return load_symbol(library, symbol, "build again on a machine that has nvcc");
 }
 

@@ -17,6 +17,8 @@ constexpr int kOldestGpuMajor = 8;
 /// Any thread.
 Result<void*> load_symbol(const std::string& library, const std::string& symbol,
                           const std::string& advice);
+/// Loads NVIDIA's driver, which stays loaded. unavailable: why it cannot. Any thread.
+Status load_gpu_driver();
 /// load_symbol() of a library for GPUs, which takes 1 to 2 s at first. unavailable at once on a
 /// machine without an NVIDIA driver.
 Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol);

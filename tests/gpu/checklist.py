@@ -330,7 +330,7 @@ class Checklist:
         expect(not self.figures["measured_again"], "the second run has measured products although the first one's choices were there")
 
     def auto(self):
-        """What somebody gets who sets neither device nor strategy; and what `doctor` says of this machine."""
+        """What a user gets who sets neither device nor strategy, and what `doctor` tells the user of this machine."""
         run, metrics, _ = self.train("mini", 8192, 10, cluster__device="auto", parallel__strategy="auto")
         self.figures["trainer"] = re.findall(r"uses GPU .*", (run / "logs/n0.0.log").read_text())
         self.figures["loss"] = [metrics[0]["loss"], metrics[-1]["loss"]]

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <future>
 #include <random>
 
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/model/thread_collective.hpp"
+#include "transport/nccl/greeting.hpp"
 
 using namespace simplescale;
 using nccl::NcclCommunicator;
@@ -96,6 +98,16 @@ void* device(Collective& c, const std::vector<float>& values, DType dtype) {
 }  // namespace
 
 TEST_SUITE("nccl") {
+  TEST_CASE("nccl: ranks that NCCL takes for hosts may share a GPU, all others may not") {
+    nccl::Greeting one{.host = 7, .nccl_host = 1, .version = 22809};
+    nccl::Greeting other = one;
+    CHECK(nccl::check_greetings("shard", std::array{one, other}).code() == Code::bad_config);
+    other.nccl_host = 2;
+    CHECK(nccl::check_greetings("shard", std::array{one, other}).ok());
+    other.version = 22700;
+    CHECK(nccl::check_greetings("shard", std::array{one, other}).code() == Code::unavailable);
+  }
+
   TEST_CASE("nccl: a wait for an event leaves no error that libtorch or a launch could find") {
     auto stream = nccl::Stream::create(0);
     REQUIRE(stream.ok());

@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "runtime/base/patience.hpp"
+#include "transport/nccl/greeting.hpp"
 #include "transport/nccl/status.hpp"
 #include "transport/nccl/tree_build.hpp"
 
@@ -29,33 +27,11 @@ ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
 }
 
-/// What every rank sends to all others before the NCCL communicator exists. In native byte order:
-/// all ranks run the same build.
-struct Greeting {
-  uint64_t host;
-  uint64_t nccl_host;  // of NCCL_HOSTID, by which NCCL tells hosts apart; 0: not set
-  int32_t version;
-  char device[16];  // its UUID
-  int32_t pci[3];   // its address
-};
+/// In native byte order: all ranks run the same build.
 struct Identifier {
   ncclUniqueId id;  // only rank 0's is used
   int32_t result;
 };
-
-/// Equal for processes of one host. 0: not known.
-uint64_t this_host() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return boot.empty() ? 0 : std::hash<std::string>()(boot);
-}
-
-/// True for ranks that NCCL refuses: it compares PCI addresses, which slices of a GPU share.
-bool share_gpu(const Greeting& a, const Greeting& b) {
-  if (a.nccl_host != b.nccl_host) return false;
-  return std::ranges::equal(a.device, b.device) ||
-         (a.host != 0 && a.host == b.host && std::ranges::equal(a.pci, b.pci));
-}
 
 /// Runs `body` in an NCCL group and always ends the group. Returns the first error.
 template <class Body>
@@ -153,36 +129,10 @@ void NcclCommunicator::close() {
 
 Status NcclCommunicator::connect() {
   const auto limit = this->limit();
-  Greeting mine{};
-  int version = 0;
-  SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
-  mine.version = version;
-  mine.host = spec_.host ? spec_.host : this_host();
-  if (const char* named = std::getenv("NCCL_HOSTID"))
-    mine.nccl_host = std::hash<std::string>()(named);
-  cudaDeviceProp properties{};
-  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
-  std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));
-  mine.pci[0] = properties.pciDomainID;
-  mine.pci[1] = properties.pciBusID;
-  mine.pci[2] = properties.pciDeviceID;
+  SS_ASSIGN(const Greeting mine, own_greeting(stream_->device_index(), spec_.host));
   std::vector<Greeting> all(static_cast<size_t>(size()));
   SS_RETURN_IF_ERROR(host_->all_gather_bytes(&mine, all.data(), sizeof(mine))->wait());
-
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].version != all[0].version)
-      return Status(Code::unavailable,
-                    spec_.name + ": rank 0 has NCCL " + std::to_string(all[0].version) + ", rank " +
-                        std::to_string(r) + " has " + std::to_string(all[r].version));
-    for (size_t other = 0; other < r; ++other)
-      if (share_gpu(all[r], all[other]))
-        return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
-                                            std::to_string(r) +
-                                            " share one GPU, but NCCL needs one per rank: other "
-                                            "runs hold the other GPUs of that host, or its tasks "
-                                            "see the same GPUs, or slices of the same "
-                                            "(CUDA_VISIBLE_DEVICES)");
-  }
+  SS_RETURN_IF_ERROR(check_greetings(spec_.name, all));
 
   std::vector<uint64_t> hosts;
   for (const Greeting& each : all) hosts.push_back(each.host);
