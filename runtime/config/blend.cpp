@@ -144,6 +144,8 @@ std::string read_otherwise(const Config& was, const Config& is) {
   if (a.loss_mask_key != b.loss_mask_key)
     return changed("loss_mask_key", a.loss_mask_key, b.loss_mask_key);
   if (a.format != b.format) return changed("format", to_string(a.format), to_string(b.format));
+  if (a.token_bytes != b.token_bytes)
+    return changed("token_bytes", std::to_string(a.token_bytes), std::to_string(b.token_bytes));
   return "";
 }
 

@@ -42,7 +42,8 @@ const std::vector<Member>& members_of(const std::string& key) {
                {"folder", false, "a string", is_text},
                {"text_key", false, "a string", is_text},
                {"loss_mask_key", false, "a string", is_text},
-               {"format", false, "one of the values of data.format", is_format}},
+               {"format", false, "one of the values of data.format", is_format},
+               {"token_bytes", false, "2 or 4", [](const toml::node&n) { return n.is_integer(); }}},
       stage = {
           {"from_tokens", true, "a whole number",
            [](const toml::node&n) { return n.is_integer(); }},

@@ -78,6 +78,7 @@ Config config_of(const Config& config, const BlendSource& source) {
   c.data.text_key = source.text_key.value_or(config.data.text_key);
   c.data.loss_mask_key = source.loss_mask_key.value_or(config.data.loss_mask_key);
   c.data.format = source.format.value_or(config.data.format);
+  c.data.token_bytes = source.token_bytes.value_or(config.data.token_bytes);
   return c;
 }
 

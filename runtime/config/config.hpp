@@ -94,6 +94,7 @@ struct BlendSource {
   // As the keys of data; none: those.
   std::optional<std::string> text_key = {}, loss_mask_key = {};
   std::optional<DataFormat> format = {};
+  std::optional<int64_t> token_bytes = {};
   bool operator==(const BlendSource&) const = default;
 };
 
@@ -117,6 +118,7 @@ struct DataConfig {
   std::vector<BlendStage> stage;   // of the blend
   std::string folder;              // prepared tokens; empty: data/<run.name>; see data_folder()
   DataFormat format = DataFormat::automatic;
+  int64_t token_bytes = 0;        // of an id in .bin files without a header: 2 or 4; 0: not said
   std::string text_key = "text";  // member of a JSON line that holds its text
   std::string loss_mask_key;      // member of a JSON line with the ranges that do not count
   int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out
@@ -218,7 +220,9 @@ struct TransportConfig {
 
 struct MetricsConfig {
   int64_t every_steps = 1;
+  bool iterations = false;  // lines on the terminal count micro-batches, as the paper's log
   bool tensorboard = false, wandb = false;
+  std::string wandb_project = "simplescale", wandb_entity, wandb_tags;  // tags: "a, b"
   int64_t http_port = 0;  // 0: off
   std::string http_host = "127.0.0.1";
   int64_t health_every_ms = 1'000;

@@ -142,6 +142,7 @@ struct Assign {
           !optional("loss_mask_key", [&](Assign to) { return to(&one.loss_mask_key.emplace()); }) ||
           !optional("format",
                     [&](Assign to) { return to(schema::format_of(one.format.emplace())); }) ||
+          !optional("token_bytes", [&](Assign to) { return to(&one.token_bytes.emplace()); }) ||
           table->size() != known)
         return false;
       blend.push_back(one);

@@ -47,7 +47,8 @@ struct Key {
   Range range;  // of a number, and of each number in a pair or list
   Matters matters;
   const char* comment;
-  bool is_path = false;  // in a file that a user writes, relative to that file
+  bool is_path = false;    // in a file that a user writes, relative to that file
+  bool is_secret = false;  // its value appears only in files of mode 0600
   std::string full_name() const { return std::string(section) + "." + name; }
   /// For reading only.
   Ref in(const Config& config) const { return at(const_cast<Config&>(config)); }

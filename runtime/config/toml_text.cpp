@@ -85,6 +85,7 @@ struct ToToml {
       if (one.text_key) out += ", text_key = " + quoted(*one.text_key);
       if (one.loss_mask_key) out += ", loss_mask_key = " + quoted(*one.loss_mask_key);
       if (one.format) out += ", format = " + quoted(simplescale::to_string(*one.format));
+      if (one.token_bytes) out += ", token_bytes = " + std::to_string(*one.token_bytes);
       out += " }";
     }
     return "[" + out + "]";
