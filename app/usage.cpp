@@ -1,6 +1,7 @@
 #include "app/usage.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "app/report.hpp"
+#include "runtime/base/limits.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
@@ -165,7 +167,27 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
   command.add_flag("--ema", options.ema, kEmaHelp);
 }
 
+namespace {
+
+/// Of an exception that nothing catches, on any thread. A process that lacks memory or threads ends
+/// with a sentence, anything else is a bug.
+[[noreturn]] void end_with_a_sentence() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::exception& error) {
+    const Status status = exception_status(error);
+    report_status(status);
+    if (status.code() != Code::internal) _exit(exit_code(status.code()));
+  } catch (...) {
+  }
+  std::abort();
+}
+
+}  // namespace
+
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
+  std::set_terminate(end_with_a_sentence);
+  if (Status stack = raise_stack_limit(); !stack.ok()) return report_status(stack);
   umask(umask(0) | S_IWGRP | S_IWOTH);  // never wider than the user's
   init_logging("simplescale");
   app.set_version_flag("--version", SIMPLESCALE_VERSION);
@@ -185,7 +207,7 @@ int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
     return report_status(
         {Code::io, "cannot read " + error.path1().string() + ": " + error.code().message()});
   } catch (const std::exception& error) {
-    return report_status({Code::internal, error.what()});
+    return report_status(exception_status(error));
   }
   return exit_code;
 }

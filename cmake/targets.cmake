@@ -88,8 +88,11 @@ add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
 target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
 target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
-simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::ucx PkgConfig::crypto
+simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::crypto
   PRIVATE_LINK PkgConfig::sodium)
+if(TARGET transport)  # headers alone: the library is loaded when it is needed
+  target_include_directories(transport SYSTEM PUBLIC ${ucx_INCLUDE_DIRS})
+endif()
 
 # The supervisor's decisions are pure functions of plain data. The simulation links them without CAF.
 simplescale_layer(decision FOLDERS actors/supervisor/decision LINK training)

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "runtime/base/host_lock.hpp"
 #include "runtime/base/patience.hpp"
-#include "runtime/base/shared_memory.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {

@@ -5,7 +5,6 @@
 #include "actors/local.hpp"
 #include "actors/node/node_parts.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/shared_memory.hpp"
 #include "runtime/observe/trace.hpp"
 
 namespace simplescale::node {
@@ -114,7 +113,6 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   const std::string name = s.table.name_of(end.process);
   const std::string slot = s.table.process_ended(end.process);
   s.liveness.remove(end.process);
-  unlink_shared_memory(segment_prefix(s, end.process, end.pid));
   trace::instant("ended", name);
   s.observed.traces.process_ended(end.process, name);
   if (s.observed.logs) s.observed.logs->scan_now();  // for its last lines

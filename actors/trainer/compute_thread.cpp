@@ -210,6 +210,8 @@ Status ComputeThread::choose_device(const std::string& trainer) {
 Status ComputeThread::run_generation(const JoinTrainer& order) {
   Generation g;
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
+  // A trainer that cannot compute says so now: members that wait for it would do so for a minute.
+  if (!device_index_ && order.group != no_group) SS_RETURN_IF_ERROR(backend().status());
   if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
   Restore restore(
       order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
@@ -266,8 +268,15 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   if (!state_ || state_->name() != order.state_segment) {
     if (state_ && backend_) backend_->unpin_host(state_->side(0).params.data());
     prefault_.reset();
-    SS_ASSIGN(state_, TrainState::open(order.state_segment,
-                                       shard_layout(units_of(options_.plan.shape), shards).total));
+    auto opened = TrainState::open(order.state_segment,
+                                   shard_layout(units_of(options_.plan.shape), shards).total);
+    if (!opened.ok()) {  // for the run its state is lost: a replica has another copy
+      idle_.fault = "bad_copy";
+      idle_.suspect = trainer_;
+      idle_.step = order.step;
+      return opened.status();
+    }
+    state_ = opened.take();
   }
   g.state = &*state_;
   g.state->set_generation(order.generation);

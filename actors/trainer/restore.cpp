@@ -90,18 +90,16 @@ Status Restore::send(Collective* communicator, TrainState& state, const Transfer
     return communicator
                ? forget_if_damaged(state, part.step, send_state(*communicator, state, part.step))
                : Status();
+  fault_ = {"bad_copy", order_.trainer};
   SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
-  const Result<int> side = peer.pin(part.step);
-  if (!side.ok()) {
-    fault_ = {"bad_copy", order_.trainer};
-    return side.status();
-  }
-  const Pin pin(peer, *side);
-  const Hash128 hash = peer.hash(*side);
+  SS_ASSIGN(const int side, peer.pin(part.step));
+  fault_ = {};
+  const Pin pin(peer, side);
+  const Hash128 hash = peer.hash(side);
   Status status =
-      communicator ? send_state(*communicator, peer.side(*side), part.step, hash) : Status();
+      communicator ? send_state(*communicator, peer.side(side), part.step, hash) : Status();
   const bool own = order_.group != no_group && order_.shard == part.shard;
-  if (status.ok() && own) status = copy_from_peer_store(state, part, peer.side(*side), hash);
+  if (status.ok() && own) status = copy_from_peer_store(state, part, peer.side(side), hash);
   return forget_if_damaged(peer, part.step, std::move(status));
 }
 

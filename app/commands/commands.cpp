@@ -23,6 +23,7 @@
 #include "app/terminal.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/limits.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/process.hpp"
@@ -235,6 +236,8 @@ Status report_command(const std::string& run, const std::string& output) {
 }
 
 Status compute_command(const std::vector<std::string>& words) {
+  constexpr uint64_t program = uint64_t{650} << 20;  // measured: what libtorch needs at least
+  SS_RETURN_IF_ERROR(check_limits(words.empty() ? "" : words[0], {.address_space = program}));
   std::vector<std::string> texts = {program_folder() + "/simplescale-compute"};
   texts.insert(texts.end(), words.begin(), words.end());
   std::vector<char*> argv;

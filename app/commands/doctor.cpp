@@ -31,9 +31,11 @@
 #include "runtime/config/show.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
 #include "runtime/diagnostics/hardware.hpp"
+#include "runtime/diagnostics/logind.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_key.hpp"
 #include "transport/nccl_network.hpp"
+#include "transport/ucx/library.hpp"
 
 extern char** environ;
 
@@ -110,10 +112,13 @@ std::string nccl_here(const Config& config) {
   return describe(nccl_variables(true, trusted, local_addresses()));
 }
 
-/// The buckets and, if they answer, all else that a run of the configuration reads.
+/// UCX, the buckets and, if they answer, all else that a run of the configuration reads.
 std::vector<CheckResult> check_inputs(const std::string& config_file, const Overrides& overrides,
                                       const std::string& run, const Config& config) {
   std::vector<CheckResult> results = check_buckets(config);
+  if (!trusted_here(config).empty())
+    if (const Status ucx = ucx::load(); !ucx.ok())
+      results.push_back({"UCX", false, 0, "", ucx.message()});
   if (config_file.empty() || !all_ok(results)) return results;
   const auto start = resolve_run_start(config_file, overrides, run);
   const Status found = start.ok() ? check_before_start(*start) : start.status();
@@ -150,9 +155,9 @@ Status check_this_machine(const Target& target, bool json) {
                         .dump(1)
                         .c_str());
   } else {
-    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s%s", name.nodename, cores,
-                    memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str(),
-                    hardware_text(hardware).c_str());
+    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s%s%s", name.nodename,
+                    cores, memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str(),
+                    hardware_text(hardware).c_str(), logind_text().c_str());
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());

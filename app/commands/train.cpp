@@ -30,7 +30,6 @@
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/epoch.hpp"
@@ -145,7 +144,6 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   launcher.reap_remaining(config.supervision.shutdown_ms);
-  unlink_shared_memory("ss-" + instance + "-");
   if (folder_is_gone(run))
     return Status(Code::io, run_gone_message(run) + "; all its processes have ended");
   const Status end = view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());

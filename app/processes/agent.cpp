@@ -1,6 +1,6 @@
 // A node's agent: the process that srun or the local launcher starts once per node. It creates the
-// node's shared memory, dataloader and actors, waits for the run's end, and removes what its
-// trainers leave behind. The main thread only waits; actors run on two CAF workers.
+// node's shared memory, dataloader and actors, and waits for the run's end. The main thread only
+// waits; actors run on two CAF workers.
 #include <signal.h>
 #include <unistd.h>
 
@@ -27,6 +27,7 @@
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/named_descriptors.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/diagnostics/hardware.hpp"
 #include "runtime/observe/trace.hpp"
@@ -255,17 +256,21 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events)); !status.ok())
     log::warn("no traces: {}", status.message());
+  SS_ASSIGN(const std::string key, read_run_key(run));
+  set_name_secret(key);
   auto states = std::make_shared<StateStore>();
   const auto places = trainer_places(config, plan, o.node);
-  SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));
+  // First, since it starts the thread that gives trainers this agent's memory: the states are made
+  // on the CPUs of one trainer, which threads inherit.
   SS_ASSIGN(auto filler, make_filler(config, plan, data, o.instance, o.node));
+  SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
   DataPlaneOptions plane_options;
   plane_options.ranks_max = std::max(plane_options.ranks_max, plan.topology.most_ranks());
   plane_options.network = has_other_hosts();
   plane_options.trusted_networks = config.transport.trusted_networks;
-  SS_ASSIGN(plane_options.key, read_run_key(run));
+  plane_options.key = key;
   SS_ASSIGN(const auto plane, make_agent_plane(std::move(plane_options), o.instance, o.node));
   std::shared_ptr<PeerTier> peers;
   if (peer_every_steps(config, plan.topology) > 0)
@@ -330,9 +335,6 @@ Result<int> run_agent(const AgentOptions& o) {
 int run_agent_process(const AgentOptions& options) {
   const std::string name = node_name(options.node);
   init_logging(name);
-  // Removes the shared memory of an earlier agent of this node that was killed.
-  const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
-  if (!owner.ok()) return report_status(owner.status());
   if (Status own = keep_others_out({options.run}); !own.ok()) return report_status(own);
   // LOCK-1. Held until this process ends: by then the agent's supervisors have ended, too.
   const auto lock = AgentLock::share({options.run});

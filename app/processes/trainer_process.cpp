@@ -18,6 +18,7 @@
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/named_descriptors.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -94,6 +95,7 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
   options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
   options.network = has_other_hosts();
   SS_ASSIGN(options.key, read_run_key(RunFolder{o.run}));
+  set_name_secret(options.key);
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),
                                    options.shm_prefix + "-trace");
       !status.ok())
@@ -189,7 +191,6 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   end_process_with(trainer, "trainer");
   const int code = result.get();
   // _exit: the compute thread may be in the middle of a matrix product, whose result is not needed.
-  unlink_shared_memory(plane.shm_prefix);
   std::fflush(nullptr);
   _exit(code);
 }

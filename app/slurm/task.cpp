@@ -25,9 +25,9 @@
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/network.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/epoch.hpp"
@@ -35,6 +35,7 @@
 #include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/nccl_network.hpp"
+#include "transport/ucx/library.hpp"
 
 namespace simplescale {
 
@@ -125,9 +126,13 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   }
 }
 
-/// Refuses GPUs on a host that is not on every trusted network of the configuration.
-Status check_gpu_network(const Config& config, const slurm::Task& task) {
+/// Refuses GPUs on a host that is not on every trusted network of the configuration, and a host on
+/// which UCX cannot start.
+Status check_trusted_networks(const Config& config, const slurm::Task& task) {
   const std::string& trusted = config.transport.trusted_networks;
+  SS_ASSIGN(const auto networks, parse_trusted_networks(trusted));
+  if (task.other_hosts && !trusted_interfaces(networks, local_addresses()).empty())
+    SS_RETURN_IF_ERROR(ucx::check_host());
   if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(task.other_hosts, trusted))
     return {};
   return nccl_variables(task.other_hosts, trusted, local_addresses()).status();
@@ -268,7 +273,7 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
       task.shares_gpus || !nccl_is_allowed(task.other_hosts, config.transport.trusted_networks);
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
-  SS_RETURN_IF_ERROR(check_gpu_network(config, task));
+  SS_RETURN_IF_ERROR(check_trusted_networks(config, task));
   SS_RETURN_IF_ERROR(check_device(config));
   if (!start.warning.empty())
     terminal::error("simplescale: warning: %s: %s\n", node_name(task.task).c_str(),
@@ -309,10 +314,6 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
     std::this_thread::sleep_for(milliseconds(20));
   }
   launcher.reap_remaining(config.supervision.shutdown_ms);
-  // Shared memory that a killed agent has left on this host.
-  const std::string mine = "ss-" + task.instance + "-" + node_name(task.task);
-  unlink_shared_memory(mine + ".");
-  unlink_shared_memory(mine + "-");
   if (passed.left() && launcher.exit_code() < 0) {
     view.reset();
     terminal::error(

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/limits.hpp"
+
 namespace simplescale::cpu {
 
 Memory::~Memory() {
@@ -19,9 +21,11 @@ Result<void*> Memory::allocate(size_t bytes) {
   // first huge page boundary.
   const size_t mapped = rounded + (page == kHuge ? kHuge : 0);
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED)
-    return Status(Code::io, "cannot allocate " + std::to_string(bytes) +
-                                " bytes of memory: " + strerror(errno));
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    return Status(Code::io, "cannot allocate " + std::to_string(bytes) + " bytes of memory" +
+                                address_space_hint() + ": " + strerror(error));
+  }
   mappings_.push_back({address, mapped});
   const auto start = (reinterpret_cast<size_t>(address) + page - 1) / page * page;
   auto* aligned = reinterpret_cast<unsigned char*>(start);

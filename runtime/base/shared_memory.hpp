@@ -1,14 +1,15 @@
-// Shared-memory segments: files of mode 0600 in /dev/shm/simplescale-<uid>-<random>/, a folder of
-// mode 0700. One process creates and unlinks a segment; other processes of the same user map it by
-// name. A segment that outlives a killed process is removed by the next process that claims any
-// prefix (SegmentOwner).
+// Shared-memory segments: memory without a file (memfd), which other processes of the same user
+// open by name as long as the process that made it lives (named_descriptors.hpp). Each process that has
+// mapped a segment keeps its memory. When the last one ends, the kernel frees it. No size of
+// /dev/shm limits it, and nothing can remove its name.
 //
-//   SHM-4  Nothing is mapped, locked or removed unless this user alone may use it.
+//   SHM-4  Nothing is given to, or taken from, a process of another user.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
-#include <utility>
 
 #include "runtime/base/status.hpp"
 
@@ -21,68 +22,32 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
 
-  /// Creates a zeroed segment, replacing one of the same name. name: without '/', e.g.
-  /// "ss-<run>-n0.1-state". Reserves all pages at once, so that a full /dev/shm is an error here
-  /// (io) instead of a SIGBUS later.
+  /// Creates a zeroed segment, replacing one of this process of the same name, e.g.
+  /// "ss-<run>-n0.1-state". Reserves all pages at once, so that too little memory is an error here
+  /// (io) instead of the end of some process later.
   static Result<SharedMemory> create(const std::string& name, size_t bytes);
-  /// Maps an existing segment as a whole, for reading and writing. io, also if there is none, or if
-  /// another user owns it or may use it.
-  static Result<SharedMemory> open(const std::string& name);
+  /// Maps a segment that a process of this host holds, as a whole, for reading and writing. patience:
+  /// of the wait for that process. io, also if no process holds it, or if the holder is another
+  /// user's; deadline: the holder does not answer.
+  static Result<SharedMemory> open(const std::string& name,
+                                   std::chrono::milliseconds patience = std::chrono::seconds(10));
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
-  /// Removes the name now; existing mappings stay valid. The creator's destructor does it, too.
-  void unlink();
 
  private:
   void close();
+  Status map();
   std::string name_;
   void* data_ = nullptr;
   size_t bytes_ = 0;
-  bool owner_ = false;
+  int fd_ = -1;         // of the creator, as long as other processes may open the segment
+  uint64_t offer_ = 0;  // of named_descriptors.hpp; 0: not the creator
 };
 
-/// Removes every segment whose name begins with `prefix`, e.g. those that a killed agent left.
-/// Returns their number.
-int unlink_shared_memory(const std::string& prefix);
-
-/// Owns all segments whose names begin with `prefix` followed by "." or "-", by a lock on the
-/// segment "<prefix>.owner". The kernel releases the lock when the process ends, in whatever way.
-class SegmentOwner {
- public:
-  /// Takes the lock. Before that, removes the segments of all owners (of this user) that have ended
-  /// without doing so, those of this prefix included. unavailable: another process has held the
-  /// lock for 5 s. io.
-  static Result<SegmentOwner> claim(const std::string& prefix);
-  SegmentOwner(SegmentOwner&& other) noexcept
-      : prefix_(std::move(other.prefix_)), fd_(std::exchange(other.fd_, -1)) {}
-  SegmentOwner& operator=(SegmentOwner&&) = delete;
-  ~SegmentOwner();  // removes the segments and the lock
-
- private:
-  SegmentOwner(std::string prefix, int fd) : prefix_(std::move(prefix)), fd_(fd) {}
-  std::string prefix_;
-  int fd_;
-};
-
-/// A lock that processes of this user on this host take on a name. The kernel releases it when the
-/// process ends, in whatever way. Processes that do not share /dev/shm do not see each other's.
-class HostLock {
- public:
-  HostLock() = default;  // of nothing
-  /// shared: other processes may hold it at the same time, if they all want to share it. Returns
-  /// within 0.1 s. unavailable: another process holds it. io. Any thread.
-  static Result<HostLock> take(const std::string& name, bool shared);
-  HostLock(HostLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  HostLock& operator=(HostLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~HostLock();
-
- private:
-  int fd_ = -1;
-};
+/// Bytes of memory and swap space that this host has left; UINT64_MAX: unknown. root: the folder
+/// that has `proc`.
+uint64_t memory_left(const std::string& root = "/");
 
 }  // namespace simplescale

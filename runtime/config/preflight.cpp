@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/process.hpp"
+#include "runtime/base/shared_memory.hpp"
 #include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
@@ -96,14 +97,13 @@ Status check_disk(const Config& config, const Plan& plan) {
 
 Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
   const uint64_t needed = host_needs(config, plan, input.trainers_on_host, input.staged).shared;
-  const uint64_t free = free_bytes(input.shared_memory_folder);
-  if (free >= needed) return {};
-  return bad(
-      "cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
-      " trainers on this host need " + mib(needed) + " of shared memory, but " +
-      input.shared_memory_folder + " has " + mib(free) +
-      " free: enlarge it (mount -o remount,size=...; a container: docker run --shm-size=..., or an "
-      "emptyDir of medium Memory there), or use more hosts");
+  uint64_t left = input.memory_left > 0 ? input.memory_left : memory_left();
+  if (const uint64_t most = memory_of_host(); most > 0) left = std::min(left, most);
+  if (left >= needed) return {};
+  return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
+             " trainers on this host need " + mib(needed) + " of shared memory, but it has only " +
+             mib(left) +
+             " of memory left: end other programs, or use fewer trainers or more hosts");
 }
 
 std::string gib(uint64_t bytes) {
@@ -182,6 +182,23 @@ Status check_processes(const Config& config, const Plan& plan, const PreflightIn
              std::to_string(processes_per_core_max) +
              " processes each: use fewer nodes or more hosts, or start them anyway with train "
              "--oversubscribe");
+}
+
+/// Refuses what would surely fail, and so late that its cause is hard to see.
+Status check_process_limits(const Config& config, const Plan& plan, const PreflightInput& input) {
+  // Measured: threads of an agent, a trainer and a supervisor at least; descriptors of an agent.
+  constexpr uint64_t agent_threads = 12, trainer_threads = 4, supervisor_threads = 6,
+                     agent_descriptors = 48, descriptors_of_slot = 8;
+  const HostNeeds needs = host_needs(config, plan, input.trainers_on_host, input.staged);
+  const auto number = [](int value) { return static_cast<uint64_t>(value); };
+  return check_limits("train",
+                      {.descriptors = agent_descriptors +
+                                      descriptors_of_slot * number(plan.topology.trainers_per_node),
+                       .threads = agent_threads * number(needs.nodes) +
+                                  trainer_threads * number(needs.trainers + needs.warm) +
+                                  supervisor_threads * number(needs.supervisors),
+                       .address_space = needs.address_space},
+                      input.limits);
 }
 
 /// 0 if a server can listen at the address; otherwise the errno.
@@ -299,6 +316,13 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   needs.shared = (count + kept) * 2 * state + count * ring + (count + warm) * process +
                  nodes * agent_plane_bytes;
 
+  // A trainer maps its state, and the segments of the members of its two communicators that are on
+  // this host. Measured: what libtorch and the rest of it need at least.
+  constexpr uint64_t trainer_program = uint64_t{650} << 20;
+  const int members = std::min(trainers, t.shards + t.groups - 1);
+  needs.address_space = trainer_program + process * static_cast<uint64_t>(members) + 2 * state +
+                        (gpus ? 0 : plan.memory.activations);
+
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   if (peers) needs.copies = count * 2 * state;
   needs.private_ = needs.copies + count * (trainer_bytes + (gpus ? 0 : plan.memory.activations)) +
@@ -320,6 +344,7 @@ std::string crowd_warning(const Config& config, const PreflightInput& input) {
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input) {
   SS_RETURN_IF_ERROR(check_data(config, plan, input));
   SS_RETURN_IF_ERROR(check_processes(config, plan, input));
+  SS_RETURN_IF_ERROR(check_process_limits(config, plan, input));
   if (input.writes_checkpoints) {
     SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config), run_folder(config)));
     SS_RETURN_IF_ERROR(

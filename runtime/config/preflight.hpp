@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/limits.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace simplescale {
@@ -20,10 +21,11 @@ struct PreflightInput {
   bool prepares_data = false;            // data.folder is still to be written
   bool staged = false;                   // collectives of GPUs go through host memory
   std::optional<uint64_t> train_tokens;  // if known
-  std::string shared_memory_folder = "/dev/shm";
-  bool oversubscribe = false;  // skips the check of processes and memory
-  uint64_t host_memory = 0;    // bytes; 0: the host's memory, or the control group's limit
-  int cores = 0;               // 0: those that this process may use
+  bool oversubscribe = false;            // skips the check of processes and memory
+  uint64_t host_memory = 0;  // bytes; 0: the host's memory, or the control group's limit
+  ProcessLimits limits = process_limits();
+  uint64_t memory_left = 0;  // bytes that nobody uses, of host_memory; 0: as the host says
+  int cores = 0;             // 0: those that this process may use
 };
 
 /// The processes of a run on one host, and the memory that they need.
@@ -32,8 +34,9 @@ struct HostNeeds {
   // Bytes of shared memory: both sides of the states, copies of other nodes' shards, token rings,
   // traces, and data planes. With staged collectives these hold all buffers of the engines.
   uint64_t shared = 0;
-  uint64_t copies = 0;    // bytes of peer copies that wait in the agents to be sent
-  uint64_t private_ = 0;  // bytes of all processes, copies included
+  uint64_t copies = 0;         // bytes of peer copies that wait in the agents to be sent
+  uint64_t private_ = 0;       // bytes of all processes, copies included
+  uint64_t address_space = 0;  // bytes that a trainer maps at least
   int processes() const { return nodes + trainers + warm + supervisors; }
   uint64_t memory() const { return shared + private_; }
 };
@@ -51,8 +54,8 @@ constexpr int trainers_per_core_max = 4;
 /// Returns the first problem, in one line with figures. bad_config: a folder is not writable; too
 /// little disk space or shared memory; the port is taken; http_host is not an address of this host;
 /// no data is named; more processes or memory than the host has room for (unless oversubscribe).
-/// bad_data: data.source does not exist, or has fewer tokens than one sample. Leaves nothing
-/// behind.
+/// bad_data: data.source does not exist, or has fewer tokens than one sample. io: a limit of this
+/// process is too low for the run. Leaves nothing behind.
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
 
 /// A warning if the trainers are more than the host's cores serve well; "": none.

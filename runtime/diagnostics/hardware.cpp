@@ -13,6 +13,8 @@
 namespace simplescale {
 namespace {
 
+constexpr const char* kSharedHugePages = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
 namespace fs = std::filesystem;
 
 /// The file's first line; "" if it cannot be read.
@@ -67,14 +69,12 @@ std::string gpudirect_of(const fs::path& root) {
   return version.ok() && version->find("Open Kernel Module") != std::string::npos ? "dma-buf" : "";
 }
 
-/// True if the mount options of /dev/shm give huge pages to memory that is allocated beforehand.
+/// True if Linux gives huge pages to shared memory that is allocated beforehand.
 bool huge_pages_of(const fs::path& root) {
-  std::ifstream mounts(root / "proc/mounts");
-  bool huge = false;  // a later mount of /dev/shm covers the earlier ones
-  for (std::string line; std::getline(mounts, line);)
-    if (line.find(" /dev/shm tmpfs ") != std::string::npos)
-      huge = line.find("huge=always") != std::string::npos ||
-             line.find("huge=within_size") != std::string::npos;
+  std::ifstream setting(root / kSharedHugePages);
+  bool huge = false;
+  for (std::string word; setting >> word;)
+    huge = huge || word == "[always]" || word == "[within_size]" || word == "[force]";
   return huge;
 }
 
@@ -136,8 +136,9 @@ std::vector<std::string> slow_paths(const Hardware& h) {
         "-m) what they send each other crosses the link between the CPUs");
   if (!h.gpus.empty() && !h.huge_pages)
     slow.push_back(
-        "/dev/shm has small pages: registering a state with the driver takes long; as root: mount "
-        "-o remount,huge=within_size /dev/shm");
+        "shared memory has small pages: registering a state with the driver takes long; as root: "
+        "echo within_size > /" +
+        std::string(kSharedHugePages));
   return slow;
 }
 

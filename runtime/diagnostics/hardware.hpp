@@ -28,7 +28,7 @@ struct Hardware {
   std::vector<PciDevice> cards;  // by name
   int nvswitches = 0;
   std::string gpudirect;    // what lets cards access GPUs' memory; "": nothing is loaded
-  bool huge_pages = false;  // /dev/shm, which holds the states, gives huge pages
+  bool huge_pages = false;  // shared memory, which holds the states, has huge pages
 };
 
 /// root: the folder that has `sys` and `proc`. What cannot be read is left out.

@@ -12,8 +12,9 @@ class Hardware(Case):
         super().setUp()
         self.root = self.folder / "root"
         self.numa = self.folder / "numa"
-        (self.root / "proc").mkdir(parents=True)
-        (self.root / "proc/mounts").write_text("tmpfs /dev/shm tmpfs rw,huge=within_size 0 0\n")
+        setting = self.root / "sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        setting.parent.mkdir(parents=True)
+        setting.write_text("always [within_size] advise never deny force\n")
         os.environ["SIMPLESCALE_HARDWARE"] = str(self.root)
         os.environ["SIMPLESCALE_NUMA"] = str(self.numa)
         self.addCleanup(os.environ.pop, "SIMPLESCALE_HARDWARE")

@@ -179,14 +179,14 @@ class MachineTest(unittest.TestCase):
         gib = 2**30
         chosen = lambda *gibs: machine.choose_model(*(g * gib for g in gibs))
         self.assertEqual(chosen(64, 128, 50)[0][::3], ("tinyllama", True))
-        self.assertEqual(chosen(30, 128, 50)[0][::3], ("tinyllama", False))
-        model, why = chosen(30, 128, 10)
+        self.assertEqual(chosen(1 / 16, 128, 50)[0][::3], ("tinyllama", False))  # Docker's /dev/shm
+        model, why = chosen(10, 128, 10)
         self.assertEqual(model[0], "small")
-        self.assertIn("tinyllama needs 25.5 GiB of /dev/shm", why)
+        self.assertIn("tinyllama needs 30.6 GiB of memory (this host has 128.0)", why)
         self.assertEqual(chosen(64, 16, 50)[0][0], "small")
-        model, why = chosen(1 / 16, 128, 50)  # Docker's
+        model, why = chosen(1 / 16, 128, 0)
         self.assertIsNone(model)
-        self.assertIn("--shm-size", why)
+        self.assertIn("of disk", why)
 
     def test_presets_are_those_of_the_program(self):
         text = (machine.ROOT / "runtime/config/model_presets.cpp").read_text()

@@ -6,7 +6,6 @@ Run as a program it asks the driver and prints a JSON object; the driver is load
 import ctypes
 import glob
 import json
-import math
 import os
 import pathlib
 import shutil
@@ -150,12 +149,11 @@ def choose_model(shm_free, memory, disk_free):
     why = ""
     for preset, parameters, vocab in MODELS:
         states, saved = STATES * parameters + PLANES, CHECKPOINTS * parameters
-        in_memory = shm_free > states + saved and memory > 1.2 * (states + saved)
-        if shm_free > states and memory > 1.2 * states and (in_memory or disk_free > saved):
+        in_memory = shm_free > saved and memory > 1.2 * (states + saved)
+        if memory > 1.2 * states and (in_memory or disk_free > saved):
             return (preset, parameters, vocab, in_memory), why
-        why = why or f"{preset} needs {states / GIB:.1f} GiB of /dev/shm ({shm_free / GIB:.1f} are free), {1.2 * states / GIB:.1f} of memory " \
-                     f"({memory / GIB:.1f}), and {saved / GIB:.1f} of disk ({disk_free / GIB:.1f}): docker run --shm-size={math.ceil(2 * states / GIB)}g, " \
-                     f"or mount -o remount,size={math.ceil(2 * states / GIB)}G /dev/shm"
+        why = why or f"{preset} needs {1.2 * states / GIB:.1f} GiB of memory (this host has {memory / GIB:.1f}), and {saved / GIB:.1f} of " \
+                     f"/dev/shm ({shm_free / GIB:.1f} are free) or of disk ({disk_free / GIB:.1f})"
     return None, why
 
 

@@ -26,19 +26,16 @@ in_torch() { local folder; for folder in ${torch//:/ }; do [[ $(readlink -f "$1"
 needs() { LD_LIBRARY_PATH=$1 ldd "$2" | awk '$2 == "=>" { print $1, $3 }' | grep -vE "$glibc" || true; }
 
 rm -rf "$out" "$out.tar.gz"
-mkdir -p "$out/build/release/bin" "$out/lib/ucx" "$out/tests/gpu" "$out/tests/bench"
+mkdir -p "$out/build/release/bin" "$out/lib" "$out/tests/gpu" "$out/tests/bench"
 for file in simplescale simplescale-compute libsimplescale_cuda.so libsimplescale_nccl.so test_gpu gpu_bench; do
   [[ -e $bin/$file ]] || { echo "$bin has no $file: ./simplescale build, and ninja -C the build folder $file" >&2; exit 1; }
   cp "$bin/$file" "$out/build/release/bin"
 done
-# UCX loads its transports from a folder that the library knows.
-ucx=$(needs "$torch" "$bin/simplescale" | awk '$1 ~ /^libuct\.so/ { print $2 }')
-cp "$(dirname "$ucx")"/ucx/lib*.so.0 "$out/lib/ucx"
-for file in "$out"/build/release/bin/* "$out"/lib/ucx/*; do needs "$torch" "$file"; done | sort -u | while read -r name path; do
+for file in "$out"/build/release/bin/*; do needs "$torch" "$file"; done | sort -u | while read -r name path; do
   [[ $path != not ]] || { echo "$name, which the programs need, is not found" >&2; exit 1; }
   in_torch "$path" || cp -L "$path" "$out/lib/$name"
 done
-strip --strip-unneeded "$out"/build/release/bin/* "$out"/lib/*.so* "$out"/lib/ucx/*
+strip --strip-unneeded "$out"/build/release/bin/* "$out"/lib/*.so*
 cp "$root"/tests/gpu/{checklist.sh,checklist.py,machine.py,processes.py,products.py,kernel_trace.py} "$out/tests/gpu"
 cp -rL "$root/tests/bench/peers" "$out/tests/bench/peers"
 git -C "$root" -c safe.directory='*' describe --always --dirty >"$out/COMMIT"
@@ -48,14 +45,14 @@ cat >"$out/run.sh" <<'RUN'
 # The GPU checklist with packed programs; options as tests/gpu/checklist.sh.
 pack=$(readlink -f "$(dirname "$0")")
 torch=$(python3 -B "$pack/tests/gpu/checklist.py" --libraries) || exit 1
-export SIMPLESCALE_LIBRARIES=$pack/lib:$torch UCX_MODULE_DIR=$pack/lib/ucx
+export SIMPLESCALE_LIBRARIES=$pack/lib:$torch
 exec "$pack/tests/gpu/checklist.sh" "$@"
 RUN
 chmod +x "$out/run.sh"
 
 # Everything resolves within the pack, torch and glibc.
 pack=$(readlink -f "$out")
-wrong=$(for file in "$out"/build/release/bin/* "$out"/lib/*.so* "$out"/lib/ucx/*; do
+wrong=$(for file in "$out"/build/release/bin/* "$out"/lib/*.so*; do
   needs "$pack/lib:$torch" "$file" | while read -r name path; do
     [[ $path == "$pack"/* ]] || { [[ $path != not ]] && in_torch "$path"; } || echo "$(basename "$file") takes $name from $path"
   done

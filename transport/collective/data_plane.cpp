@@ -367,9 +367,8 @@ std::string this_host_id() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   struct stat info {};
-  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid", "/proc/self/ns/net"})
+  for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net"})
     if (stat(space, &info) == 0) id += "/" + std::to_string(info.st_ino);
-  if (stat("/dev/shm", &info) == 0) id += "/" + std::to_string(info.st_dev);
   return id;
 }
 

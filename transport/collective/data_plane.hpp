@@ -66,8 +66,7 @@ struct CommunicatorSpec {
   bool separate_gathers = false;
 };
 
-/// Processes with equal ids can share memory: boot id, IPC, PID and network namespaces, device of
-/// /dev/shm.
+/// Processes with equal ids can share memory: boot id, PID and network namespaces.
 std::string this_host_id();
 
 class DataPlane {

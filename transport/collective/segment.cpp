@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <ctime>
@@ -129,7 +130,8 @@ Result<size_t> Segment::open_slot(uint64_t generation, uint64_t name_hash, uint3
 
 Result<std::shared_ptr<PeerSegment>> PeerSegment::open(const std::string& name,
                                                        uint64_t incarnation) {
-  auto memory = SharedMemory::open(name);
+  // Short, since join() asks again, and looks at fences in between.
+  auto memory = SharedMemory::open(name, std::chrono::milliseconds(500));
   if (!memory.ok()) return Status(Code::not_found, memory.status().message());
   std::shared_ptr<PeerSegment> peer(new PeerSegment(memory.take()));
   const auto& header = peer->header();

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "runtime/base/log.hpp"
+#include "transport/ucx/library.hpp"
 
 // Exported by libucs; declared here because its headers include much of UCX's internals.
 extern "C" void ucs_debug_disable_signal(int signum);
@@ -52,6 +53,7 @@ Status to_status(ucs_status_t status, const std::string& what) {
 
 Result<std::unique_ptr<Context>> Context::create(uint64_t features, const char* transports,
                                                  const Devices* devices) {
+  SS_RETURN_IF_ERROR(load());
   set_defaults();
   if (devices && !devices->partition.empty()) setenv("UCX_IB_PKEY", devices->partition.c_str(), 1);
   ucp_params_t params{};

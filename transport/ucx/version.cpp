@@ -1,11 +1,11 @@
 #include "transport/ucx/version.hpp"
 
-#include <ucp/api/ucp.h>
+#include <ucp/api/ucp_version.h>
 
 namespace simplescale::ucx {
 
 std::string version() {
-  return ucp_get_version_string();
+  return std::to_string(UCP_API_MAJOR) + "." + std::to_string(UCP_API_MINOR);
 }
 
 }  // namespace simplescale::ucx

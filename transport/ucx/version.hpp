@@ -5,7 +5,7 @@
 
 namespace simplescale::ucx {
 
-/// The version of the loaded library, e.g. "1.13.1".
+/// The version for which this program was built, e.g. "1.13".
 std::string version();
 
 }  // namespace simplescale::ucx

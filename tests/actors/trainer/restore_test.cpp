@@ -78,6 +78,23 @@ TEST_SUITE("restore") {
     CHECK(std::ranges::equal(state.committed().exp_avg_sq, peer.committed().exp_avg_sq));
   }
 
+  TEST_CASE("restore: a copy whose memory nobody holds any more counts as lost") {
+    auto plane = DataPlane::create({.shm_prefix = "ss-test-restore-lost", .network = false});
+    REQUIRE(plane.ok());
+    TrainState state = make_state("with-lost-peer");
+    const JoinTrainer order{.trainer = "n0.0",
+                            .generation = 3,
+                            .source = "memory",
+                            .step = 8,
+                            .transfers = {{.step = 8, .segment = "ss-none", .members = {{}}}}};
+    Restore restore(
+        order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
+    const Status status = restore.transfer(**plane, state);
+    CHECK(status.message().find("no process of this host holds ss-none") != std::string::npos);
+    CHECK(restore.fault().fault == "bad_copy");  // so that another copy is taken
+    CHECK(restore.fault().suspect == "n0.0");
+  }
+
   TEST_CASE("restore: STATE-2, a damaged copy is forgotten and reported") {
     ThreadCommunicator alone(1, 1'000);
     const JoinTrainer order{.trainer = "n0.0", .generation = 3, .source = "memory", .step = 7};

@@ -1,4 +1,4 @@
-// Lifelines report a process's death, and nothing else; shared memory of killed owners is removed.
+// Lifelines report a process's death, and nothing else.
 #include "runtime/base/lifeline.hpp"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,6 @@ TEST_CASE("lifeline: the death of the holder is reported once, a stopped holder 
   kill(child, SIGKILL);
   CHECK(reported.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
   waitpid(child, nullptr, 0);
-  unlink_shared_memory(name);
 }
 
 TEST_CASE("lifeline: a watcher that is destroyed before the process dies reports nothing") {
@@ -58,7 +57,6 @@ TEST_CASE("lifeline: a watcher that is destroyed before the process dies reports
   CHECK(!reported);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  unlink_shared_memory(name);
 }
 
 TEST_CASE("lifeline: a segment that is missing or not held cannot be watched") {
@@ -67,31 +65,4 @@ TEST_CASE("lifeline: a segment that is missing or not held cannot be watched") {
   auto empty = SharedMemory::create("ss-test-life-empty-" + std::to_string(getpid()), 4096);
   REQUIRE(empty.ok());
   CHECK(!watcher.watch(empty->name(), [] {}).ok());
-}
-
-TEST_CASE("shared memory: segments of a killed owner are removed by the next owner") {
-  const std::string prefix = "ss-test-owner-" + std::to_string(getpid());
-  int ready[2];
-  REQUIRE(pipe(ready) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    auto owner = SegmentOwner::claim(prefix + "-n0");
-    auto segment = SharedMemory::create(prefix + "-n0.1-state", 4096);
-    char byte = owner.ok() && segment.ok() ? 'y' : 'n';
-    (void)!write(ready[1], &byte, 1);
-    for (;;) pause();
-  }
-  char byte = 0;
-  REQUIRE(read(ready[0], &byte, 1) == 1);
-  REQUIRE(byte == 'y');
-  auto other = SegmentOwner::claim(prefix + "-n1");
-  REQUIRE(other.ok());
-  CHECK(SharedMemory::open(prefix + "-n0.1-state").ok());  // its owner lives
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  auto third = SegmentOwner::claim(prefix + "-n2");
-  CHECK(!SharedMemory::open(prefix + "-n0.1-state").ok());
-  unlink_shared_memory(prefix);
-  close(ready[0]);
-  close(ready[1]);
 }

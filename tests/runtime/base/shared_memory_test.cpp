@@ -1,19 +1,26 @@
-// Other users of the host can neither damage, read, nor stand for the shared memory of a run. The
-// cases with a second user need root, and say so without it.
+// Shared memory is found as long as the process that made it lives, whatever lies in /dev/shm. Other
+// users of the host can neither read, damage, nor stand for it. The cases with a second user need
+// root, and say so without it.
 #include "runtime/base/shared_memory.hpp"
 
-#include <dirent.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
+#include <cstring>
 #include <functional>
+#include <thread>
 
-namespace fs = std::filesystem;
+#include "runtime/base/host_lock.hpp"
+#include "runtime/base/named_descriptors.hpp"
+#include "tests/temp_folder.hpp"
+
 using namespace simplescale;
 
 namespace {
@@ -28,10 +35,7 @@ std::string unique(const std::string& what) {
 /// Runs `attack` in a process of the user nobody; true if it returned true.
 bool as_stranger(const std::function<bool()>& attack) {
   const pid_t child = fork();
-  if (child == 0) {
-    umask(0);
-    _exit(setgid(kNobody) == 0 && setuid(kNobody) == 0 && attack() ? 0 : 1);
-  }
+  if (child == 0) _exit(setgid(kNobody) == 0 && setuid(kNobody) == 0 && attack() ? 0 : 1);
   int status = 1;
   waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -42,138 +46,214 @@ bool can_be_stranger() {
   return geteuid() == 0;
 }
 
-bool write_file(const std::string& path, size_t bytes) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0666);
-  return fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 && close(fd) == 0;
-}
-
-std::string folder_prefix() {
-  return "/dev/shm/simplescale-" + std::to_string(geteuid()) + "-";
-}
-
-/// Path of a segment that this user made; empty if there is none.
-std::string path_of(const std::string& name) {
-  for (const auto& folder : fs::directory_iterator("/dev/shm")) {
-    const fs::path file = folder.path() / name;
-    struct stat info {};
-    if (folder.path().string().starts_with(folder_prefix()) && !folder.is_symlink() &&
-        stat(file.c_str(), &info) == 0 && info.st_uid == geteuid())
-      return file;
+struct Address {
+  sockaddr_un name{};
+  socklen_t bytes;
+  explicit Address(const std::string& text)
+      : bytes(static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size())) {
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path + 1, text.data(), text.size());
   }
-  return "";
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
+};
+
+/// A process that has done `begin` and then waits to be killed.
+class Holder {
+ public:
+  explicit Holder(const std::function<bool()>& begin) {
+    int ready[2];
+    REQUIRE(pipe(ready) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const char byte = begin() ? 'y' : 'n';
+      (void)!write(ready[1], &byte, 1);
+      for (;;) pause();
+    }
+    char byte = 0;
+    REQUIRE(read(ready[0], &byte, 1) == 1);
+    REQUIRE(byte == 'y');
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Holder() { end(); }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  void stop() const {
+    kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);
+  }
+  void go_on() const { kill(pid_, SIGCONT); }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+std::string bytes_of(const SharedMemory& memory) {
+  return {static_cast<const char*>(memory.data()), memory.bytes()};
 }
 
 }  // namespace
 
-TEST_CASE(
-    "shared memory (SHM-4): another user's lock file does not remove the segments of a live run") {
-  if (!can_be_stranger()) return;
-  const std::string prefix = unique("owner");
-  auto owner = SegmentOwner::claim(prefix + "-n0");
-  REQUIRE(owner.ok());
-  auto segment = SharedMemory::create(prefix + "-n0.1-state", 4096);
-  REQUIRE(segment.ok());
-  const std::string lock = "/dev/shm/" + prefix + ".owner";
-  REQUIRE(as_stranger([&] { return write_file(lock, 0); }));
-  REQUIRE(SegmentOwner::claim(prefix + "-n1").ok());  // removes what dead runs have left
-  CHECK(SharedMemory::open(prefix + "-n0.1-state").ok());
-  CHECK(fs::exists(lock));  // its owner may remove it
-  fs::remove(lock);
+TEST_CASE("shared memory: processes find it by name as long as its maker lives") {
+  const std::string name = unique("life");
+  SharedMemory made;
+  Holder holder([&] {
+    auto memory = SharedMemory::create(name, 5000);
+    if (!memory.ok()) return false;
+    std::memcpy(memory->data(), "state", 5);
+    made = memory.take();
+    return true;
+  });
+  CHECK(access(("/dev/shm/" + name).c_str(), F_OK) != 0);  // no file, so nothing can remove it
+  auto first = SharedMemory::open(name), second = SharedMemory::open(name);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(first->bytes() == 5000);
+  static_cast<char*>(second->data())[0] = 'S';
+  CHECK(bytes_of(*first).substr(0, 6) == std::string("State\0", 6));
+  holder.end();
+  CHECK(bytes_of(*first).substr(0, 5) == "State");  // whoever has mapped it keeps it
+  const Status gone = SharedMemory::open(name).status();
+  CHECK(gone.code() == Code::io);
+  CHECK(gone.message() == "shared memory: no process of this host holds " + name);
+  auto next = SharedMemory::create(name, 8);  // as the agent that follows a killed one
+  REQUIRE(next.ok());
+  CHECK(bytes_of(*next) == std::string(8, '\0'));
 }
 
-TEST_CASE("shared memory (SHM-4): another user's segment is neither mapped nor removed") {
+TEST_CASE("shared memory: a segment of the same name takes the place of the earlier one") {
+  const std::string name = unique("twice");
+  auto first = SharedMemory::create(name, 10);
+  auto second = SharedMemory::create(name, 20);
+  REQUIRE(second.ok());
+  CHECK(SharedMemory::open(name)->bytes() == 20);
+  *first = SharedMemory();  // the end of the earlier one takes nothing from the new one
+  CHECK(SharedMemory::open(name)->bytes() == 20);
+  *second = SharedMemory();
+  CHECK_FALSE(SharedMemory::open(name).ok());
+}
+
+TEST_CASE("shared memory: a process that does not answer is waited for, and no longer") {
+  const std::string name = unique("stopped");
+  SharedMemory made;
+  Holder holder([&] {
+    auto memory = SharedMemory::create(name, 4096);
+    if (memory.ok()) made = memory.take();
+    return made.data() != nullptr;
+  });
+  holder.stop();
+  const Status status = SharedMemory::open(name, std::chrono::milliseconds(50)).status();
+  CHECK(status.code() == Code::deadline);
+  CHECK(status.message().find("does not answer") != std::string::npos);
+  std::thread late([&] { holder.go_on(); });
+  CHECK(SharedMemory::open(name, std::chrono::minutes(1)).ok());
+  late.join();
+}
+
+TEST_CASE("shared memory: what has no room is refused") {
+  const Status status = SharedMemory::create(unique("large"), size_t{1} << 50).status();
+  CHECK(status.code() == Code::io);
+  CHECK(status.message().starts_with("no room for 1073741824 MiB of shared memory"));
+  const test::TempFolder folder;
+  CHECK(memory_left(folder.path) == UINT64_MAX);
+  folder.write(
+      "proc/meminfo",
+      "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:    3 kB\nSwapTotal: 8 kB\nSwapFree: 2 kB\n");
+  CHECK(memory_left(folder.path) == 5 << 10);
+}
+
+TEST_CASE("shared memory: a process without descriptors gets a sentence, and goes on") {
+  const std::string name = unique("full");
+  auto memory = SharedMemory::create(name, 4096);
+  REQUIRE(memory.ok());
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit none{3, limit.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const Status opened = SharedMemory::open(name).status();
+  const Status made = SharedMemory::create(name + "-more", 4096).status();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  for (const Status& status : {opened, made}) {
+    CHECK(status.code() == Code::io);
+    CHECK(status.message().find("Too many open files") != std::string::npos);
+  }
+  CHECK(SharedMemory::open(name).ok());
+}
+
+TEST_CASE("shared memory (SHM-4): another user gets no descriptor") {
+  if (!can_be_stranger()) return;
+  const std::string name = unique("read");
+  auto memory = SharedMemory::create(name, 4096);
+  REQUIRE(memory.ok());
+  const Address at(socket_name(name));  // as anybody can list it
+  CHECK(as_stranger([&] {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    char byte = 0, control[256];
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part, message.msg_iovlen = 1;
+    message.msg_control = control, message.msg_controllen = sizeof control;
+    return connect(fd, at.get(), at.bytes) == 0 && recvmsg(fd, &message, 0) <= 0;
+  }));
+  CHECK(SharedMemory::open(name).ok());  // it still answers
+}
+
+TEST_CASE("shared memory (SHM-4): nothing is taken from another user that has the name") {
   if (!can_be_stranger()) return;
   const std::string name = unique("planted");
-  REQUIRE(as_stranger([&] { return write_file("/dev/shm/" + name, 4096); }));
-  CHECK(!SharedMemory::open(name).ok());
-  auto mine = SharedMemory::create(name, 4096);
-  CHECK(mine.ok());
-  CHECK(unlink_shared_memory(name) == 1);
-  CHECK(fs::exists("/dev/shm/" + name));
-  fs::remove("/dev/shm/" + name);
+  const Address at(socket_name(name));
+  Holder stranger([&] {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    return setgid(kNobody) == 0 && setuid(kNobody) == 0 && bind(fd, at.get(), at.bytes) == 0 &&
+           listen(fd, 5) == 0;
+  });
+  const Status status = SharedMemory::open(name).status();
+  CHECK(status.code() == Code::io);
+  CHECK(status.message().find("another user") != std::string::npos);
 }
 
-TEST_CASE("shared memory (SHM-4): another user cannot stand for the folder of our segments") {
-  if (!can_be_stranger()) return;
-  const std::string name = unique("squat"), link = folder_prefix() + "0link",
-                    wide = folder_prefix() + "0wide", narrow = folder_prefix() + "0narrow";
-  REQUIRE(as_stranger([&] {
-    return mkdir(wide.c_str(), 0777) == 0 && mkdir(narrow.c_str(), 0700) == 0 &&
-           symlink(wide.c_str(), link.c_str()) == 0 && write_file(wide + "/" + name, 4096);
-  }));
-  CHECK(!SharedMemory::open(name).ok());
-  auto mine = SharedMemory::create(name, 4096);
-  REQUIRE(mine.ok());
-  CHECK(fs::file_size(wide + "/" + name) == 4096);
-  const std::string path = path_of(name);
-  CHECK(as_stranger([&] {
-    const std::string folder = fs::path(path).parent_path();
-    return opendir(folder.c_str()) == nullptr && open(path.c_str(), O_RDONLY) < 0 &&
-           rename(folder.c_str(), (folder + "x").c_str()) != 0;
-  }));
-  fs::remove(link);
-  fs::remove_all(wide);
-  fs::remove(narrow);
-}
-
-TEST_CASE(
-    "shared memory (SHM-4): lies in a folder of mode 0700, which is removed with the last "
-    "segment") {
-  const std::string name = unique("folder");
-  auto segment = SharedMemory::create(name, 4096);
-  REQUIRE(segment.ok());
-  const std::string path = path_of(name);
-  REQUIRE(!path.empty());
-  struct stat file {
-  }, folder{};
-  REQUIRE(stat(path.c_str(), &file) == 0);
-  REQUIRE(stat(fs::path(path).parent_path().c_str(), &folder) == 0);
-  CHECK((file.st_mode & 07777) == 0600);
-  CHECK((folder.st_mode & 0777) == 0700);
-  segment->unlink();
-  CHECK(!fs::exists(path));
-}
-
-TEST_CASE(
-    "shared memory (SHM-4): a segment that others may write, a link, a pipe or a path is refused") {
+TEST_CASE("shared memory (SHM-4): what is no segment of this program is refused") {
   const std::string name = unique("kind");
-  auto segment = SharedMemory::create(name, 4096);
-  REQUIRE(segment.ok());
-  const std::string path = path_of(name), folder = fs::path(path).parent_path();
-  REQUIRE(SharedMemory::open(name).ok());
-  REQUIRE(chmod(path.c_str(), 0666) == 0);
-  const auto wide = SharedMemory::open(name);
-  REQUIRE(!wide.ok());
-  CHECK(wide.status().message().find("other users") != std::string::npos);
-  REQUIRE(chmod(path.c_str(), 0600) == 0);
-  REQUIRE(symlink(path.c_str(), (path + "-link").c_str()) == 0);
-  CHECK(!SharedMemory::open(name + "-link").ok());
-  REQUIRE(mkfifo((path + "-pipe").c_str(), 0600) == 0);
-  CHECK(!SharedMemory::open(name + "-pipe").ok());
-  CHECK(!SharedMemory::open("../" + fs::path(folder).filename().string() + "/" + name).ok());
-  CHECK(!SharedMemory::open("").ok());
-  CHECK(!SharedMemory::create("../" + name, 4096).ok());
-  REQUIRE(truncate(path.c_str(), 0) == 0);
-  CHECK(!SharedMemory::open(name).ok());
-  CHECK(unlink_shared_memory(name) == 3);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const int open_end = memfd_create("test", MFD_CLOEXEC);  // could shrink below a mapping
+  REQUIRE(ftruncate(open_end, 4096) == 0);
+  for (const int fd : {ends[0], open_end}) {
+    const int socket = take_name(name).take();
+    const uint64_t id = offer_descriptor(name, socket, fd).take();
+    CHECK(SharedMemory::open(name).status().message().find("is no segment") != std::string::npos);
+    withdraw_offer(id);
+  }
+  for (const int fd : {ends[0], ends[1], open_end}) close(fd);
 }
 
-TEST_CASE("shared memory: a lock is one process's, or shared, and leaves no file behind") {
-  const std::string name = unique("lock"), file = "ss-" + name + ".owner";
+TEST_CASE("host lock: a lock is one process's, or shared, and ends with the last holder") {
+  const std::string name = unique("lock");
+  const auto other = [&](bool shared) { return HostLock::take(name, shared).status().code(); };
   {
     const auto held = HostLock::take(name, false);
     REQUIRE(held.ok());
-    CHECK(HostLock::take(name, false).status().code() == Code::unavailable);
-    CHECK(HostLock::take(name, true).status().code() == Code::unavailable);
-    REQUIRE(SegmentOwner::claim(unique("sweep")).ok());
-    CHECK_FALSE(path_of(file).empty());  // a held lock is not swept away
+    CHECK(other(false) == Code::unavailable);
+    CHECK(other(true) == Code::unavailable);
   }
-  {
-    const auto one = HostLock::take(name, true), other = HostLock::take(name, true);
-    CHECK(one.ok());
-    CHECK(other.ok());
-    CHECK(HostLock::take(name, false).status().code() == Code::unavailable);
-  }
-  REQUIRE(SegmentOwner::claim(unique("sweep")).ok());
-  CHECK(path_of(file).empty());
+  HostLock of_first, of_second;
+  const auto take = [&](HostLock& lock) {
+    auto taken = HostLock::take(name, true);
+    if (taken.ok()) lock = taken.take();
+    return taken.ok();
+  };
+  Holder first([&] { return take(of_first); }), second([&] { return take(of_second); });
+  CHECK(other(false) == Code::unavailable);
+  CHECK(other(true) == Code::ok);
+  first.end();  // which had made the socket
+  CHECK(other(false) == Code::unavailable);
+  CHECK(other(true) == Code::ok);
+  second.end();
+  CHECK(other(false) == Code::ok);
 }

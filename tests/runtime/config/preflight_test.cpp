@@ -15,6 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr ProcessLimits kUnlimited{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+
 struct Fixture {
   fs::path folder;
   Config config;
@@ -27,6 +29,7 @@ struct Fixture {
     config.data.source = (folder / "text.txt").string();
     config.model.preset = "micro";
     config.train.max_steps = 10;
+    input.limits = kUnlimited;
     std::ofstream(config.data.source) << "text";
   }
   ~Fixture() { fs::remove_all(folder); }
@@ -107,7 +110,25 @@ TEST_SUITE("config preflight") {
     input.trainers_on_host = 100'000'000;
     const Status status = check();
     CHECK(status.code() == Code::bad_config);
-    CHECK(status.message().find("of shared memory, but /dev/shm has ") != std::string::npos);
+    CHECK(status.message().find("of shared memory, but it has only ") != std::string::npos);
+    CHECK(status.message().find("of memory left") != std::string::npos);
+    input.trainers_on_host = 1;
+    input.memory_left = 1 << 20;
+    CHECK(check().message().find("but it has only 1.0 MiB of memory left") != std::string::npos);
+  }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: limits under which a run cannot begin are named") {
+    const auto said = [&] { return check().message(); };
+    CHECK(check().ok());
+    input.limits.descriptors = 16;
+    CHECK(said().find("(ulimit -n) of at least 56, but the limit is 16") != std::string::npos);
+    input.limits = kUnlimited;
+    input.limits.threads = 12;
+    CHECK(said().find("(ulimit -u) of at least ") != std::string::npos);
+    input.limits = kUnlimited;
+    input.limits.address_space = 800'000 << 10;
+    CHECK(check().code() == Code::io);
+    CHECK(said().find("(ulimit -v) of at least ") != std::string::npos);
   }
 
   TEST_CASE_FIXTURE(Fixture, "preflight: a port that is taken is refused") {
@@ -193,7 +214,7 @@ TEST_SUITE("config preflight") {
     input.trainers_on_host = 100;
     input.cores = 2;
     input.host_memory = uint64_t{1} << 40;
-    input.shared_memory_folder = folder.string();
+    input.memory_left = uint64_t{1} << 40;
     Status status = check();
     CHECK(status.code() == Code::bad_config);
     CHECK(

@@ -67,16 +67,15 @@ TEST_SUITE("hardware") {
     host.add_card("mlx5_0", "0000:1b:00.0", 0);
     host.write("sys/module/nvidia_peermem/version", "1");
     const Hardware found = host.read();
-    CHECK(
-        hardware_text(found) ==
-        "GPU 0        0000:17:00.0 10de:2330, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
-        "GPU 1        0000:97:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
-        "mlx5_0       0000:1b:00.0 400 Gb/sec ACTIVE, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
-        "mlx5_1       0000:98:00.0 400 Gb/sec ACTIVE, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
-        "GPUDirect    by nvidia_peermem\n"
-        "P2P          by NVSwitch\n"
-        "slow: /dev/shm has small pages: registering a state with the driver takes long; as root: "
-        "mount -o remount,huge=within_size /dev/shm\n");
+    CHECK(hardware_text(found) ==
+          "GPU 0        0000:17:00.0 10de:2330, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+          "GPU 1        0000:97:00.0 10de:2330, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+          "mlx5_0       0000:1b:00.0 400 Gb/sec ACTIVE, NUMA node 0, CPUs 0-3, 32.0 GT/s PCIe x16\n"
+          "mlx5_1       0000:98:00.0 400 Gb/sec ACTIVE, NUMA node 1, CPUs 4-7, 32.0 GT/s PCIe x16\n"
+          "GPUDirect    by nvidia_peermem\n"
+          "P2P          by NVSwitch\n"
+          "slow: shared memory has small pages: registering a state with the driver takes long; as "
+          "root: echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled\n");
     CHECK(hardware_json(found)["gpus"][1]["numa_node"] == 1);
   }
 
@@ -97,12 +96,13 @@ TEST_SUITE("hardware") {
                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05");
     CHECK(host.read().gpudirect == "dma-buf");
     CHECK(slow_paths(host.read()).size() == 5);
-    const std::string shm = "tmpfs /dev/shm tmpfs rw,relatime,size=24684084k";
-    for (const char* option : {",huge=within_size", ",huge=always"}) {
-      host.write("proc/mounts", "/dev/vda / ext4 rw 0 0\n" + shm + option + " 0 0");
+    const std::string setting = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    for (const char* chosen : {"[always] within_size advise never deny force",
+                               "always [within_size] advise never deny force"}) {
+      host.write(setting, chosen);
       CHECK(slow_paths(host.read()).size() == 4);
     }
-    host.write("proc/mounts", shm + ",huge=always 0 0\n" + shm + ",huge=advise 0 0");
+    host.write(setting, "always within_size [advise] never deny force");
     CHECK(slow_paths(host.read()).size() == 5);
   }
 

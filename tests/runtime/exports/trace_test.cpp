@@ -1,6 +1,8 @@
 #include "runtime/observe/trace.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -175,16 +177,26 @@ TEST_SUITE("trace") {
 
   TEST_CASE("trace: another process reads a ring in shared memory, even of a killed process") {
     const std::string segment = "ss-test-" + std::to_string(getpid()) + "-trace";
-    {
+    int ready[2];
+    REQUIRE(pipe(ready) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
       const Recorder recorder(16, segment);
       trace::Span working("working", 3);
-      auto reader = trace::Reader::open(segment);
-      REQUIRE(reader.ok());
-      REQUIRE(unlink_shared_memory(segment) == 1);  // as after its owner's death; the mapping stays
-      const auto recording = (*reader)->read();
-      REQUIRE(recording.events.size() == 1);
-      CHECK(name_of(recording.events[0]) == "working");
+      (void)!write(ready[1], "y", 1);
+      for (;;) pause();
     }
+    char byte = 0;
+    REQUIRE(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    close(ready[1]);
+    auto reader = trace::Reader::open(segment);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    REQUIRE(reader.ok());
+    const auto recording = (*reader)->read();
+    REQUIRE(recording.events.size() == 1);
+    CHECK(name_of(recording.events[0]) == "working");
     CHECK_FALSE(trace::Reader::open(segment).ok());
     auto other = SharedMemory::create(segment, 4096);
     REQUIRE(other.ok());

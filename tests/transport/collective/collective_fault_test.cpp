@@ -314,11 +314,6 @@ TEST_SUITE("collective faults") {
     }
   }
 
-  TEST_CASE("collective: a plane's destructor unlinks its segment") {
-    { RankPlanes ranks("unlink", {0, 0}); }
-    CHECK(unlink_shared_memory("ss-test-" + std::to_string(getpid()) + "-unlink") == 0);
-  }
-
   TEST_CASE("segment: memory released in any order becomes one block again") {
     collective::OffsetAllocator allocator(4096, 4096 + 1024 * 64);
     std::mt19937 random(7);

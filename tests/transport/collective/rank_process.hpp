@@ -14,8 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/shared_memory.hpp"
-
 extern char** environ;
 
 namespace simplescale::testing {
@@ -60,10 +58,7 @@ struct Folder {
     char name[] = "/tmp/ss-collective-XXXXXX";
     path = mkdtemp(name);
   }
-  ~Folder() {
-    std::filesystem::remove_all(path);
-    unlink_shared_memory("ss-rank-" + std::filesystem::path(path).filename().string());
-  }
+  ~Folder() { std::filesystem::remove_all(path); }
 };
 
 }  // namespace simplescale::testing
