@@ -84,6 +84,7 @@ class CommandLine {
                        "message of a run that gave up names them");
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
+    add_trust_option(command);
     add_host_options(command,
                      "train on this number of hosts, nodes and spares, without Slurm: call the "
                      "same command on each, with a --node-rank of its own");
@@ -100,6 +101,13 @@ class CommandLine {
                       ->check(CLI::NonNegativeNumber));
   }
 
+  /// Stands for the key run.trust_folder.
+  void add_trust_option(CLI::App& command) {
+    command.add_flag("--trust-folder", trust_folder_,
+                     "write to checkpoint.folder and data.folder also if another user owns them or "
+                     "may write them");
+  }
+
   /// --from and --with-optimizer stand for the keys run.from and run.with_optimizer.
   void add_parent_options(CLI::App& command) {
     command.add_option("--from", from_,
@@ -112,6 +120,7 @@ class CommandLine {
     Overrides overrides = command.remaining();
     if (!from_.empty()) overrides.push_back("--run.from=" + from_);
     if (with_optimizer_) overrides.push_back("--run.with_optimizer=true");
+    if (trust_folder_) overrides.push_back("--run.trust_folder=true");
     if (!skip_samples_.empty()) overrides.push_back("--data.skip_samples=" + skip_samples_);
     return overrides;
   }
@@ -147,14 +156,16 @@ class CommandLine {
         });
     submit->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*submit);
+    add_trust_option(*submit);
     submit->add_flag("--dry-run", dry_run_, "only print the script; write and submit nothing");
 
-    add_with_config(app_, "prepare",
-                    "convert text to tokens: train the tokenizer, write the token files",
-                    [this](CLI::App* command) {
-                      return report_status(prepare_command(config_, command->remaining(), jobs_));
-                    })
-        ->add_option("--jobs", jobs_, "threads that encode text; default: one for each core")
+    CLI::App* prepare = add_with_config(
+        app_, "prepare", "convert text to tokens: train the tokenizer, write the token files",
+        [this](CLI::App* command) {
+          return report_status(prepare_command(config_, overrides_of(*command), jobs_));
+        });
+    add_trust_option(*prepare);
+    prepare->add_option("--jobs", jobs_, "threads that encode text; default: one for each core")
         ->check(CLI::Range(1, 1024));
 
     CLI::App* config = app_.add_subcommand("config", "show or check a configuration");
@@ -252,10 +263,11 @@ class CommandLine {
         [this](CLI::App* command) {
           sweep_.config = config_;
           sweep_.folder = run_;
-          sweep_.overrides = command->remaining();
+          sweep_.overrides = overrides_of(*command);
           return report_status(sweep_command(sweep_));
         });
     sweep->add_option("--run", run_, "the sweep's folder; overrides run.folder");
+    add_trust_option(*sweep);
     CLI::Option* to_slurm =
         sweep->add_flag("--submit", sweep_.submit, "submit the runs as a Slurm job array instead");
     CLI::Option* dry_run = sweep->add_flag(
@@ -394,6 +406,7 @@ class CommandLine {
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
   HostRank rank_;
   bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
+  bool trust_folder_ = false;
   bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;
   int64_t smooth_ = kSmoothAutomatically;

@@ -15,6 +15,7 @@
 #include <filesystem>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/observe/log_merge.hpp"
 
 namespace simplescale {
@@ -243,7 +244,7 @@ void LogScanner::read_kernel_log() {
 
 void LogScanner::rotate(File& file) {
   const std::string older = file.path + ".1", part = older + ".part";
-  const int to = open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int to = open_output(part, Output::replace);
   const int writable = open(file.path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   const auto copied = to >= 0 && writable >= 0 ? copy_all(file.fd, to) : std::nullopt;
   uint64_t cut = 0;

@@ -11,6 +11,7 @@
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/sync_path.hpp"
 #include "runtime/base/write_whole.hpp"
 
@@ -27,7 +28,7 @@ constexpr auto kRetryEvery = 200ms;   // after a write that failed
 /// Creates or replaces a file. Errors of the write, of the sync and of close() count: a network
 /// file system may report a full disk only there.
 bool write_file(const std::string& path, std::string_view text, bool durable) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int fd = open_output(path, Output::replace);
   if (fd < 0) return false;
   size_t done = 0;
   const bool good = write_whole(fd, text, done) && (!durable || fdatasync(fd) == 0);
@@ -241,8 +242,7 @@ bool Journal::Writer::write_all() {
 /// Opens a line file. Its end is read before may_write() is asked: what lies behind that position
 /// was written by no successor.
 bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
-  file.fd = open((folder_ + "/" + name).c_str(),
-                 O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (appends_ ? O_APPEND : 0), 0644);
+  file.fd = open_output(folder_ + "/" + name, appends_ ? Output::append : Output::keep);
   if (file.fd < 0) return failed(name, std::strerror(errno));
   const int64_t end = lseek(file.fd, 0, SEEK_END);
   Status good = end < 0 ? system_error("cannot read the end of", name, errno) : Status();

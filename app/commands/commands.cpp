@@ -230,7 +230,7 @@ Status report_command(const std::string& run, const std::string& output) {
   SS_ASSIGN(const nlohmann::json document, current_status(run));
   const RunFolder folder{run};
   SS_RETURN_IF_ERROR(
-      write_file_atomic(output, report_page(folder, checkpoints_of(folder), json_text(document))));
+      write_output(output, report_page(folder, checkpoints_of(folder), json_text(document))));
   terminal::print("wrote %s\n", output.c_str());
   return {};
 }

@@ -11,6 +11,7 @@
 #include "app/terminal.hpp"
 #include "model/backend.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/samples_ahead.hpp"
 #include "runtime/data/task_batches.hpp"
@@ -275,7 +276,7 @@ Status logits_command(const LogitsOptions& o) {
                        std::to_string(V) + "), }";
   header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');
   header += '\n';
-  std::ofstream file(o.out, std::ios::binary);
+  OutputStream file(o.out, Output::replace);
   file.write("\x93NUMPY\x01\x00", 8)
       .put(static_cast<char>(header.size() & 0xff))
       .put(static_cast<char>(header.size() >> 8));
@@ -290,7 +291,7 @@ Status logits_command(const LogitsOptions& o) {
                static_cast<std::streamsize>(logits.size() * sizeof(float)));
   }
   file.close();
-  return file ? Status() : Status(Code::io, "cannot write " + o.out);
+  return file.status();
 }
 
 }  // namespace simplescale

@@ -14,6 +14,7 @@
 
 #include "actors/supervisor/verbs.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/open_output.hpp"
 
 namespace simplescale {
 
@@ -32,7 +33,7 @@ std::deque<std::string> load_history(const std::string& path) {
   }
   if (all <= size_t{4} * kHistoryLines) return lines;
   const std::string part = path + ".part" + std::to_string(getpid());
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const int fd = open_output(part, Output::replace, 0600);
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   const bool whole =
@@ -45,7 +46,7 @@ std::deque<std::string> load_history(const std::string& path) {
 /// One write, so that lines of several consoles do not mix. Errors are ignored.
 void append_history(const std::string& path, const std::string& line) {
   if (path.empty()) return;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int fd = open_output(path, Output::append, 0600);
   if (fd < 0) return;
   const std::string text = line + "\n";
   (void)!write(fd, text.data(), text.size());

@@ -20,6 +20,7 @@
 #include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/plot.hpp"
@@ -141,7 +142,7 @@ Status create_sweep_folder(const Sweep& sweep) {
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + sweep.folder + ": " + error.message());
-  return write_file_atomic(path, to_toml(sweep.base.config));
+  return write_file_atomic(path, public_toml(sweep.base.config));
 }
 
 std::string state_of(const Run& run) {
@@ -166,7 +167,9 @@ void on_interrupt(int) {
 Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale", "train", sweep.config_file};
-  command.argv.insert(command.argv.end(), run.overrides.begin(), run.overrides.end());
+  const auto [words, secrets] = without_secrets(run.overrides);
+  command.argv.insert(command.argv.end(), words.begin(), words.end());
+  if (!secrets.empty()) command.environment = {{kSecretOverrides, secrets}};
   command.output = log;
   command.death_signal = SIGTERM;  // if this process dies, `train` saves and ends
   SS_ASSIGN(const pid_t pid, spawn(command));

@@ -31,7 +31,7 @@ Status trace_command(const std::string& run, const std::string& name, const std:
         merged.status().message() +
             (merged.status().code() == Code::not_found ? "; --list shows all traces" : ""));
   const std::string file = output.empty() ? folder.traces() + "/" + chosen + ".json" : output;
-  SS_RETURN_IF_ERROR(write_file_atomic(file, merged->json));
+  SS_RETURN_IF_ERROR(write_output(file, merged->json));
   for (const std::string& note : merged->notes) terminal::error("%s\n", note.c_str());
   terminal::print(
       "%s: %zu processes, %zu events, %zu messages, %.1f ms; open it at "

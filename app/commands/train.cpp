@@ -31,6 +31,7 @@
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
@@ -188,6 +189,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach, const HostRank& rank) {
   SS_RETURN_IF_ERROR(check_rank(rank));
+  for (const std::string& text : take_secret_overrides()) overrides.push_back(text);
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));
   const bool hosts = rank.nnodes > 1;

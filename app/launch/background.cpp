@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 
 namespace simplescale {
 
@@ -27,8 +28,7 @@ bool is_file(int descriptor) {
 
 void leave_terminal(const RunFolder& run, bool keep_files) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  const int log =
-      open(log_of(run).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int log = open_output(log_of(run), Output::append);
   if (null >= 0) dup2(null, STDIN_FILENO);
   for (const int output : {STDOUT_FILENO, STDERR_FILENO})
     if (!(keep_files && is_file(output)) && null >= 0) dup2(log >= 0 ? log : null, output);

@@ -48,6 +48,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
                     .skip_bad = static_cast<uint64_t>(config.data.skip_bad)};
   if (auto files = DataFiles::of_texts(config); files.ok()) options.corpus.files = *files;
   options.folder = data_folder(config);
+  options.trust_folder = config.run.trust_folder;
   options.tokenizer_path = tokenizer_file(config);
   options.append_eos = config.tokenizer.append_eos;
   options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
@@ -236,6 +237,10 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
     SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
     options.jobs = jobs;
     options.of_run = of_run;
+    if (options.trust_folder) {  // the folder itself, also if another user's link leads there
+      std::error_code error;
+      options.folder = std::filesystem::weakly_canonical(options.folder, error);
+    }
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
   }

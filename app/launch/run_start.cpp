@@ -16,12 +16,14 @@
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/prepare_tasks.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/own_folder.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
@@ -49,7 +51,10 @@ Status check_utf8(const Config& config) {
   if (at == text.size()) return {};
   const size_t begin = text.rfind('\n', at) + 1, end = text.find('\n', at);
   return Status(Code::bad_config,
-                "the configuration is not UTF-8: " + text.substr(begin, end - begin));
+                "the configuration is not UTF-8: " +
+                    (public_toml(config).find(text.substr(begin, end - begin)) == std::string::npos
+                         ? "a secret"
+                         : text.substr(begin, end - begin)));
 }
 
 /// The run began with other weights than this command names: no new run is what the user wants.
@@ -190,6 +195,10 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   SS_RETURN_IF_ERROR(take_tokenizer(config, plan.shape));
   set_token_folders(config);
   make_paths_absolute(config);
+  if (config.run.trust_folder && !config.checkpoint.folder.empty()) {
+    std::error_code error;  // another user's link to it is not followed
+    config.checkpoint.folder = fs::weakly_canonical(config.checkpoint.folder, error);
+  }
   // After data.folder: runs of one file share its tokens.
   if (const std::string name = fs::path(run_folder(config)).filename();
       !run.empty() && loaded.origin["run.name"] == "default" && is_run_name(name))
@@ -256,6 +265,8 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
             run.path +
                 " is not empty and is not a run folder; choose another folder with --run=FOLDER");
   }
+  if (!config.run.trust_folder)
+    SS_RETURN_IF_ERROR(check_output_folder(checkpoint_folder(config), "checkpoint.folder"));
   if (config.checkpoint.folder.empty()) return {};
   return check_checkpoints_owner(run, config.checkpoint.folder);
 }
@@ -285,7 +296,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes));
   SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
   SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
-  return write_file_atomic(run.config(), to_toml(config));
+  return save_config(run.path, config);
 }
 
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan) {

@@ -36,7 +36,7 @@ int run_http_process(const HttpProcessOptions& o) {
   const RunFolder run{o.run};
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  const Result<std::string> token = page_token(run, host);
+  const Result<std::string> token = page_token(run, host, o.port);
   if (!token.ok()) return report_status(token.status());
   auto server =
       HttpServer::start({o.host, o.port, run,
@@ -45,6 +45,7 @@ int run_http_process(const HttpProcessOptions& o) {
   const nlohmann::json where = {{"url", (*server)->url() + "?token=" + (*server)->token()},
                                 {"token", (*server)->token()},
                                 {"host", host},
+                                {"port", (*server)->port()},
                                 {"instance", instance_of(run)},
                                 {"epoch", o.epoch}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
@@ -76,6 +77,7 @@ void HttpProcess::start(bool by_watcher) {
                 "--epoch=" + std::to_string(options_.epoch),
                 "--delay-ms=" + std::to_string(options_.delay_ms)};
   spawn.nice = kNice;
+  spawn.without_secrets = true;
   options_.delay_ms = kRestartDelayMs;
   auto ended = [this](pid_t, ExitStatus status) {
     log::warn("the HTTP process ended ({}); starting it again", status.text());

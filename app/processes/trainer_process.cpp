@@ -19,6 +19,7 @@
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/named_descriptors.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -67,7 +68,7 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
 /// From now on this process logs to the file of the trainer that it has become.
 void switch_log_to(const RunFolder& run, const std::string& trainer) {
   const std::string path = run.logs() + "/" + trainer + ".log";
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int file = open_output(path, Output::append);
   if (file < 0) return log::warn("cannot write {}", path);
   log::info("this log continues in {}", path);
   dup2(file, STDOUT_FILENO);

@@ -18,6 +18,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
@@ -153,7 +154,7 @@ bool contains(const std::vector<std::string>& hosts, const std::string& host) {
 Status record_failed_node(const std::string& run, const json& line) {
   const std::string path = failed_nodes_file(RunFolder{run});
   const std::string text = json_text(line) + "\n";
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int file = open_output(path, Output::append);
   const bool written =
       file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (file >= 0) close(file);
@@ -162,7 +163,7 @@ Status record_failed_node(const std::string& run, const json& line) {
 
 /// Appends the further output of this process to a file.
 void redirect_output_to(const std::string& path) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int file = open_output(path, Output::append);
   if (file < 0) return;
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
@@ -224,7 +225,7 @@ Status write_batch_file(const BatchFile& batch) {
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + folder.path + ": " + error.message());
-  SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", batch.config));
+  SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", batch.config, 0600));
   return write_file_atomic(batch.file, batch.script);
 }
 

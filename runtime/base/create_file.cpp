@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
+#include "runtime/base/open_output.hpp"
+#include "runtime/base/process.hpp"
 #include "runtime/base/write_whole.hpp"
 
 namespace simplescale {
@@ -18,15 +19,15 @@ namespace {
 int open_temporary(const std::string& path, std::string& room) {
   const int fd = room.empty() ? -1 : open(room.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd >= 0) return fd;
-  room = path + ".new-XXXXXX";
-  return mkostemp(room.data(), O_CLOEXEC);
+  room = path + ".new-" + unique_id();
+  return open_output(room, Output::replace, 0600);
 }
 
 }  // namespace
 
 Status reserve_room(const std::string& room) {
-  const int fd = open(room.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0) return system_error("cannot write", room, errno);
+  const int fd = open_output(room, Output::keep, 0600);
+  if (fd < 0) return output_error(room, errno, Code::io);
   size_t done = 0;
   bool good = write_whole(fd, std::string(kRoomBytes, ' '), done);
   good = fsync(fd) == 0 && good;
@@ -41,7 +42,7 @@ Result<bool> create_file(const std::string& path, const std::string& contents,
                          const std::string& room) {
   std::string temporary = room;
   const int fd = open_temporary(path, temporary);
-  if (fd < 0) return system_error("cannot write", temporary, errno);
+  if (fd < 0) return output_error(temporary, errno, Code::io);
   size_t done = 0;
   bool good = write_whole(fd, contents, done);
   good = good && ftruncate(fd, static_cast<off_t>(contents.size())) == 0;

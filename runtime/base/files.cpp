@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "runtime/base/bounded_read.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/sync_path.hpp"
 #include "runtime/base/write_whole.hpp"
 
@@ -104,17 +105,30 @@ Status publish_file(const std::string& temporary, const std::string& path) {
   return sync_path(folder.empty() ? "." : folder);
 }
 
-Status write_file_atomic(const std::string& path, const std::string& contents) {
+Status write_file_atomic(const std::string& path, const std::string& contents, mode_t mode) {
   const std::string temporary = path + ".part";
-  // Only this user may write the file, and no link that another user has made is followed.
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = ::open(temporary.c_str(), flags, 0644);
-  if (fd < 0) return system_error("cannot write", temporary, errno, Code::not_found);
+  const int fd = open_output(temporary, Output::replace, mode);
+  if (fd < 0) return output_error(temporary, errno);
   size_t done = 0;
   const int error = write_whole(fd, contents, done) ? 0 : errno;
   if (::close(fd) != 0 && error == 0) return system_error("cannot write", temporary, errno);
   if (error != 0) return system_error("cannot write", temporary, error);
   return publish_file(temporary, path);
+}
+
+Status write_output(const std::string& path, const std::string& contents) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
+    return write_file_atomic(path, contents);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return system_error("cannot write", path, errno);
+  std::string_view rest = contents;
+  ssize_t count = 0;
+  while (!rest.empty() && ((count = ::write(fd, rest.data(), rest.size())) > 0 || errno == EINTR))
+    rest.remove_prefix(count > 0 ? static_cast<size_t>(count) : 0);
+  const int error = errno;
+  ::close(fd);
+  return rest.empty() ? Status() : system_error("cannot write", path, error);
 }
 
 }  // namespace simplescale

@@ -3,6 +3,8 @@
 // no actor may call it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <fstream>
 #include <string>
 
@@ -17,8 +19,11 @@ Result<std::string> read_text(const std::string& path);
 /// a device: reading these may never end.
 std::ifstream open_lines(const std::string& path);
 /// Writes `path`.part and renames it to `path`, so that readers see the old or the new contents.
-/// not_found: there is no such folder; io.
-Status write_file_atomic(const std::string& path, const std::string& contents);
+/// mode: of the file, less the umask. not_found: there is no such folder; io.
+Status write_file_atomic(const std::string& path, const std::string& contents, mode_t mode = 0644);
+/// Writes what a user asked for to the file that the user named: as write_file_atomic(), or into the
+/// pipe or device that it is (/dev/stdout).
+Status write_output(const std::string& path, const std::string& contents);
 /// Syncs a finished temporary file, renames it to `path` and syncs the folder. not_found, io.
 Status publish_file(const std::string& temporary, const std::string& path);
 

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -23,21 +24,11 @@
 #include <memory>
 #include <set>
 
+#include "runtime/base/open_output.hpp"
+
 namespace simplescale {
 
 namespace {
-
-std::vector<std::string> merged_environment(const SpawnOptions& options) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string text = *entry, name = text.substr(0, text.find('='));
-    bool replaced = false;
-    for (const auto& [key, value] : options.environment) replaced |= key == name;
-    if (!replaced) result.push_back(text);
-  }
-  for (const auto& [key, value] : options.environment) result.push_back(key + "=" + value);
-  return result;
-}
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
@@ -48,15 +39,40 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
+bool holds_secret(std::string_view variable) {
+  std::string name(variable);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (name.starts_with("SIMPLESCALE_")) return false;
+  constexpr std::array<std::string_view, 8> kEnds = {
+      "_KEY", "_KEY_ID", "_TOKEN", "_PAT", "_PASS", "_WEBHOOK", "_WEBHOOK_URL", "_CREDENTIALS"};
+  constexpr std::array<std::string_view, 5> kParts = {"SECRET", "PASSWORD", "PASSWD", "APIKEY",
+                                                      "API_KEY"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); }) ||
+         std::ranges::any_of(
+             kParts, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+}
+
+std::vector<std::string> child_environment(const Variables& added, bool without_secrets) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    const bool replaced =
+        std::ranges::any_of(added, [&](const auto& variable) { return variable.first == name; });
+    if (!replaced && !(without_secrets && holds_secret(name))) result.push_back(text);
+  }
+  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
+  return result;
+}
+
 Result<pid_t> spawn(const SpawnOptions& options) {
   // Allocate everything before fork(): in the child the allocator's lock may be held for ever.
-  std::vector<std::string> argv = options.argv, environment = merged_environment(options);
+  std::vector<std::string> argv = options.argv, environment = child_environment(
+                                                    options.environment, options.without_secrets);
   std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
   int output = -1;
   if (!options.output.empty()) {
-    output =
-        open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (output < 0) return system_error("cannot write", options.output, errno);
+    output = open_output(options.output, Output::append);
+    if (output < 0) return output_error(options.output, errno, Code::io);
   }
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) {

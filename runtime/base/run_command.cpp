@@ -15,6 +15,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "runtime/base/process.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -44,12 +46,18 @@ int file_of(const std::string& text) {
   return fd;
 }
 
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
 /// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
 int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& kept, pid_t& pid) {
-  std::vector<std::string> texts = argv;
-  std::vector<char*> arguments;
-  for (std::string& text : texts) arguments.push_back(text.data());
-  arguments.push_back(nullptr);
+  std::vector<std::string> texts = argv,
+                           variables = child_environment(kept.environment, kept.without_secrets);
+  std::vector<char*> arguments = pointers(texts), environment = pointers(variables);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   const int in = kept.input.empty() ? -1 : file_of(kept.input);
@@ -63,7 +71,7 @@ int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& ke
   posix_spawnattr_init(&attributes);
   if (kept.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   const int error =
-      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
+      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (in >= 0) close(in);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.hpp"
@@ -20,7 +21,9 @@ struct CommandResult {
 struct CommandOutput {
   bool with_stderr = true;  // false: stdout only; stderr stays that of this process
   size_t bytes_max = size_t{16} << 20;
-  std::string input;       // stdin
+  std::string input;                                             // stdin
+  std::vector<std::pair<std::string, std::string>> environment;  // as in SpawnOptions
+  bool without_secrets = false;                                  // as there
   bool own_group = false;  // what the program starts is killed with it at the deadline
 };
 

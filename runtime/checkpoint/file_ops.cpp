@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/base/open_output.hpp"
+
 namespace simplescale {
 
 Result<int> FileOps::create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
-  if (fd < 0) return system_error("cannot create", path, errno);
+  const int fd = open_output(path, Output::replace);
+  if (fd < 0) return output_error(path, errno, Code::io);
   return fd;
 }
 
@@ -145,10 +147,11 @@ Status make_folders(FileOps& ops, const std::string& path) {
 }
 
 Status remove_folder(FileOps& ops, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(path, ignored)) return ops.unlink(path);
   SS_ASSIGN(const std::vector<std::string> names, read_folder(path));
   for (const std::string& name : names) {
     const std::string entry = path + "/" + name;
-    std::error_code ignored;
     const auto kind = std::filesystem::symlink_status(entry, ignored).type();
     SS_RETURN_IF_ERROR(kind == std::filesystem::file_type::directory ? remove_folder(ops, entry)
                                                                      : ops.unlink(entry));

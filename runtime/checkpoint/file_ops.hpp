@@ -20,7 +20,8 @@ namespace simplescale {
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  /// Opens a file for writing, truncating an existing one. Returns a descriptor.
+  /// Opens a new file for writing, in place of what has its name (open_output()). Returns a
+  /// descriptor.
   virtual Result<int> create(const std::string& path);
   /// Writes all bytes at `offset`. Any thread, also several at once.
   virtual Status write(int fd, const std::string& path, uint64_t offset, const void* data,

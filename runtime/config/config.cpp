@@ -113,8 +113,13 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
     const bool derived = defines || key.matters == schema::Matters::recipe;
     KeyDifference difference{name, schema::to_toml(key.in(derived ? was : a)),
                              schema::to_toml(key.in(derived ? now : b))};
-    if (difference.was != difference.now)
-      (defines ? differences.defining : differences.allowed).push_back(std::move(difference));
+    if (difference.was == difference.now) continue;
+    if (key.is_secret) {
+      difference.was = schema::shown(key, a);
+      difference.now = schema::shown(key, b);
+      if (difference.was == difference.now) difference.now = "another (secret)";
+    }
+    (defines ? differences.defining : differences.allowed).push_back(std::move(difference));
   }
   return differences;
 }

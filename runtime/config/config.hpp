@@ -60,6 +60,7 @@ struct RunConfig {
   std::string from;  // a run, checkpoint or Hugging Face folder; empty: random weights
   bool with_optimizer = false;
   Resume resume = Resume::automatic;
+  bool trust_folder = false;  // other users may own or write checkpoint.folder and data.folder
 };
 
 struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
@@ -223,7 +224,7 @@ struct MetricsConfig {
   bool iterations = false;  // lines on the terminal count micro-batches, as the paper's log
   bool tensorboard = false, wandb = false;
   std::string wandb_project = "simplescale", wandb_entity, wandb_tags;  // tags: "a, b"
-  int64_t http_port = 0;  // 0: off
+  int64_t http_port = 0;                                                // 0: off
   std::string http_host = "127.0.0.1";
   int64_t health_every_ms = 1'000;
   std::vector<int64_t> trace_steps;

@@ -14,6 +14,7 @@
 #include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/secrets.hpp"
 
 namespace simplescale {
 namespace {
@@ -269,8 +270,9 @@ Status set_value(const Key& key, const toml::node& node, const std::string& wher
   Config scratch;
   const Ref value = key.at(scratch);
   if (!std::visit(Assign{node}, value))
-    return bad(where, key.full_name() + " = " + shown(wrong_part(value, node)) + " must be " +
-                          schema::expected(key));
+    return bad(where, key.full_name() +
+                          (key.is_secret ? "" : " = " + shown(wrong_part(value, node))) +
+                          " must be " + schema::expected(key));
   if (!in_range(key, value)) {
     const std::string range = schema::to_string(key.range);
     return bad(where, key.full_name() + " = " + shown(node) +
@@ -411,7 +413,8 @@ void check_sweep(const LoadedConfig& loaded, Problems& problems) {
   const auto origin = loaded.origin.find("sweep.keys");
   for (const SweepAxis& axis : loaded.config.sweep.keys) {
     const std::string where = origin->second + ": sweep.keys";
-    if (axis.key.starts_with("run.") || axis.key.starts_with("sweep.")) {
+    const Key* key = schema::find(axis.key);
+    if (axis.key.starts_with("run.") || axis.key.starts_with("sweep.") || (key && key->is_secret)) {
       problems.push_back(bad(where, axis.key + " cannot be varied" +
                                         (axis.key == "run.seed" ? "; use sweep.seeds" : "")));
       continue;
@@ -435,16 +438,32 @@ void resolve_paths(LoadedConfig& loaded) {
   }
 }
 
+/// Where an override stands, without the value of a secret, also of one whose name is misspelt.
+std::string place_of(const std::string& argument) {
+  const size_t begin = std::min(argument.find_first_not_of('-'), argument.size()),
+               equals = std::min(argument.find('=', begin), argument.size());
+  const std::string name = argument.substr(begin, equals - begin);
+  const size_t dot = std::min(name.find('.'), name.size());
+  const Key* key = schema::find(name);
+  if (!key)
+    key = schema::find(
+        schema::nearest_key(name.substr(0, dot), name.substr(std::min(dot + 1, name.size()))));
+  return kCommandLine +
+         (": " + argument.substr(0, key && key->is_secret ? equals : argument.size()));
+}
+
+/// secrets: of the run whose config.toml the file is. What the file itself says counts more.
 CheckedConfig check_text(const std::string& text, const std::string& file,
-                         const Overrides& overrides) {
+                         const Overrides& overrides, const std::string& secrets = "") {
   CheckedConfig checked;
   LoadedConfig& loaded = checked.loaded;
   loaded.file = file;
   for (const Key& key : schema::keys()) loaded.origin[key.full_name()] = "default";
   std::error_code ignored;
+  if (!secrets.empty()) apply_text(secrets, file + "'s secrets", {}, checked);
   apply_text(text, file, {fs::weakly_canonical(file, ignored)}, checked);
   for (const std::string& argument : overrides)
-    passed(apply_override(argument, kCommandLine + (": " + argument), loaded), checked.problems);
+    passed(apply_override(argument, place_of(argument), loaded), checked.problems);
   if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
   for (const Status& problem : check_combinations(loaded.config))
     checked.problems.push_back(located(problem, loaded));
@@ -466,13 +485,16 @@ Result<LoadedConfig> load_config_text(const std::string& text, const std::string
 
 Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides) {
   SS_ASSIGN(const std::string text, read_config(path, "config"));
-  return load_config_text(text, path, overrides);
+  SS_ASSIGN(const std::string secrets, secrets_beside(path));
+  return without_problems(check_text(text, path, overrides, secrets));
 }
 
 CheckedConfig check_user_config(const std::string& path, const Overrides& overrides) {
   const auto text = read_config(path, "config");
   if (!text.ok()) return {{}, {text.status()}, false};
-  CheckedConfig checked = check_text(*text, path, overrides);
+  const auto secrets = secrets_beside(path);
+  if (!secrets.ok()) return {{}, {secrets.status()}, false};
+  CheckedConfig checked = check_text(*text, path, overrides, *secrets);
   resolve_paths(checked.loaded);
   return checked;
 }

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <vector>
 
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/observe/log_rules.hpp"
@@ -62,7 +63,7 @@ Status check_writable(const char* key, const std::string& name, const std::strin
   } else {
     // A name that no other user of the folder can know before.
     const std::string probe = folder + "/" + kWritableProbe + unique_id();
-    const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int fd = open_output(probe, Output::replace, 0600);
     if (fd < 0 || write(fd, "x", 1) != 1) reason = std::strerror(errno);
     if (fd >= 0 && close(fd) != 0 && reason.empty()) reason = std::strerror(errno);
     if (fd >= 0) unlink(probe.c_str());

@@ -78,6 +78,7 @@ const Key table[] = {
   {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, Hugging Face folder, or s3://BUCKET/PREFIX. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
+  {"run", "trust_folder", REF(run.trust_folder), any, no, "Write to checkpoint.folder and data.folder also if another user owns them or may write them. --trust-folder sets it."},
 
   {"model", "preset", REF(model.preset), any, no, "A known shape, such as micro, mini, small, tinyllama, llama-3.2-1b, qwen3-0.6b (all: docs/models.md). Keys below override it. Empty: all seven sizes must be set."},
   {"model", "dim", REF(model.dim), {0, 1e6}, run, "Width of the residual stream. 0: from the preset."},

@@ -80,6 +80,8 @@ std::string to_string(const Range& range);
 bool contains(const Range& range, double value);
 /// The value in TOML syntax; it reads back to the same value.
 std::string to_toml(const Ref& value);
+/// The same, for people, logs and records; "(secret)" for a secret that is set.
+std::string shown(const Key& key, const Config& config);
 
 }  // namespace simplescale::schema
 

@@ -167,8 +167,8 @@ std::string table_of_keys(const LoadedConfig& loaded, bool only_changed) {
         (loaded.origin.at(key.full_name()) == "default" ||
          schema::to_toml(key.in(loaded.config)) == schema::to_toml(key.in(defaults))))
       continue;
-    Row row{key.full_name(), schema::to_toml(key.in(loaded.config)), ""};
-    const std::string comes_to = schema::to_toml(key.in(derived));
+    Row row{key.full_name(), schema::shown(key, loaded.config), ""};
+    const std::string comes_to = schema::shown(key, derived);
     if (comes_to != row.value) row.value += "  (" + comes_to + ")";
     if (const auto origin = loaded.origin.find(row.key); origin != loaded.origin.end())
       row.origin = origin->second;

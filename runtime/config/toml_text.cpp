@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/config/schema.hpp"
+#include "runtime/config/secrets.hpp"
 
 namespace simplescale {
 namespace schema {
@@ -217,9 +218,18 @@ std::string to_toml(const Ref& value) {
   return std::visit(ToToml(), value);
 }
 
+std::string shown(const Key& key, const Config& config) {
+  const Config defaults;
+  std::string value = to_toml(key.in(config));
+  return key.is_secret && value != to_toml(key.in(defaults)) ? "(secret)" : value;
+}
+
 }  // namespace schema
 
-std::string to_toml(const Config& config) {
+namespace {
+
+std::string toml_of(const Config& config, bool with_secrets) {
+  const Config defaults;
   std::string out, section;
   for (const schema::Key& key : schema::keys()) {
     if (section != key.section) {
@@ -227,7 +237,32 @@ std::string to_toml(const Config& config) {
       section = key.section;
       out += "[" + section + "]\n";
     }
-    out += std::string(key.name) + " = " + schema::to_toml(key.in(config)) + "\n";
+    const std::string value = schema::to_toml(key.in(config));
+    if (!with_secrets && key.is_secret && value != schema::to_toml(key.in(defaults)))
+      out += std::string("# ") + key.name + " is a secret: control/secrets.toml has it\n";
+    else
+      out += std::string(key.name) + " = " + value + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string to_toml(const Config& config) {
+  return toml_of(config, true);
+}
+
+std::string public_toml(const Config& config) {
+  return toml_of(config, false);
+}
+
+std::string secrets_toml(const Config& config) {
+  const Config defaults;
+  std::string out;
+  for (const schema::Key& key : schema::keys()) {
+    const std::string value = schema::to_toml(key.in(config));
+    if (key.is_secret && value != schema::to_toml(key.in(defaults)))
+      out += key.full_name() + " = " + value + "\n";
   }
   return out;
 }

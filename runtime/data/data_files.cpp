@@ -10,6 +10,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/own_folder.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
@@ -183,6 +184,7 @@ struct DataFiles::Disk {
 
 struct DataFiles::Bucket {
   std::string copies;  // folder for on_disk()
+  bool trust_folder = false;
   std::shared_ptr<ChunkFiles> cache;
   std::shared_ptr<ObjectReader> reader;
   std::mutex mutex;                                    // guards the next two
@@ -305,6 +307,7 @@ Result<DataFiles> DataFiles::over(const Config& config, const std::vector<std::s
   b.cache =
       std::make_shared<ChunkFiles>(folder, static_cast<uint64_t>(config.data.cache_gb * kGigabyte));
   b.copies = config.run.name.empty() ? folder : data_folder(config);
+  b.trust_folder = config.run.trust_folder;
   b.reader = std::make_shared<ObjectReader>(b.cache, limits_of(config));
   for (auto& [source, found] : before)
     if (is_s3_url(source)) b.add(source, std::move(found));
@@ -403,6 +406,8 @@ Result<std::string> DataFiles::on_disk(const std::string& path, const std::strin
     return Status(Code::bad_data, path +
                                       ": is not the file that the folder's manifest.json records "
                                       "(another xxh3-128); upload the folder again");
+  if (!bucket_->trust_folder)
+    SS_RETURN_IF_ERROR(check_output_folder(bucket_->copies, "data.folder"));
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());

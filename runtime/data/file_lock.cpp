@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "runtime/base/open_output.hpp"
+
 namespace simplescale {
 
 FileLock::~FileLock() {
@@ -13,14 +15,13 @@ FileLock::~FileLock() {
 }
 
 Result<bool> FileLock::try_take(const std::string& path) {
-  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  if (fd_ < 0) fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
+  if (fd_ < 0) fd_ = open_output(path, Output::lock, 0666);
   if (fd_ < 0 && errno == EACCES) {  // another user's: a local file system locks it all the same
-    fd_ = ::open(path.c_str(), O_RDONLY | kFlags);
+    fd_ = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd_ < 0 && errno == ENOENT) return true;
   }
   if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return true;
-  if (fd_ < 0) return system_error("cannot write", path, errno);
+  if (fd_ < 0) return output_error(path, errno, Code::io);
   while (flock(fd_, LOCK_EX | LOCK_NB) != 0)
     if (errno != EINTR) return errno != EWOULDBLOCK;
   return true;

@@ -1,6 +1,5 @@
 #include "runtime/data/loss_mask.hpp"
 
-#include <cerrno>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -27,7 +26,7 @@ std::string text(const IndexRange& range) {
   return "[" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ")";
 }
 
-void put(std::ofstream& out, const auto& value) {
+void put(std::ostream& out, const auto& value) {
   out.write(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
@@ -37,8 +36,7 @@ std::string loss_mask_of(const std::string& token_file) {
   return std::filesystem::path(token_file).replace_extension(".mask").string();
 }
 
-LossMaskWriter::LossMaskWriter(const std::string& path) : path_(path) {
-  out_.open(path, std::ios::binary | std::ios::trunc);
+LossMaskWriter::LossMaskWriter(const std::string& path) : out_(path, Output::replace) {
   put(out_, Header{});
 }
 
@@ -46,7 +44,7 @@ Status LossMaskWriter::write(const IndexRange& range) {
   put(out_, range);
   ++ranges_;
   masked_ += range.end - range.begin;
-  return out_ ? Status() : system_error("cannot write", path_, errno);
+  return out_.status();
 }
 
 Status LossMaskWriter::add(const IndexRanges& ranges) {
@@ -68,7 +66,7 @@ Status LossMaskWriter::finish(uint64_t tokens) {
   out_.seekp(0);
   put(out_, Header{.tokens = tokens, .ranges = ranges_});
   out_.close();
-  return out_ ? Status() : system_error("cannot write", path_, errno);
+  return out_.status();
 }
 
 Result<LossMask> LossMask::open(const std::string& path, uint64_t tokens, const DataFiles& files) {

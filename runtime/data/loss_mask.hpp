@@ -8,12 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "runtime/base/index_ranges.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/data/data_files.hpp"
 
@@ -35,8 +35,7 @@ class LossMaskWriter {
  private:
   Status write(const IndexRange& range);
 
-  const std::string path_;
-  std::ofstream out_;
+  OutputStream out_;
   std::optional<IndexRange> last_;  // is not written yet: the next one may continue it
   uint64_t ranges_ = 0, masked_ = 0;
 };

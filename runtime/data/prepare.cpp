@@ -13,6 +13,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/own_folder.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/data/encode_files.hpp"
 #include "runtime/data/file_lock.hpp"
@@ -110,11 +111,17 @@ Result<std::vector<std::string>> training_texts(const Corpus& corpus, uint64_t s
   return texts;
 }
 
+/// bad_config: another user could have planted something in the folder.
+Status check_folder(const PrepareOptions& options) {
+  return options.trust_folder ? Status() : check_output_folder(options.folder, "data.folder");
+}
+
 /// Replaces the tokenizer's file. bad_config: complete tokens were made with another one.
 Status write_tokenizer(const PrepareOptions& options, const Manifest& old, const std::string& path,
                        const std::string& model) {
   if (old.complete() && old.tokenizer_hash != hash128(model.data(), model.size()).hex())
     return other_tokenizer(options, old);
+  SS_RETURN_IF_ERROR(check_folder(options));
   return write_file_atomic(path, model);
 }
 
@@ -371,7 +378,9 @@ uint64_t signs_of_life(const std::string& folder) {
 /// Encodes files for the process that makes the folder; returns how many.
 uint64_t help(const PrepareOptions& options, const Corpus& corpus) {
   const auto manifest = read_manifest(options.folder);
-  if (!manifest.ok() || manifest->source_signature != corpus.signature()) return 0;
+  if (!manifest.ok() || manifest->source_signature != corpus.signature() ||
+      !check_folder(options).ok())
+    return 0;
   const auto tokenizer = Tokenizer::load(options.folder + "/" + manifest->tokenizer.name);
   if (!tokenizer.ok()) return 0;
   uint64_t files = 0;
@@ -502,6 +511,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     return Status(Code::bad_config, file +
                                         " is in the way: prepare has not written it and would "
                                         "replace it; name another data.folder, or move it away");
+  if (!ready.ok() || !ready->complete()) SS_RETURN_IF_ERROR(check_folder(options));
   std::error_code error;
   fs::create_directories(options.folder, error);
   if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
@@ -543,8 +553,10 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.validation = old.validation;
     made.train_mask = old.train_mask;
     made.validation_mask = old.validation_mask;
-    if (read.ok() && made == *read) return made;
+    // What another user has prepared is only read.
+    if (read.ok() && (made == *read || !check_folder(options).ok())) return made;
   } else {
+    SS_RETURN_IF_ERROR(check_folder(options));
     // A manifest without tokens: if this is interrupted, the folder is not complete() but the
     // tokenizer is kept.
     SS_ASSIGN(const Tokenizer tokenizer,

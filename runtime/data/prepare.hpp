@@ -31,6 +31,7 @@ struct PrepareOptions {
   std::string source;  // a source of corpus.hpp
   CorpusOptions corpus;
   std::string folder;          // created if missing
+  bool trust_folder = false;   // write there though other users own it or may write it
   std::string tokenizer_path;  // a file of tokenizer.hpp; "": train one
   /// tokenizer_signature() of the text whose preparation trains tokenizer_path; "": none does.
   std::string trained_on;

@@ -1,6 +1,7 @@
 #include "runtime/data/token_piece.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/own_links.hpp"
 #include "runtime/base/sync_path.hpp"
 
 namespace simplescale {
@@ -53,8 +55,8 @@ PieceWriter::PieceWriter(const std::string& path, int token_bytes,
       part_(
           fmt::format("{}.{:08x}.{}", path, std::random_device()(), keep_bytes ? "part" : "alone")),
       keep_bytes_(keep_bytes),
-      narrow_(token_bytes) {
-  out_.open(part_, std::ios::binary | std::ios::trunc);
+      narrow_(token_bytes),
+      out_(part_, Output::replace) {
   out_ << bytes_of(PieceFacts{});
 }
 
@@ -83,9 +85,11 @@ Result<uint64_t> PieceWriter::resume() {
   if (!from.empty()) {
     out_.close();
     fs::rename(from, part_, error);
-    if (!error) fs::resize_file(part_, sizeof most + most.bytes, error);
     if (error) return Status(Code::io, "cannot go on with " + from + ": " + error.message());
-    out_.open(part_, std::ios::binary | std::ios::in | std::ios::out | std::ios::ate);
+    const Descriptor file(open_output(part_, Output::keep));
+    if (file.fd < 0 || ftruncate(file.fd, static_cast<off_t>(sizeof most + most.bytes)) != 0)
+      return output_error(part_, errno).in("cannot go on with " + from);
+    out_.open(part_, Output::keep);
     bytes_ = kept_ = most.bytes;
     records_ = most.records;
   }
@@ -100,12 +104,14 @@ Status PieceWriter::put_facts(PieceFacts facts) {
   out_.seekp(0);
   out_ << bytes_of(facts);
   out_.seekp(0, std::ios::end);
-  return out_.flush() ? Status() : system_error("cannot write", part_, errno);
+  out_.flush();
+  return out_.status();
 }
 
 /// The facts count only bytes that no crash of the machine takes away.
 Status PieceWriter::keep() {
-  if (!out_.flush()) return system_error("cannot write", part_, errno);
+  out_.flush();
+  SS_RETURN_IF_ERROR(out_.status());
   SS_RETURN_IF_ERROR(sync_path(part_));
   kept_ = bytes_;
   return put_facts({});
@@ -130,7 +136,7 @@ Status PieceWriter::write(const TokenRecord& record) {
   }
   put(narrow_.of(record.ids));
   ++records_;
-  if (!out_) return system_error("cannot write", part_, errno);
+  SS_RETURN_IF_ERROR(out_.status());
   return keep_bytes_ && bytes_ - kept_ >= *keep_bytes_ ? keep() : Status();
 }
 
@@ -140,7 +146,7 @@ Status PieceWriter::finish(PieceFacts facts) {
   if (!synced) facts.stored = stored_.digest();
   SS_RETURN_IF_ERROR(put_facts(facts));
   out_.close();
-  if (!out_) return system_error("cannot write", part_, errno);
+  SS_RETURN_IF_ERROR(out_.status());
   if (synced) return publish_file(part_, path_);
   if (std::rename(part_.c_str(), path_.c_str()) == 0) return {};
   return system_error("cannot write", path_, errno);

@@ -23,6 +23,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/index_ranges.hpp"
 #include "runtime/base/input_file.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/data/token_split.hpp"
 
@@ -73,7 +74,7 @@ class PieceWriter {
   const std::string path_, part_;
   const std::optional<uint64_t> keep_bytes_;
   NarrowTokens narrow_;
-  std::ofstream out_;
+  OutputStream out_;
   uint64_t bytes_ = 0, records_ = 0;
   uint64_t kept_ = 0;  // bytes
   Hasher stored_;      // of what this writer has written

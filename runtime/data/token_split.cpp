@@ -1,7 +1,6 @@
 #include "runtime/data/token_split.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -21,22 +20,21 @@ std::string_view NarrowTokens::of(std::span<const int32_t> ids) {
 }
 
 TokenWriter::TokenWriter(const std::string& path, int token_bytes)
-    : path_(path), token_bytes_(token_bytes), narrow_(token_bytes) {
-  out_.open(path, std::ios::binary | std::ios::trunc);
+    : token_bytes_(token_bytes), narrow_(token_bytes), out_(path, Output::replace) {
   out_ << llmc::header(token_bytes, 0);
 }
 
 Status TokenWriter::write(std::span<const int32_t> ids) {
   out_ << narrow_.of(ids);
   count_ += ids.size();
-  return out_ ? Status() : system_error("cannot write", path_, errno);
+  return out_.status();
 }
 
 Status TokenWriter::finish() {
   out_.seekp(0);
   out_ << llmc::header(token_bytes_, count_);
   out_.close();
-  return out_ ? Status() : system_error("cannot write", path_, errno);
+  return out_.status();
 }
 
 namespace {

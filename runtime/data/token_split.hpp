@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
@@ -35,10 +35,9 @@ class TokenWriter {
   uint64_t count() const { return count_; }
 
  private:
-  const std::string path_;
   const int token_bytes_;
   NarrowTokens narrow_;
-  std::ofstream out_;
+  OutputStream out_;
   uint64_t count_ = 0;
 };
 

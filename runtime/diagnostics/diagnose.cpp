@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/base/cpu_affinity.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 
 namespace simplescale {
@@ -152,7 +153,7 @@ CheckResult check_disk(const std::string& folder, size_t bytes) {
   const std::string path = folder + "/.check-" + unique_id();
   std::vector<uint64_t> data(bytes / sizeof(uint64_t));
   for (size_t i = 0; i < data.size(); ++i) data[i] = i * 0x9e37'79b9'7f4a'7c15ull;
-  const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int fd = open_output(path, Output::replace, 0600);
   if (fd < 0) {
     result.detail = error_text("cannot create a file in " + folder);
     return result;

@@ -1,12 +1,11 @@
 #include "runtime/exports/append_file.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/write_whole.hpp"
 
 namespace simplescale {
@@ -29,10 +28,9 @@ AppendFile::~AppendFile() {
 Result<AppendFile> AppendFile::create(const std::string& path) {
   AppendFile file;
   file.path_ = path;
-  file.fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (file.fd_ >= 0) return file;
-  return Status(errno == ENOENT ? Code::not_found : Code::io,
-                "cannot write " + path + ": " + std::strerror(errno));
+  file.fd_ = open_output(path, Output::replace);
+  if (file.fd_ < 0) return output_error(path, errno);
+  return file;
 }
 
 Status AppendFile::append(std::string_view bytes) {

@@ -28,9 +28,8 @@ Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output,
   const std::string folder = name, script = folder + "/script",
                     picture = folder + "/picture" + kind;
   const auto draw = [&]() -> Status {
-    if (!(std::ofstream(script) << plot_script(runs, picture, smooth_steps) << std::flush))
-      return Status(Code::io, "cannot write " + script);
-    auto result = run_command({"gnuplot", script}, kDrawMs);
+    SS_RETURN_IF_ERROR(write_file_atomic(script, plot_script(runs, picture, smooth_steps)));
+    auto result = run_command({"gnuplot", script}, kDrawMs, {.without_secrets = true});
     if (result.status().code() == Code::not_found)
       return Status(Code::not_found,
                     "plots need gnuplot, which is not installed: apt-get install gnuplot-nox");
@@ -38,7 +37,7 @@ Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output,
     SS_ASSIGN(const std::string bytes, read_text(picture));
     if (result->code != 0 || bytes.empty())
       return Status(Code::internal, "gnuplot: " + result->output.substr(0, 500));
-    return write_file_atomic(output, bytes);
+    return write_output(output, bytes);
   };
   const Status done = draw();
   std::error_code error;

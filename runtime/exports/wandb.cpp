@@ -294,7 +294,7 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
   gethostname(host, sizeof host - 1);
   info.host = host;
   for (const schema::Key& key : schema::keys())
-    info.config.emplace_back(key.full_name(), json_of_toml(schema::to_toml(key.in(config))));
+    info.config.emplace_back(key.full_name(), json_of_toml(schema::shown(key, config)));
 
   std::error_code error;
   std::string path;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "runtime/base/status.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -20,11 +21,16 @@ bool allowed_host(const std::string& header, const std::string& bound, const std
 bool has_token(const std::string& authorization, const std::string& parameter,
                const std::string& token);
 
-/// The token of a run's page, 32 hex digits: that of control/http.json if the file is trusted and of
-/// this start of the run on this host, so that addresses stay valid when the supervisor changes;
-/// otherwise a random one, because open pages may have sent the old one to a process that had the
-/// port meanwhile. io.
-Result<std::string> page_token(const RunFolder& run, const std::string& host);
+/// What is wrong with the head of a request, which ends with an empty line; "": nothing. One that two
+/// programs could read in two ways is wrong: two headers Host, two lengths or one that is no number,
+/// any Transfer-Encoding (the page takes no body), a line end, a space or a NUL where none belongs.
+std::string wrong_head(std::string_view request);
+
+/// The token of a run's page, 32 hex digits: that of control/http.json if the file is trusted and
+/// names this host and the port that is configured, so that addresses stay valid when the supervisor
+/// changes and when the run is started again; otherwise a random one, because open pages may have
+/// sent the old one to another process that has that port. io.
+Result<std::string> page_token(const RunFolder& run, const std::string& host, int port);
 /// A random token. io.
 Result<std::string> new_page_token();
 

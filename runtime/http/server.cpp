@@ -223,10 +223,18 @@ void drop_ranges(std::string& request) {
     request.erase(found.begin(), std::find(found.begin() + 1, request.end(), '\n'));
 }
 
+std::string refusal(const std::string& wrong) {
+  const std::string text = wrong + " is not understood\n";
+  return "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: "
+         "text/plain\r\nContent-Length: " +
+         std::to_string(text.size()) + "\r\n\r\n" + text;
+}
+
 /// Parses requests and finds their answers, by httplib. HttpConnections reads and writes them.
 class Router : public httplib::Server {
  public:
   std::string answer(std::string request) {
+    if (const std::string wrong = wrong_head(request); !wrong.empty()) return refusal(wrong);
     drop_ranges(request);
     TextStream stream(request);
     bool closed = false;
@@ -272,6 +280,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
 }
 
 HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const {
+  return parts_->connections->port();
+}
 
 const std::string& HttpServer::token() const {
   return parts_->options.token;

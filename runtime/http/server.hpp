@@ -31,6 +31,7 @@ class HttpServer {
   ~HttpServer();
   /// The server's address, without the token.
   const std::string& url() const { return url_; }
+  int port() const;
   /// That of the options, unless their port was taken.
   const std::string& token() const;
 

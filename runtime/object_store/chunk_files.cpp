@@ -14,6 +14,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 
 namespace simplescale {
 
@@ -154,8 +155,7 @@ bool ChunkFiles::write_file(const std::string& path, std::span<const char> chunk
   const Hash128 hash = hash128(chunk.data(), chunk.size());
   bool written = false;
   {
-    const Descriptor file{
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
+    const Descriptor file{open_output(temporary, Output::replace, 0600)};
     written = file.fd >= 0 && write_whole(file.fd, chunk) &&
               write_whole(file.fd, {reinterpret_cast<const char*>(&hash), sizeof hash});
     timespec times[2] = {{0, UTIME_OMIT}, {}};  // the kernel's own are the same for some ms
@@ -173,8 +173,7 @@ bool ChunkFiles::write_file(const std::string& path, std::span<const char> chunk
 /// while another process counts, this one counts with its next chunk.
 void ChunkFiles::count(uint64_t bytes) {
   uncounted_ += bytes;
-  const Descriptor file{
-      ::open((folder_ + "/usage").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
+  const Descriptor file{open_output(folder_ + "/usage", Output::keep, 0600)};
   if (file.fd < 0 || ::flock(file.fd, LOCK_EX | LOCK_NB) != 0) return;
   uint64_t used = 0;
   const std::span bytes_of_used(reinterpret_cast<char*>(&used), sizeof used);

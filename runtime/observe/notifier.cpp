@@ -1,5 +1,6 @@
 #include "runtime/observe/notifier.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -15,6 +16,8 @@ namespace {
 
 constexpr size_t kNoticesMax = 10;  // in kPeriodMs
 constexpr int64_t kPeriodMs = 600'000;
+// The command is in the environment, which only this user can read, and not on the command line.
+const char* const kNoticeVariable = "SIMPLESCALE_NOTIFY";
 
 int64_t now_ms() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -23,6 +26,20 @@ int64_t now_ms() {
 
 bool is_url(const std::string& target) {
   return target.starts_with("http://") || target.starts_with("https://");
+}
+
+/// A part of the target can be a secret, and the logs are no place for one.
+std::string without_words_of(const std::string& target, std::string text) {
+  constexpr size_t kShort = 8;  // shorter words are no secrets, but in many messages
+  const char* const between = " \t\n'\"=;|&()<>";
+  for (size_t begin = 0, end = 0; begin < target.size(); begin = end + 1) {
+    end = std::min(target.find_first_of(between, begin), target.size());
+    const std::string word = target.substr(begin, end - begin);
+    if (word.size() < kShort) continue;
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at))
+      text.replace(at, word.size(), "(...)");
+  }
+  return text;
 }
 
 /// A value of a configuration of curl.
@@ -45,7 +62,10 @@ bool NoticeLimit::take(int64_t now_ms) {
 }
 
 std::vector<std::string> notice_command(const std::string& target, int64_t timeout_ms) {
-  if (!is_url(target)) return {"/bin/sh", "-c", target};
+  if (!is_url(target))
+    return {"/bin/sh", "-c",
+            std::string("command=$") + kNoticeVariable + "; unset " + kNoticeVariable +
+                "; eval \"$command\""};
   return {"curl",         "--silent",
           "--show-error", "--fail",
           "--max-time",   std::to_string((timeout_ms + 999) / 1000),
@@ -78,11 +98,13 @@ void Notifier::Queue::tell(const nlohmann::json& notice) const {
   CommandOutput kept;
   kept.input = notice_input(target, json_text(notice) + "\n");
   kept.own_group = true;
+  kept.without_secrets = is_url(target);
+  if (!is_url(target)) kept.environment = {{kNoticeVariable, target}};
   const auto result = run_command(notice_command(target, timeout_ms), timeout_ms, kept);
   if (!result.ok()) return log::warn("supervision.notify: {}", result.status().message());
   if (result->code != 0)
     log::warn("supervision.notify ended with exit code {}: {}", result->code,
-              result->output.substr(0, 200));
+              without_words_of(target, result->output.substr(0, 200)));
 }
 
 void Notifier::Queue::run() {

@@ -29,8 +29,8 @@ class NoticeLimit {
   std::deque<int64_t> sent_ms_;
 };
 
-/// What to run for a notice: curl for a URL, else a shell with the command. The URL, which may hold
-/// a secret, is not in it: all users of the host see the words of a command.
+/// What to run for a notice: curl for a URL, else a shell for the command. Neither URL nor command,
+/// which may hold a secret, is in it: all users of the host see the words of a command.
 std::vector<std::string> notice_command(const std::string& target, int64_t timeout_ms);
 /// What that command reads: for curl its configuration with the URL and the notice, else the notice.
 std::string notice_input(const std::string& target, const std::string& notice);

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/base/open_output.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -38,8 +40,8 @@ AgentLock::~AgentLock() {
 
 Result<AgentLock> AgentLock::take(const RunFolder& run, int operation, const char* refused) {
   const std::string path = path_of(run);
-  AgentLock lock(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (lock.fd_ < 0) return system_error("cannot write", path, errno);
+  AgentLock lock(open_output(path, Output::lock));
+  if (lock.fd_ < 0) return output_error(path, errno, Code::io);
   for (int tries = 1; flock(lock.fd_, operation | LOCK_NB) != 0; ++tries) {
     if (errno != EWOULDBLOCK && errno != EINTR) return system_error("cannot lock", path, errno);
     if (tries == kTries) return Status(Code::unavailable, run.path + ": " + refused);

@@ -16,6 +16,7 @@
 
 #include "runtime/base/create_file.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
@@ -159,8 +160,8 @@ std::string EpochFiles::vote_prefix(uint64_t number) const {
 
 Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
-  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) return system_error("cannot write", file, errno);
+  const int fd = open_output(file, Output::keep);
+  if (fd < 0) return output_error(file, errno, Code::io);
   const int touched = futimens(fd, nullptr);
   close(fd);
   return touched == 0 ? Status() : system_error("cannot touch", file, errno);

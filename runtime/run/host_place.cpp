@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 
@@ -32,8 +33,8 @@ struct Start {
 };
 
 Result<int> open_lock(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) return system_error("cannot write", path, errno);
+  const int fd = open_output(path, Output::keep);
+  if (fd < 0) return output_error(path, errno, Code::io);
   return fd;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/run/agent_lock.hpp"
 
@@ -25,7 +26,7 @@ RunLock::~RunLock() {
 Result<RunLock> RunLock::take(const RunFolder& folder) {
   const std::string path = folder.control() + "/lock";
   RunLock lock;
-  lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  lock.fd_ = open_output(path, Output::lock);
   if (lock.fd_ < 0)
     return Status(path_error(errno, Code::bad_config),
                   "cannot write " + path + ": " + std::strerror(errno));

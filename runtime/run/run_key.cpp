@@ -1,6 +1,7 @@
 #include "runtime/run/run_key.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,11 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "runtime/base/create_file.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/own_folder.hpp"
 #include "runtime/base/path_error.hpp"
 
 namespace simplescale {
@@ -23,10 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
 constexpr int kTries = 10;
-
-bool is_trusted(uid_t owner) {
-  return owner == geteuid() || owner == 0;
-}
 
 Status check_own_file(const std::string& path, const struct stat& file) {
   if (!is_trusted(file.st_uid))
@@ -42,12 +41,6 @@ Status check_own_file(const std::string& path, const struct stat& file) {
 Status failed(const char* what, const std::string& path) {
   return Status(path_error(errno, Code::bad_config),
                 std::string(what) + " " + path + ": " + std::strerror(errno));
-}
-
-Status refuse_owner(const std::string& path, uid_t owner,
-                    const std::string& advice = "choose another folder with --run=FOLDER") {
-  return Status(Code::bad_config,
-                path + " belongs to another user (uid " + std::to_string(owner) + "): " + advice);
 }
 
 /// Takes permissions from a file or folder of this user, in a folder where nobody else can replace
@@ -66,26 +59,15 @@ bool leads_to_commands(const std::string& name) {
 /// What other users may have put into a folder before they were kept out. narrows: they may not
 /// write it from now on.
 Status check_entries(const std::string& folder, bool narrows) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string path = entry->path().string();
-    struct stat file {};
-    if (lstat(path.c_str(), &file) != 0) {
-      if (errno == ENOENT) continue;  // another process of the run has removed it
-      return failed("cannot read", path);
-    }
-    if (!is_trusted(file.st_uid))
-      return refuse_owner(path, file.st_uid,
-                          "move it out of this folder, or choose another one with --run=FOLDER");
-    if (leads_to_commands(entry->path().filename()))
-      if (const Status own = check_own(path); own.code() == Code::bad_data)
-        return Status(Code::bad_config, own.message());
-    if (narrows && !S_ISLNK(file.st_mode)) SS_RETURN_IF_ERROR(narrow(path, file, kOthersWrite));
-  }
-  if (!error || error == std::errc::no_such_file_or_directory) return {};
-  return Status(path_error(error.value(), Code::bad_config),
-                "cannot read " + folder + ": " + error.message());
+  return check_own_entries(folder,
+                           "move it out of this folder, or choose another one with --run=FOLDER",
+                           [narrows](const std::string& path, const struct stat& entry) -> Status {
+                             if (leads_to_commands(fs::path(path).filename()))
+                               if (const Status own = check_own(path); own.code() == Code::bad_data)
+                                 return Status(Code::bad_config, own.message());
+                             const bool narrow_it = narrows && !S_ISLNK(entry.st_mode);
+                             return narrow_it ? narrow(path, entry, kOthersWrite) : Status();
+                           });
 }
 
 /// False: there is no such folder.
@@ -101,7 +83,9 @@ Result<bool> keep_others_out_of_control(const std::string& path) {
   if (fstat(fd, &folder) != 0)
     done = failed("cannot read", path);
   else if (folder.st_uid != geteuid())
-    done = refuse_owner(path, folder.st_uid);
+    done = Status(Code::bad_config, path + " belongs to another user (uid " +
+                                        std::to_string(folder.st_uid) +
+                                        "): choose another folder with --run=FOLDER");
   else if ((folder.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
     done = failed("cannot keep other users out of", path);
   close(fd);
@@ -119,21 +103,12 @@ bool is_run_or_sweep(const std::string& path) {
 
 /// keep_others_out(). True: the folder has a control/, and nobody else can write either.
 Result<bool> check_folder(const RunFolder& run) {
-  std::string path = run.path;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link
-  struct stat name {
-  }, folder{};
-  if (lstat(path.c_str(), &name) != 0 || stat(path.c_str(), &folder) != 0)
+  const std::string& path = run.path;
+  SS_RETURN_IF_ERROR(check_own_folder(path, "choose another folder with --run=FOLDER"));
+  struct stat folder {};
+  if (stat(path.c_str(), &folder) != 0)
     return errno == ENOENT || errno == ENOTDIR ? Result<bool>(false) : failed("cannot read", path);
-  for (const uid_t owner : {name.st_uid, folder.st_uid})
-    if (!is_trusted(owner)) return refuse_owner(path, owner);
   if (!S_ISDIR(folder.st_mode)) return false;
-  const bool group_replaces = folder.st_uid != geteuid() && (folder.st_mode & S_IWGRP) != 0 &&
-                              (folder.st_mode & S_ISVTX) == 0;
-  if ((folder.st_mode & S_IWOTH) != 0 || group_replaces)
-    return Status(Code::bad_config, path +
-                                        " can be written by other users: use a folder below it, " +
-                                        "with --run=FOLDER, or chmod go-w " + path);
   const bool narrows = is_run_or_sweep(path);
   if (narrows) SS_RETURN_IF_ERROR(narrow(path, folder, S_IWGRP));
   SS_RETURN_IF_ERROR(check_entries(path, narrows));
@@ -141,7 +116,13 @@ Result<bool> check_folder(const RunFolder& run) {
   return narrows && has_control;
 }
 
+/// No core dump and no debugger of the same user gets the key out of this process.
+void keep_key_inside() {
+  if (!std::getenv("SIMPLESCALE_DUMPABLE")) prctl(PR_SET_DUMPABLE, 0);
+}
+
 Result<std::string> new_key(const RunFolder& run) {
+  keep_key_inside();
   std::string key(kRunKeyBytes, '\0');
   if (getrandom(key.data(), key.size(), 0) == static_cast<ssize_t>(key.size())) return key;
   return system_error("cannot make", run.key(), errno);
@@ -186,16 +167,7 @@ Status make_control(const RunFolder& run) {
 
 Status make_run_key(const RunFolder& run) {
   SS_ASSIGN(const std::string key, new_key(run));
-  const std::string temporary = run.key() + ".part";
-  unlink(temporary.c_str());
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return system_error("cannot write", temporary, errno);
-  const ssize_t written = write(fd, key.data(), key.size());
-  const int error = errno;
-  close(fd);
-  if (written != static_cast<ssize_t>(key.size()))
-    return system_error("cannot write", temporary, written < 0 ? error : ENOSPC);
-  return publish_file(temporary, run.key());
+  return write_file_atomic(run.key(), key, 0600);
 }
 
 Status make_first_run_key(const RunFolder& run) {
@@ -221,6 +193,7 @@ Result<std::string> read_run_key(const RunFolder& run) {
     log::warn("{} is readable by other users, who can therefore control this run: chmod 600 it",
               run.key());
   key.resize(kRunKeyBytes);
+  keep_key_inside();
   return key;
 }
 

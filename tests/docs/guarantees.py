@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/guarantees.md"
 FAMILIES = ("JOB GEN LEAD LOCK STATE RESTORE ENGINE BACKEND PREPARE MIX RING CHECKPOINT PEER COLLECTIVE SHM "
-            "STREAM CONNECTION ACTOR")
+            "STREAM CONNECTION ACTOR FILE SECRET")
 NAME = re.compile(r"\b(?:" + FAMILIES.replace(" ", "|") + r")-\d+\b")
 FLOORS = ("runtime", "model", "transport", "actors", "app", "tests")
 FILE = re.compile(r"`((?:" + "|".join(FLOORS) + r")/[\w./-]+)`")

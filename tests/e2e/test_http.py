@@ -72,6 +72,16 @@ class Http(Case):
         self.assertEqual(holders, [run / "control/http.json"])
         self.assertNotIn(self.token, said)
 
+    def test_the_address_stays_when_the_run_is_started_again(self):
+        run, process = self.begin()
+        first, at = self.where(run), last_step(run)
+        self.stop(process)
+        run, process = self.start("run", *self.keys)
+        again = self.wait_for(lambda: (w := self.where(run)) and w["instance"] != first["instance"] and w, "the page of the second start")
+        self.assertEqual(again["url"], first["url"])
+        self.wait_for(lambda: last_step(run) > at, "a step")
+        self.stop(process)
+
     def test_a_port_that_somebody_else_has_taken_learns_no_valid_token(self):
         """A bookmark sends its token to whoever has the port now."""
         folder = large_run(self.folder / "small", nodes=2, trainers=1, group_nodes=1, steps=50)

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import unittest
 
-from common import BIN, PROGRAM, Case, last_step
+from common import BIN, PROGRAM, TINY, Case, last_step
 
 VICTIM, ATTACKER, TEAM = 2000, 3000, 2500
 SLURM = {"SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0", "SLURM_JOB_ID": "80", "SLURM_STEP_ID": "0",
@@ -131,6 +131,94 @@ class Run(TwoUsers):
             done = self.victim(*words)
             self.assertEqual(done.returncode, 0, (words, done.stderr))
         self.assertEqual(stat.S_IMODE(run.stat().st_mode), 0o775)
+
+
+class Folders(TwoUsers):
+    """FILE-1, FILE-2: checkpoint.folder and data.folder of another user, who plants links under the names that the program will use."""
+
+    def setUp(self):
+        super().setUp()
+        self.theirs = self.shared / "theirs"
+        self.theirs.mkdir()
+        self.attackers(self.theirs)
+        text = self.folder / "text.txt"
+        text.write_text("".join(f"the {i % 7} cats of house {i * 7919 % 1000} sleep {i % 3} times a day\n" for i in range(3000)))
+        self.text = self.write_config({**TINY, "data.source": f'"{text}"', "data.folder": f'"{self.theirs}"', "model.vocab": 300,
+                                       "tokenizer.kind": '"byte_bpe"'}, self.folder / "text.toml")
+
+    def as_root(self, *words):
+        return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, cwd=self.folder)
+
+    def plant(self, *names):
+        for name in names:
+            path = self.theirs / name
+            path.parent.mkdir(exist_ok=True)
+            path.symlink_to(self.profile)
+            self.attackers(path)
+            if path.parent != self.theirs:
+                path.parent.chmod(0o777)
+                self.attackers(path.parent)
+
+    def assert_untouched(self):
+        self.assertEqual(self.profile.read_text(), "mine\n")
+        self.assertEqual(os.listdir(self.home), [".bashrc"])
+
+    def test_no_checkpoint_goes_to_a_folder_of_another_user_unless_it_is_trusted(self):
+        self.plant("tmp-00000002-1/shard-00000-of-00001.safetensors", "latest", "owner.part", ".tmp")
+        (self.theirs / "tmp-00000002-2").symlink_to(self.home)
+        (self.theirs / "tmp-delete-step-00000002").symlink_to(self.home)
+        self.attackers(self.theirs / "tmp-00000002-2", self.theirs / "tmp-delete-step-00000002")
+        where = f"--checkpoint.folder={self.theirs}"
+        self.assert_refused(self.train(where))
+        train = ["train", self.config, f"--run={self.run_folder}", *self.layout(1, 1), "--train.max_steps=2", where]
+        self.assert_refused(self.as_root(*train))
+        self.assertFalse(self.run_folder.exists())
+        self.assert_untouched()
+        done = self.as_root(*train, "--trust-folder")
+        self.assert_untouched()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(os.readlink(self.theirs / "latest"), "step-00000002")
+
+    def test_a_checkpoint_folder_that_others_may_write_is_refused(self):
+        os.chown(self.theirs, VICTIM, TEAM)
+        self.theirs.chmod(0o1777)
+        self.assert_refused(self.train(f"--checkpoint.folder={self.theirs}"), "can be written by other users")
+        self.theirs.chmod(0o755)
+        link = self.shared / "link"
+        link.symlink_to(self.theirs)
+        self.attackers(link)
+        self.assert_refused(self.train(f"--checkpoint.folder={link}"))
+        self.assertEqual(self.train(f"--checkpoint.folder={link}", "--trust-folder").returncode, 0)
+
+    def test_no_token_goes_to_a_folder_of_another_user_unless_it_is_trusted(self):
+        names = ("train.bin.part", "validation.bin.part", "tokenizer.json.part", "manifest.json.part", "pieces/planted.part")
+        self.theirs.chmod(0o777)
+        self.assert_refused(self.victim("prepare", self.text))
+        self.assert_refused(self.as_root("prepare", self.text))
+        self.assertEqual(os.listdir(self.theirs), [])
+        self.plant(*names)
+        done = self.as_root("prepare", self.text, "--trust-folder")
+        self.assert_untouched()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse((self.theirs / "train.bin").is_symlink())
+        self.assertGreater((self.theirs / "train.bin").stat().st_size, 10_000)
+
+    def test_pieces_do_not_go_through_a_link_of_another_user(self):
+        (self.theirs / "pieces").symlink_to(self.home)
+        self.attackers(self.theirs / "pieces")
+        done = self.as_root("prepare", self.text, "--trust-folder")
+        self.assert_untouched()
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("a link is in the way", done.stderr)
+
+    def test_tokens_that_another_user_has_prepared_are_read(self):
+        done = self.as_root("prepare", self.text, "--trust-folder")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.attackers(*self.theirs.iterdir())
+        before = {p.name: p.stat().st_mtime_ns for p in self.theirs.iterdir()}
+        done = self.victim("train", self.text, f"--run={self.run_folder}", *self.layout(1, 1), "--train.max_steps=2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({p.name: p.stat().st_mtime_ns for p in self.theirs.iterdir()}, before)
 
 
 class Doctor(TwoUsers):

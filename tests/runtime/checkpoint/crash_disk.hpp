@@ -42,7 +42,9 @@ class CrashDisk : public FaultyFiles {
 
   Result<int> create(const std::string& path) override {
     auto fd = FaultyFiles::create(path);
-    if (fd.ok() && !now_.contains(path)) add(path, {Kind::file});
+    if (!fd.ok()) return fd;
+    remove(path);  // the new file replaces it
+    add(path, {Kind::file});
     return fd;
   }
   Status fsync(int fd, const std::string& path) override {

@@ -146,3 +146,11 @@ TEST_CASE("http: ranges do not make an answer larger than the page") {
     CHECK(answer.size() < 2'000);
   }
 }
+
+TEST_CASE("http: a request with two hosts or a length that is none is answered with 400") {
+  const Served served;
+  const std::string begin = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+  CHECK(served.ask(begin + "\r\n").starts_with("HTTP/1.1 503"));
+  for (const char* header : {"Host: evil.example\r\n", "Content-Length: -1\r\n"})
+    CHECK(served.ask(begin + header + "\r\n").starts_with("HTTP/1.1 400"));
+}
