@@ -17,6 +17,7 @@
 #include "runtime/data/task_batches.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/data/task_tokens.hpp"
+#include "runtime/data/token_notes.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/token_marks.hpp"
 
@@ -165,7 +166,16 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
     Config config;
     config.data.source = o.data;
     SS_ASSIGN(const DataFiles files, DataFiles::of(config));
-    SS_ASSIGN(Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0, files));
+    auto opened = open_dataset(o.data, "auto", model.shape.vocab, 0, files);
+    const auto of_run = load_config(run_of(o.checkpoint).config());
+    if (!opened.ok() && of_run.ok() && of_run->config.data.token_bytes != 0)  // as its own data
+      opened = open_dataset(o.data, {"auto", of_run->config.data.token_bytes}, model.shape.vocab, 0,
+                            files);
+    SS_RETURN_IF_ERROR(opened.status());
+    Dataset dataset = opened.take();
+    SS_ASSIGN(const auto notes, token_notes(o.data, "auto", dataset, files));
+    for (const std::string& note : notes)
+      terminal::error("simplescale: warning: %s\n", note.c_str());
     SS_RETURN_IF_ERROR(use_documents_of_run(o, model, dataset));
     found.push_back({"", dataset.validation.tokens() > 0 ? dataset.validation : dataset.train});
   } else {

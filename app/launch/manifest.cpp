@@ -131,7 +131,7 @@ std::map<std::string, json> files_of(const json& data) {
 
 /// True for tokens and their loss masks.
 bool makes_samples(const std::string& file) {
-  return file.ends_with(".bin") || file.ends_with(".mask") || file.ends_with(".idx");
+  return is_token_name(file) || file.ends_with(".mask") || file.ends_with(".idx");
 }
 
 /// Of one source. bad_data: a data file has another size or hash than at the previous start, or

@@ -1,5 +1,6 @@
 #include "app/launch/prepare_data.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/token_notes.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -139,13 +141,22 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   return {};
 }
 
-/// bad_data: the text is missing or empty, and its tokens are not there either.
+void tell(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) terminal::error("simplescale: warning: %s\n", note.c_str());
+}
+
+/// Tells which files of a text that is to be prepared are left out. bad_data: the text is missing or
+/// empty, and its tokens are not there either.
 Status check_text(const Config& config, const PrepareOptions& options) {
   SS_RETURN_IF_ERROR(DataFiles::of_texts(config).status());
   const auto corpus = Corpus::open(options.source, options.corpus);
-  if (corpus.ok() && corpus->bytes() > 0) return {};
   if (const auto made = read_manifest(options.folder); made.ok() && made->complete()) return {};
   if (!corpus.ok()) return corpus.status();
+  tell(corpus->notes());
+  if (const std::string& other = options.train_tokenizer_on;
+      options.tokenizer_path.empty() && !other.empty() && other != options.source)
+    if (const auto text = Corpus::open(other, options.corpus); text.ok()) tell(text->notes());
+  if (corpus->bytes() > 0) return {};
   return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
 }
 
@@ -192,6 +203,13 @@ Status check_ends(const PrepareOptions& options) {
   return {};
 }
 
+/// data.token_bytes as it is said of this source alone.
+int64_t said_token_bytes(const Config& config, const std::string& name) {
+  if (config.data.blend.empty()) return config.data.token_bytes;
+  const auto source = std::ranges::find(config.data.blend, name, &BlendSource::name);
+  return source == config.data.blend.end() ? 0 : source->token_bytes.value_or(0);
+}
+
 /// The model's shape, if the texts, tokenizers and options are fit to prepare.
 Result<ModelShape> check_texts(const Config& config) {
   SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
@@ -207,6 +225,10 @@ Result<ModelShape> check_texts(const Config& config) {
     for (const ConfiguredSource& source : sources_of(config))
       SS_RETURN_IF_ERROR(check_source(source.config));
   for (const auto& [source, options] : texts_of(config, shape)) {
+    if (said_token_bytes(config, source.name) != 0)
+      return Status(Code::bad_config, "data.token_bytes is for tokens, but " + options.source +
+                                          " is read as text: leave the key out, or set "
+                                          "data.format");
     SS_RETURN_IF_ERROR(check_text(source.config, options));
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
     SS_RETURN_IF_ERROR(check_ends(options));
@@ -217,9 +239,26 @@ Result<ModelShape> check_texts(const Config& config) {
 
 }  // namespace
 
+Status check_token_files(const Config& config, const RunData& data) {
+  for (const ConfiguredSource& of : sources_of(config)) {
+    if (!source_is_tokens(of.config)) continue;
+    const DataConfig& said = of.config.data;
+    const TokenKind kind(said.format == DataFormat::automatic ? "auto" : to_string(said.format),
+                         said.token_bytes);
+    for (const RunData::Source& source : data.sources) {
+      if (source.name != of.name) continue;
+      SS_ASSIGN(const auto notes, token_notes(said.source, kind, source.data, data.files));
+      tell(notes);
+    }
+  }
+  return {};
+}
+
 Result<RunData> check_data(const Config& config) {
   SS_ASSIGN(const ModelShape shape, check_texts(config));
-  return check_token_sources(config, shape);
+  SS_ASSIGN(RunData data, check_token_sources(config, shape));
+  SS_RETURN_IF_ERROR(check_token_files(config, data));
+  return data;
 }
 
 void help_prepare_data(const Config& config) {

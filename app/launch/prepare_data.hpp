@@ -13,6 +13,9 @@ namespace simplescale {
 /// prepared in its folders (set_token_folders()). Writes nothing. Returns the sources that need no
 /// preparation.
 Result<RunData> check_data(const Config& config);
+/// Tells which files of the opened sources of tokens are left out, and which are taken for u16
+/// tokens. Errors of token_notes().
+Status check_token_files(const Config& config, const RunData& data);
 /// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
 /// tokens already. jobs, of_run: as in PrepareOptions. Errors of check_data(), if there is something
 /// to prepare, and of prepare().

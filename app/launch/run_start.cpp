@@ -353,6 +353,7 @@ Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_RETURN_IF_ERROR(prepare_data(config, 0, fs::exists(RunFolder{run_folder(config)}.config())));
   SS_ASSIGN(RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));
+  SS_RETURN_IF_ERROR(check_token_files(config, data));
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
   for (const std::string& warning : mixture_warnings(uses))

@@ -46,10 +46,13 @@ Result<InputFile> InputFile::open_at(int folder_fd, const std::string& name,
   // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::openat(folder_fd, name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
-  InputFile file(path, fd, 0);
+  InputFile file(path, fd);
   struct stat info {};
   if (::fstat(fd, &info) != 0) return system_error("cannot read", path, errno);
   SS_ASSIGN(file.bytes_, size_of(path, info));
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  file.identity_ = {info.st_dev, info.st_ino, file.bytes_,
+                    info.st_mtim.tv_sec * kNanoseconds + info.st_mtim.tv_nsec};
   return file;
 }
 
@@ -78,7 +81,10 @@ Result<InputFile> InputFile::open_inside(const std::string& folder, const std::s
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
+      identity_(other.identity_) {}
 
 InputFile::~InputFile() {
   if (fd_ >= 0) ::close(fd_);

@@ -33,6 +33,13 @@ class InputFile {
   ~InputFile();
   uint64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  /// The same for each open() of a file that was neither replaced nor written between.
+  struct Identity {
+    uint64_t device = 0, number = 0, bytes = 0;
+    int64_t changed_ns = 0;
+    bool operator==(const Identity&) const = default;
+  };
+  const Identity& identity() const { return identity_; }
   /// Reads exactly `bytes` bytes at `offset`. bad_data: the file ends before, and at which byte;
   /// io.
   Status read(uint64_t offset, void* data, size_t bytes) const;
@@ -40,11 +47,11 @@ class InputFile {
  private:
   /// name: of the file `path`, as seen from the folder that is open as folder_fd.
   static Result<InputFile> open_at(int folder_fd, const std::string& name, const std::string& path);
-  InputFile(std::string path, int fd, uint64_t bytes)
-      : path_(std::move(path)), fd_(fd), bytes_(bytes) {}
+  InputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::string path_;
   int fd_;
-  uint64_t bytes_;
+  uint64_t bytes_ = 0;
+  Identity identity_;
 };
 
 /// Reads a small file. bad_data: it is larger than bytes_max; otherwise errors as InputFile::open().

@@ -10,6 +10,10 @@
 
 namespace simplescale {
 
+bool is_token_width(int64_t bytes) {
+  return bytes == 0 || bytes == 2 || bytes == 4;
+}
+
 namespace {
 
 Status bad(const std::string& text) {
@@ -39,6 +43,9 @@ Status check_source(const BlendSource& source) {
                ": a name must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a "
                "letter, digit or '_'");
   if (source.source.empty()) return bad(shown + " has an empty source");
+  if (!is_token_width(source.token_bytes.value_or(0)))
+    return bad(shown + " has token_bytes = " + std::to_string(*source.token_bytes) +
+               ": it must be 2 or 4, or 0 for not said");
   if (source.text_key && source.text_key->empty()) return bad(shown + " has an empty text_key");
   return source.weight ? check_weight(shown, *source.weight) : Status();
 }
@@ -144,7 +151,8 @@ std::string read_otherwise(const Config& was, const Config& is) {
   if (a.loss_mask_key != b.loss_mask_key)
     return changed("loss_mask_key", a.loss_mask_key, b.loss_mask_key);
   if (a.format != b.format) return changed("format", to_string(a.format), to_string(b.format));
-  if (a.token_bytes != b.token_bytes)
+  const auto width = [](const auto& of) { return of.token_bytes == 0 ? 2 : of.token_bytes; };
+  if (width(a) != width(b))  // as in diff()
     return changed("token_bytes", std::to_string(a.token_bytes), std::to_string(b.token_bytes));
   return "";
 }

@@ -10,6 +10,9 @@
 
 namespace simplescale {
 
+/// True for the values of data.token_bytes: 2, 4, and 0 for not said.
+bool is_token_width(int64_t bytes);
+
 /// What is wrong with the sources and stages. Messages begin with "data.blend" or "data.stage".
 std::vector<Status> check_blend(const Config& config);
 

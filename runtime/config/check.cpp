@@ -123,6 +123,8 @@ std::vector<Status> check_combinations(const Config& c) {
          "needs train.tasks");
   unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
          "needs metrics.trace_events of at least 2");
+  unless(is_token_width(c.data.token_bytes), "data.token_bytes",
+         "must be 2 or 4, or 0 for not said");
   for (Status& problem : check_blend(c)) problems.push_back(std::move(problem));
   if (const auto skipped = SkippedSamples::parse(c.data.skip_samples); !skipped.ok())
     unless(false, "data.skip_samples", skipped.status().message());

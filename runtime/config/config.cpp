@@ -97,6 +97,9 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
         a.train.warmup_iters == b.train.warmup_iters)
       was.train.warmup_iters = now.train.warmup_iters;
   }
+  // What is not said is read as u16, and a header of another width contradicts 2.
+  for (Config* c : {&was, &now})
+    if (c->data.token_bytes == 0) c->data.token_bytes = 2;
   // Without sources the run trains on data.folder.
   const auto trains_on_folder = [](const Config& c) {
     return c.data.source.empty() && c.data.blend.empty();

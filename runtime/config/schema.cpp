@@ -113,7 +113,7 @@ const Key table[] = {
   {"data", "stage", REF(data.stage), any, recipe, "Other weights later in the run: [[data.stage]] with from_tokens (rounded up to whole samples) and weights = { NAME = WEIGHT }; sources that it does not name rest."},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
-  {"data", "token_bytes", REF(data.token_bytes), {0, 4}, run, "Bytes of an id in .bin files that have no header and no index: 2 or 4. 0: not said; such files are refused."},
+  {"data", "token_bytes", REF(data.token_bytes), {0, 4}, run, "Bytes of an id in .bin files that have no header and no index: 2 or 4. 0: not said: they are read as u16 tokens if nothing in them or in the vocabulary contradicts."},
   {"data", "text_key", REF(data.text_key), any, run, "Member that holds the text in each line of a .jsonl file."},
   {"data", "loss_mask_key", REF(data.loss_mask_key), any, run, "Member of each line of a .jsonl file with the ranges of its text whose tokens do not count in the loss: [[begin, end], ...] in characters (docs/data.md#loss-masks). Empty: all count."},
   {"data", "skip_bad", REF(data.skip_bad), not_negative, no, "Bad lines of text to leave out: broken JSON, no text, not UTF-8, a bad loss mask, too long. One more ends the preparation."},

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/data/folder_files.hpp"
 #include "runtime/data/json_row.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/data/parquet/library.hpp"
@@ -75,12 +77,14 @@ class Cutter {
     if (trims_) text_.resize(text_.find_last_not_of(blank) + 1);  // npos + 1 = 0: only blanks
     const Status done = text_.empty() ? Status() : emit(0, text_.size());
     text_.clear();
+    if (text_.capacity() > kKept) text_.shrink_to_fit();
     masked_.clear();
     begins_ = true;
     return done;
   }
 
  private:
+  static constexpr size_t kKept = 1 << 20;  // of memory for the next document
   Status emit(size_t begin, size_t end) {
     return take_({std::exchange(begins_, false), text_.substr(begin, end - begin),
                   masked_.empty() ? IndexRanges() : cut_ranges(masked_, begin, end)});
@@ -226,10 +230,12 @@ bool is_text_file(const std::string& path) {
          (has_text_key(path) && !has_ending(path, ".json"));
 }
 
-Status no_text_in(const std::string& folder) {
+/// left_out: what the folder holds instead.
+Status no_text_in(const std::string& folder, const std::vector<std::string>& left_out) {
   return bad(folder,
              "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
-             ".xz, .bz2)");
+             ".xz, .bz2)" +
+                 (left_out.empty() ? "" : "; " + counted_files(folder, left_out, "not read")));
 }
 
 /// The size of a file, and what changes with its contents: its time, or the etag of an object.
@@ -247,42 +253,44 @@ Result<FileFacts> facts_of(const std::string& path) {
                    std::string(reinterpret_cast<const char*>(facts), sizeof facts)};
 }
 
-/// The objects of a source in a bucket.
+/// The objects of a source in a bucket. left_out: those that are not read.
 Result<std::map<std::string, FileFacts>> list_bucket(const std::string& path,
-                                                     const DataFiles& files) {
+                                                     const DataFiles& files,
+                                                     std::vector<std::string>& left_out) {
   std::map<std::string, FileFacts> found;
   const bool folder = files.is_folder(path);
-  for (const DataFiles::Object& object : files.listed(path))
-    if (folder ? is_text_file(object.path) && object.path.find("/.", path.size() - 1) == path.npos
-               : object.path == path)
+  if (folder) left_out = files.odd(path);
+  for (const DataFiles::Object& object : files.listed(path)) {
+    const bool hidden = object.path.find("/.", path.size() - 1) != path.npos;
+    if (folder ? is_text_file(object.path) && !hidden : object.path == path)
       found[object.path] = {object.bytes, std::to_string(object.bytes) + object.etag};
-  if (found.empty() && folder) return no_text_in(path);
+    else if (folder)
+      left_out.push_back(object.path);
+  }
+  if (found.empty() && folder) return no_text_in(path, left_out);
   if (found.empty()) return bad(path, "there is no such text file or folder");
   return found;
 }
 
-Result<std::vector<std::string>> list_files(const std::string& source) {
+/// left_out: what is not read of a folder. again: what is read by another name, too.
+Result<std::vector<std::string>> list_files(const std::string& source,
+                                            std::vector<std::string>& left_out,
+                                            std::vector<std::string>& again) {
   std::error_code error;
   if (!fs::is_directory(source, error)) {
     if (fs::is_regular_file(source, error)) return std::vector{source};
     return bad(source, "there is no such text file or folder");
   }
+  SS_ASSIGN(FolderFiles all, list_folder(source, Below::yes));
   std::vector<std::string> files;
-  auto entry = fs::recursive_directory_iterator(source, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    const std::string path = entry->path().string();
-    if (entry->path().filename().string().starts_with('.')) {  // of tools, such as .git
-      entry.disable_recursion_pending();
-      continue;
-    }
-    if (!is_text_file(path) || !entry->is_regular_file(error)) continue;
-    if (entry->is_symlink(error))
+  left_out = std::move(all.others);
+  std::ranges::copy_if(all.again, std::back_inserter(again), is_text_file);
+  for (const std::string& path : all.linked)
+    if (is_text_file(path))
       SS_RETURN_IF_ERROR(InputFile::open_inside(source, path, LinksOut::own).status());
-    files.push_back(path);
-  }
-  if (error) return bad(source, "cannot read the folder: " + error.message());
-  if (files.empty()) return no_text_in(source);
-  std::sort(files.begin(), files.end());
+  for (std::string& path : all.files)
+    (is_text_file(path) ? files : left_out).push_back(std::move(path));
+  if (files.empty()) return no_text_in(source, left_out);
   return files;
 }
 
@@ -296,13 +304,13 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
   std::map<std::string, FileFacts> objects;
   if (is_s3_url(source)) {
     SS_ASSIGN(corpus.source_, corpus.options_.files.find(source));
-    SS_ASSIGN(objects, list_bucket(corpus.source_, corpus.options_.files));
+    SS_ASSIGN(objects, list_bucket(corpus.source_, corpus.options_.files, corpus.left_out_));
     files.clear();
     for (const auto& [path, facts] : objects) files.push_back(path);
   } else if (source != bible_source) {
     if (source.starts_with("debian:"))
       return bad(source, "unknown package; only debian:bible-kjv is supported");
-    SS_ASSIGN(files, list_files(source));
+    SS_ASSIGN(files, list_files(source, corpus.left_out_, corpus.again_));
   } else if (access(files[0].c_str(), R_OK) != 0) {
     return bad(source, not_installed);
   }
@@ -330,6 +338,18 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
   if (std::ranges::any_of(files, has_text_key)) add_keys(hasher, corpus.options_);
   corpus.signature_ = hasher.digest().hex();
   return corpus;
+}
+
+std::vector<std::string> Corpus::notes() const {
+  std::vector<std::string> lines;
+  if (!left_out_.empty())
+    lines.push_back(source_ + ": " + counted_files(source_, left_out_, "not read") +
+                    " (text is read from .txt, .jsonl, .ndjson and .parquet files, also .gz, "
+                    ".zst, .xz and .bz2)");
+  if (!again_.empty())
+    lines.push_back(source_ + ": " +
+                    counted_files(source_, again_, "read more than once, by links to files"));
+  return lines;
 }
 
 Result<uint64_t> Corpus::read(const std::function<Status(TextChunk, double)>& take) const {

@@ -13,8 +13,8 @@
 //                        others    UTF-8 text; a line with only <|endoftext|> begins a new
 //                                  document; blanks at both ends of a document do not count
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
-//                      for .jsonl), and .parquet files, also in folders below, in the order of
-//                      their paths; every file begins a new document
+//                      for .jsonl), and .parquet files, also in folders below and in those that
+//                      links lead to, in the order of their paths; every file begins a new document
 //   s3://BUCKET/KEY    such a file or folder in a bucket
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
@@ -57,7 +57,7 @@ struct CorpusOptions {
 class Corpus {
  public:
   /// source: one of the list above. bad_data: it does not exist, cannot be read, its package is not
-  /// installed, or a link of another user leads out of the folder.
+  /// installed, or a link in the folder leads nowhere, or is another user's and leads out of it.
   static Result<Corpus> open(const std::string& source, CorpusOptions options = {});
 
   /// A hash of the names, sizes and modification times of the source's files, and of text_key and
@@ -67,6 +67,9 @@ class Corpus {
   uint64_t bytes() const { return bytes_; }
 
   const CorpusOptions& options() const { return options_; }
+  /// What the user must know of the source's folder, one line each: what is not read of it, and what
+  /// is read more than once.
+  std::vector<std::string> notes() const;
 
   // The files of the source, in their order; the Bible is one.
   size_t files() const { return files_.size(); }
@@ -100,6 +103,7 @@ class Corpus {
     uint64_t bytes = 0;
   };
   std::vector<File> files_;
+  std::vector<std::string> left_out_, again_;
   uint64_t bytes_ = 0;
 };
 

@@ -1,11 +1,15 @@
 #include "runtime/data/data_files.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
@@ -15,6 +19,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/data/token_format.hpp"
 #include "runtime/object_store/object_reader.hpp"
 #include "runtime/run/run_folder.hpp"
 
@@ -28,20 +33,47 @@ using nlohmann::json;
 constexpr uint64_t kTextBytesMax = 64 << 20;
 constexpr double kGigabyte = 1e9;
 
+/// How many files a process may hold open here: a part of its limit.
+int held_files_max() {
+  constexpr rlim_t kMost = 256, kShare = 4;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<int>(std::min(kMost, limit.rlim_cur / kShare));
+}
+
+/// The first files stay open. Each further one is opened for each read, so that a source may have
+/// more files than a process may open.
 class LocalFile final : public DataFile {
  public:
-  explicit LocalFile(InputFile file) : file_(std::move(file)) {}
-  const std::string& path() const override { return file_.path(); }
-  uint64_t bytes() const override { return file_.bytes(); }
+  LocalFile(InputFile file, std::string folder)
+      : path_(file.path()), folder_(std::move(folder)), identity_(file.identity()) {
+    static const int most = held_files_max();
+    if (held_++ < most)
+      file_.emplace(std::move(file));
+    else
+      --held_;
+  }
+  ~LocalFile() override {
+    if (file_) --held_;
+  }
+  const std::string& path() const override { return path_; }
+  uint64_t bytes() const override { return identity_.bytes; }
   Status read(uint64_t offset, void* data, size_t bytes) const override {
-    return file_.read(offset, data, bytes);
+    if (file_) return file_->read(offset, data, bytes);
+    SS_ASSIGN(const InputFile file, InputFile::open_inside(folder_, path_, LinksOut::own));
+    if (file.identity() != identity_)
+      return {Code::bad_data, path_ + ": it was replaced or written since it was opened"};
+    return file.read(offset, data, bytes);
   }
   bool read_ahead(uint64_t, uint64_t) const override { return true; }
   /// The file was long enough when it was opened: it is being replaced, or its disk fails.
   Status while_training(const Status& error) const override { return {Code::io, error.message()}; }
 
  private:
-  const InputFile file_;
+  static inline std::atomic<int> held_ = 0;
+  const std::string path_, folder_;
+  const InputFile::Identity identity_;
+  std::optional<InputFile> file_;  // none: opened for each read
 };
 
 class BucketFile final : public DataFile {
@@ -187,9 +219,10 @@ struct DataFiles::Bucket {
   bool trust_folder = false;
   std::shared_ptr<ChunkFiles> cache;
   std::shared_ptr<ObjectReader> reader;
-  std::mutex mutex;                                    // guards the next two
-  std::map<std::string, std::vector<Object>> sources;  // by canonical path
-  std::map<std::string, Object> objects;               // all of them, by path
+  std::mutex mutex;                                     // guards the next three
+  std::map<std::string, std::vector<Object>> sources;   // by canonical path
+  std::map<std::string, Object> objects;                // all of them, by path
+  std::map<std::string, std::vector<std::string>> odd;  // of DataFiles::odd()
 
   void add(const std::string& source, std::vector<Object> found) {
     const std::lock_guard lock(mutex);
@@ -224,6 +257,7 @@ Result<std::vector<DataFiles::Object>> DataFiles::Bucket::list(const S3Url& url)
   const std::string below = url.key.empty() ? "" : url.key + "/";
   const std::string stem = fs::path(url.key).replace_extension("").string() + ".";
   std::vector<Object> found;
+  std::vector<std::string> without_url;
   for (const std::string& prefix : {below, stem}) {
     if (!found.empty()) break;
     SS_ASSIGN(const std::vector<ObjectFacts> objects, store->list(prefix));
@@ -231,7 +265,11 @@ Result<std::vector<DataFiles::Object>> DataFiles::Bucket::list(const S3Url& url)
       if (const auto of = parse_s3_url(S3Url{url.bucket, object.key}.text());
           of.ok() && of->key == object.key)
         found.push_back({of->text(), object.bytes, object.etag});
+      else if (prefix == below && !object.key.ends_with('/'))  // as consoles make folders
+        without_url.push_back(S3Url{url.bucket, object.key}.text());
   }
+  const std::lock_guard lock(mutex);
+  odd[url.text()] = std::move(without_url);
   return found;
 }
 
@@ -348,16 +386,16 @@ std::vector<std::string> DataFiles::token_files(const std::string& folder) const
   std::error_code error;
   if (const auto* listed = disk_ ? disk_->source(folder) : nullptr) {
     for (const Object& object : *listed)
-      if (object.path.ends_with(".bin")) files.push_back(object.path);
+      if (is_token_name(object.path)) files.push_back(object.path);
   } else if (!is_s3_url(folder)) {
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error))
-      if (entry->path().extension() == ".bin") files.push_back(entry->path().string());
+      if (is_token_name(entry->path())) files.push_back(entry->path().string());
   } else if (bucket_) {
     const std::lock_guard lock(bucket_->mutex);
     const std::string prefix = folder + "/";
     for (const auto& [path, object] : bucket_->objects)
-      if (path.starts_with(prefix) && path.ends_with(".bin") &&
+      if (path.starts_with(prefix) && is_token_name(path) &&
           path.find('/', prefix.size()) == std::string::npos)
         files.push_back(path);
   }
@@ -370,7 +408,7 @@ Result<std::shared_ptr<const DataFile>> DataFiles::open(const std::string& path,
   if (!is_s3_url(path)) {
     SS_ASSIGN(InputFile file, InputFile::open_inside(folder, path, LinksOut::own));
     if (disk_) SS_RETURN_IF_ERROR(disk_->check(file));
-    return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file)));
+    return std::shared_ptr<const DataFile>(std::make_shared<LocalFile>(std::move(file), folder));
   }
   if (!exists(path)) return Status(Code::not_found, no_object(path).message());
   SS_ASSIGN(const S3Url url, parse_s3_url(path));
@@ -420,6 +458,13 @@ std::vector<DataFiles::Object> DataFiles::listed(const std::string& source) cons
   const std::lock_guard lock(bucket_->mutex);
   const auto found = bucket_->sources.find(source);
   return found == bucket_->sources.end() ? std::vector<Object>() : found->second;
+}
+
+std::vector<std::string> DataFiles::odd(const std::string& source) const {
+  if (!bucket_) return {};
+  const std::lock_guard lock(bucket_->mutex);
+  const auto found = bucket_->odd.find(source);
+  return found == bucket_->odd.end() ? std::vector<std::string>() : found->second;
 }
 
 Status DataFiles::save_listing(const std::string& file) const {

@@ -85,6 +85,8 @@ class DataFiles {
   bool in_bucket() const { return bucket_ != nullptr; }
   /// What was listed of a source in a bucket, by path.
   std::vector<Object> listed(const std::string& source) const;
+  /// Objects of that source whose keys no URL can name. They cannot be read.
+  std::vector<std::string> odd(const std::string& source) const;
   /// Writes what was listed, for Listing::of_run.
   Status save_listing(const std::string& file) const;
   /// Ends all reads from buckets with aborted.

@@ -147,7 +147,7 @@ bool source_is_tokens(const Config& config) {
   if (fs::is_directory(source, error))
     return is_dataset(source) ||
            (!DataFiles().token_files(source.string()).empty() && first_text(source).empty());
-  return fs::path(token_file_of(source.string())).extension() == ".bin";
+  return is_token_name(token_file_of(source.string()));
 }
 
 Status check_source(const Config& config) {
@@ -314,7 +314,9 @@ Status add_source(const ConfiguredSource& source, const std::string& tokenizer,
   const Config& of = source.config;
   const bool tokens = source_is_tokens(of);
   SS_ASSIGN(Dataset dataset,
-            open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
+            open_dataset(token_path(of),
+                         tokens ? TokenKind(format_name(of.data.format), of.data.token_bytes)
+                                : TokenKind("prepared"),
                          shape.vocab, of.data.validation_fraction, data.files));
   SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
   if (dataset.tokenizer.empty()) dataset.tokenizer = tokenizer;

@@ -42,6 +42,7 @@ Status DocumentCutter::finish() {
   searched_ = 1;
   const Status done = pending_.text.empty() ? Status() : emit(0, pending_.text.size());
   pending_.text.clear();
+  if (pending_.text.capacity() > piece_bytes_max) pending_.text.shrink_to_fit();
   pending_.masked.clear();
   return done;
 }

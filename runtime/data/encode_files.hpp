@@ -7,8 +7,9 @@
 // long.
 //
 // Memory: about 2 MiB for each job, and for each file that is being read about ten times its longest
-// line or row: the line, its JSON, its text, and the ids of that text. A line of .jsonl has at most
-// 64 MiB, one of text 16 MiB; of a row of .parquet nothing bounds the size.
+// line or row: the line, its text, and the ids of that text. A line of .jsonl has at most 64 MiB, one
+// of text 16 MiB, and only two files have one of more than 2 MiB at a time (line_reader.hpp). A file
+// of .parquet may take 2 GiB.
 #pragma once
 
 #include <chrono>

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -71,65 +74,151 @@ std::string without_oddities(std::string_view line, std::string_view stand_in) {
   return out;
 }
 
-/// The value in a JSON line. bad_data says what is wrong with it.
-Result<nlohmann::json> parse_line(std::string_view line, std::string_view stand_in = half_pair) {
-  try {
-    nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
-    if (value.is_discarded()) value = nlohmann::json::parse(without_oddities(line, stand_in));
-    return value;
-  } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    const std::string what = error.what();
-    const size_t column = what.find("column ");
-    const std::string said = what.substr(column == what.npos ? what.find("] ") + 2 : column);
-    constexpr size_t kShown = 200;  // it ends with the value that was read last
-    return Status(Code::bad_data, "it is no JSON (each line must hold a whole object): " +
-                                      replace_invalid_utf8(said.substr(0, kShown)));
+/// A part of a value, as the parser reads it. The parser's own memory for nested values is a bit for
+/// each level.
+struct Token {
+  enum Kind : unsigned char { text, whole, other, begin_object, begin_list, end } kind;
+  std::string* string = nullptr;  // of a text; may be moved from
+  uint64_t number = 0;            // whole: not negative
+  std::string_view shown = {};    // other: as in the line, null for null
+  bool begins() const { return kind == begin_object || kind == begin_list; }
+};
+
+/// Calls take(member, depth, token) for each token of a value. member: of the outermost object, in
+/// which the token lies; the object is at depth 0, the member's value at depth 1.
+template <class Take>
+struct Sax {
+  explicit Sax(Take take_token) : take(std::move(take_token)) {}
+  Take take;
+  std::string member, error;
+  size_t depth = 0;  // of the next value
+
+  bool put(Token token) {
+    if (token.kind == Token::end) --depth;
+    take(member, depth, token);
+    if (token.begins()) ++depth;
+    return true;
+  }
+  bool null() { return put({.kind = Token::other, .shown = "null"}); }
+  bool boolean(bool value) {
+    return put({.kind = Token::other, .shown = value ? "true" : "false"});
+  }
+  bool number_unsigned(uint64_t value) { return put({.kind = Token::whole, .number = value}); }
+  bool number_integer(int64_t value) {
+    const std::string text = std::to_string(value);
+    return put({.kind = Token::other, .shown = text});
+  }
+  bool number_float(double, const std::string& text) {
+    return put({.kind = Token::other, .shown = text});
+  }
+  bool string(std::string& text) { return put({.kind = Token::text, .string = &text}); }
+  bool binary(nlohmann::json::binary_t&) { return true; }  // not in a text
+  bool key(std::string& name) {
+    if (depth == 1) member = std::move(name);
+    return true;
+  }
+  bool start_object(size_t) { return put({.kind = Token::begin_object}); }
+  bool end_object() { return put({.kind = Token::end}); }
+  bool start_array(size_t) { return put({.kind = Token::begin_list}); }
+  bool end_array() { return put({.kind = Token::end}); }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& why) {
+    error = why.what();
+    return false;
+  }
+};
+
+/// Reads the value in a JSON line with a copy of `empty`, whose take() Sax calls. bad_data says what is
+/// wrong with the value.
+template <class Reader>
+Result<Reader> parse_line(std::string_view line, const Reader& empty,
+                          std::string_view stand_in = half_pair) {
+  Reader reader = empty;
+  const auto parse = [&](std::string_view text) {
+    Sax sax([&](const std::string& member, size_t depth, const Token& token) {
+      reader.take(member, depth, token);
+    });
+    return nlohmann::json::sax_parse(text, &sax) ? std::string() : sax.error;
+  };
+  if (parse(line).empty()) return reader;
+  reader = empty;
+  const std::string what = parse(without_oddities(line, stand_in));
+  if (what.empty()) return reader;
+  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+  const size_t column = what.find("column ");
+  const std::string said = what.substr(column == what.npos ? what.find("] ") + 2 : column);
+  constexpr size_t kShown = 200;  // it ends with the value that was read last
+  return Status(Code::bad_data, "it is no JSON (each line must hold a whole object): " +
+                                    replace_invalid_utf8(said.substr(0, kShown)));
+}
+
+/// A short text of a token.
+std::string shown(const Token& token) {
+  constexpr size_t kShown = 60;
+  switch (token.kind) {
+    case Token::whole:
+      return std::to_string(token.number);
+    case Token::text:
+      return nlohmann::json(token.string->substr(0, kShown))
+          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+          .substr(0, kShown);
+    case Token::other:
+      return std::string(token.shown.substr(0, kShown));
+    default:
+      return token.kind == Token::begin_list ? "another list" : "an object";
   }
 }
 
-/// The text of a JSON line. bad_data names the texts that it has.
-Result<std::string> text_of(const nlohmann::json& object, const std::string& key) {
-  if (!object.is_object())
-    return Status(Code::bad_data, "it is no JSON object, such as {\"" + key + "\": \"...\"}");
-  const auto found = object.find(key);
-  if (found != object.end() && found->is_string()) return found->get<std::string>();
-  std::string members;
-  bool nested = false;
-  for (const auto& [name, value] : object.items()) {
-    if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
-    nested = nested || value.is_structured();
+/// A list of ranges.
+class MaskReader {
+ public:
+  /// depth: of the list's own tokens 0.
+  void take(size_t depth, const Token& token) {
+    constexpr uint64_t kPair = 2, kShownMost = 4;
+    if (depth == 0 && token.kind != Token::end) {
+      *this = {};
+      is_list_ = token.kind == Token::begin_list;
+      is_null_ = token.kind == Token::other && token.shown == "null";
+    }
+    if (!is_list_ || !bad_.empty()) return;
+    if (depth == 1 && token.kind == Token::begin_list) {
+      numbers_ = elements_ = 0;
+      text_ = "[";
+    } else if (depth == 1 && token.kind == Token::end) {
+      if (elements_ != kPair || numbers_ != kPair || pair_[0] > pair_[1])
+        bad_ = elements_ <= kShownMost ? text_ + "]" : "another list";
+      else
+        ranges_.push_back({pair_[0], pair_[1]});
+    } else if (depth == 1) {
+      bad_ = shown(token);
+    } else if (depth == 2 && token.begins()) {
+      bad_ = "another list";
+    } else if (depth == 2) {
+      if (token.kind == Token::whole && elements_ < kPair) pair_[elements_] = token.number;
+      numbers_ += token.kind == Token::whole;
+      if (++elements_ <= kShownMost) text_ += (elements_ == 1 ? "" : ",") + shown(token);
+    }
   }
-  return Status(Code::bad_data, "it has no text \"" + key + "\" (data.text_key); its texts are: " +
-                                    (members.empty() ? "none" : members) +
-                                    (nested ? "; those inside of other members are not read" : ""));
-}
+  bool is_null() const { return is_null_; }
 
-/// A short text of a value. No recursion: a line may nest lists a million deep.
-std::string shown(const nlohmann::json& value) {
-  const bool flat = value.is_array() && value.size() <= 4 &&
-                    std::ranges::none_of(value, [](const auto& v) { return v.is_structured(); });
-  if (value.is_primitive() || flat) return value.dump().substr(0, 60);
-  return value.is_array() ? "another list" : "an object";
-}
+  /// As read_json_mask().
+  Result<IndexRanges> masked(const std::string& key, std::string_view text) &&;
 
-/// read_json_mask() of a value.
-Result<IndexRanges> mask_of(const nlohmann::json& value, const std::string& key,
-                            std::string_view text) {
+ private:
+  bool is_list_ = false, is_null_ = true;
+  std::vector<IndexRange> ranges_;
+  std::string bad_, text_;  // of the first range that is none; of the one that is being read
+  uint64_t pair_[2] = {}, numbers_ = 0, elements_ = 0;
+};
+
+Result<IndexRanges> MaskReader::masked(const std::string& key, std::string_view text) && {
   const std::string list = "\"" + key + "\" (data.loss_mask_key)";
-  if (!value.is_array())
-    return Status(Code::bad_data, list + " is no list of ranges: [[begin, end], ...]");
-  std::vector<IndexRange> ranges;
-  for (const auto& range : value) {
-    const std::string which = list + ": range " + std::to_string(ranges.size());
-    if (!range.is_array() || range.size() != 2 || !range[0].is_number_unsigned() ||
-        !range[1].is_number_unsigned() || range[0] > range[1])
-      return Status(Code::bad_data, which + " is " + shown(range) +
-                                        "; it must be [begin, end]: characters of the text, from "
-                                        "0, and begin no more than end");
-    ranges.push_back({range[0], range[1]});
-  }
-  IndexRanges characters = union_of(std::move(ranges));
+  if (!is_list_) return Status(Code::bad_data, list + " is no list of ranges: [[begin, end], ...]");
+  if (!bad_.empty())
+    return Status(Code::bad_data, list + ": range " + std::to_string(ranges_.size()) + " is " +
+                                      bad_ +
+                                      "; it must be [begin, end]: characters of the text, from "
+                                      "0, and begin no more than end");
+  IndexRanges characters = union_of(std::move(ranges_));
   uint64_t character = 0;
   size_t byte = 0;
   for (IndexRange& range : characters)
@@ -146,32 +235,131 @@ Result<IndexRanges> mask_of(const nlohmann::json& value, const std::string& key,
   return characters;
 }
 
+/// The text of a row and its mask; of the other members only what the error of a row without text
+/// tells.
+class RowReader {
+ public:
+  RowReader(const std::string& text_key, const std::string& mask_key)
+      : text_key_(&text_key), mask_key_(&mask_key) {}
+
+  void take(const std::string& member, size_t depth, const Token& token) {
+    if (depth == 0) is_object_ = is_object_ || token.kind == Token::begin_object;
+    if (depth == 0 || !is_object_) return;
+    if (!mask_key_->empty() && member == *mask_key_) mask_.take(depth - 1, token);
+    if (depth > 1) return;
+    nested_ = nested_ || token.begins();
+    if (member == *text_key_ && token.kind != Token::end) {
+      text_.reset();
+      if (token.kind == Token::text) text_ = std::move(*token.string);
+    } else if (token.kind == Token::text) {
+      texts_.insert(member.substr(0, kNameShown));
+      if (texts_.size() > kNamed) texts_.erase(std::prev(texts_.end()));
+    }
+  }
+
+  /// bad_data names the texts that it has.
+  Result<std::string> text() && {
+    if (!is_object_)
+      return Status(Code::bad_data,
+                    "it is no JSON object, such as {\"" + *text_key_ + "\": \"...\"}");
+    if (text_) return std::move(*text_);
+    std::string members;
+    for (const std::string& name : texts_) members += (members.empty() ? "" : ", ") + name;
+    return Status(Code::bad_data,
+                  "it has no text \"" + *text_key_ + "\" (data.text_key); its texts are: " +
+                      (members.empty() ? "none" : replace_invalid_utf8(members)) +
+                      (nested_ ? "; those inside of other members are not read" : ""));
+  }
+  MaskReader&& mask() { return std::move(mask_); }
+
+ private:
+  static constexpr size_t kNamed = 20, kNameShown = 60;
+  const std::string *text_key_, *mask_key_;
+  bool is_object_ = false, nested_ = false;
+  std::optional<std::string> text_;
+  std::set<std::string> texts_;  // names of other members, the first ones
+  MaskReader mask_;
+};
+
 }  // namespace
 
 Result<JsonRow> read_json_row(std::string_view line, const std::string& text_key,
                               const std::string& mask_key) {
-  SS_ASSIGN(const nlohmann::json object, parse_line(line));
+  const RowReader empty(text_key, mask_key);
+  SS_ASSIGN(RowReader reader, parse_line(line, empty));
   JsonRow row;
-  SS_ASSIGN(row.text, text_of(object, text_key));
+  SS_ASSIGN(row.text, std::move(reader).text());
   if (row.text.find("\xF4\x8F\xBF\xBF") != row.text.npos && !nlohmann::json::accept(line)) {
-    SS_ASSIGN(const nlohmann::json other, parse_line(line, other_half_pair));
-    SS_ASSIGN(const std::string text, text_of(other, text_key));
+    SS_ASSIGN(RowReader other, parse_line(line, empty, other_half_pair));
+    SS_ASSIGN(const std::string text, std::move(other).text());
     if (text != row.text)
       return Status(Code::bad_data, "its text \"" + text_key +
                                         "\" has half a surrogate pair (\\ud800 to \\udfff without "
                                         "the other half), which no UTF-8 can hold");
   }
-  const auto mask = object.find(mask_key);
-  if (!mask_key.empty() && mask != object.end() && !mask->is_null()) {
-    SS_ASSIGN(row.masked, mask_of(*mask, mask_key, row.text));
+  if (MaskReader mask = reader.mask(); !mask.is_null()) {
+    SS_ASSIGN(row.masked, std::move(mask).masked(mask_key, row.text));
   }
   return row;
 }
 
+namespace {
+struct ListReader {
+  MaskReader mask;
+  void take(const std::string&, size_t depth, const Token& token) { mask.take(depth, token); }
+};
+}  // namespace
+
 Result<IndexRanges> read_json_mask(std::string_view json, const std::string& mask_key,
                                    std::string_view text) {
-  SS_ASSIGN(const nlohmann::json value, parse_line(json));
-  return mask_of(value, mask_key, text);
+  SS_ASSIGN(ListReader reader, parse_line(json, ListReader()));
+  return std::move(reader.mask).masked(mask_key, text);
+}
+
+namespace {
+
+/// Members as JSON: texts, numbers, and lists of them. What is nested deeper is left out.
+struct MembersReader {
+  const std::vector<std::string>* wanted;
+  JsonMembers found = {};
+  bool is_object = false;
+
+  void take(const std::string& member, size_t depth, const Token& token) {
+    constexpr size_t kOthers = 64;
+    if (depth == 0) is_object = is_object || token.kind == Token::begin_object;
+    if (depth == 0 || depth > 2 || !is_object || token.kind == Token::end) return;
+    if (std::ranges::find(*wanted, member) == wanted->end()) {
+      if (found.others.size() < kOthers) found.others.insert(member.substr(0, kOthers));
+      return;
+    }
+    nlohmann::json value;
+    if (token.kind == Token::text) value = std::move(*token.string);
+    if (token.kind == Token::whole) value = token.number;
+    if (token.kind == Token::begin_list) value = nlohmann::json::array();
+    if (token.kind == Token::begin_object) value = nlohmann::json::object();
+    if (token.kind == Token::other && token.shown != "null") value = false;  // neither is wanted
+    nlohmann::json& to = found.values[member];
+    if (depth == 1)
+      to = std::move(value);
+    else if (to.is_array())
+      to.push_back(std::move(value));
+  }
+};
+
+}  // namespace
+
+Result<JsonMembers> read_json_members(std::string_view line,
+                                      const std::vector<std::string>& wanted) {
+  const MembersReader empty{&wanted};
+  SS_ASSIGN(MembersReader reader, parse_line(line, empty));
+  if (!reader.is_object) return Status(Code::bad_data, "it is no JSON object");
+  if (nlohmann::json::accept(line)) return std::move(reader.found);
+  SS_ASSIGN(const MembersReader other, parse_line(line, empty, other_half_pair));
+  if (reader.found.values != other.found.values)
+    return Status(Code::bad_data,
+                  "a text of it has half a surrogate pair (\\ud800 to \\udfff without the other "
+                  "half), which no UTF-8 can hold");
+  return std::move(reader.found);
 }
 
 }  // namespace simplescale

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/data/gunzip.hpp"
+#include "runtime/data/known_bytes.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -23,6 +24,7 @@ Status bad(const std::string& path, const std::string& what) {
 }
 
 constexpr uint64_t kAheadBytes = 32 << 20;
+constexpr size_t kLongLine = 2 << 20;
 
 std::string reason(archive* a, const std::string& path) {
   const char* error = archive_error_string(a);
@@ -103,6 +105,14 @@ struct LineReader::Input {
   }
 };
 
+void LineReader::forget_long_line() {
+  if (!permit_ || ++lines_since_ < 2) return;
+  buffer_.erase(0, begin_);
+  buffer_.shrink_to_fit();
+  end_ -= std::exchange(begin_, 0);
+  permit_.reset();
+}
+
 void LineReader::Close::operator()(archive* a) const {
   archive_read_free(a);
 }
@@ -125,6 +135,8 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
     return is_s3_url(path) ? file.status() : Status(Code::bad_data, file.status().message());
   reader.input_ = std::make_shared<Input>();
   reader.input_->file = file.take();
+  if (without_compression(path) != path && reader.input_->file->bytes() == 0)
+    return bad(path, "it is compressed by its name, and has 0 bytes: it was cut off");
   if (has_ending(path, ".gz")) reader.input_->unpack();
   archive_entry* entry = nullptr;
   const int opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
@@ -163,6 +175,7 @@ Status LineReader::fill() {
 Result<bool> LineReader::next(std::string_view& line) {
   byte_ += end_ - begin_;
   begin_ = end_;
+  forget_long_line();
   while (too_long_) {
     const size_t newline = buffer_.find('\n', begin_);
     end_ = newline == buffer_.npos ? buffer_.size() : newline + 1;
@@ -189,6 +202,9 @@ Result<bool> LineReader::next(std::string_view& line) {
                               ? "it is no text, but a " + ending +
                                     " file by its first bytes: give its name that ending"
                               : "it holds no text, but a " + ending + " file: unpack it once");
+      if (const std::string_view kind = number_ == 1 ? kind_of_bytes(line) : "";
+          !kind.empty() && is_binary(line.substr(0, kKnownBytes)))
+        return bad(path_, "it holds no text: by its first bytes it is " + std::string(kind));
       return true;
     }
     if (buffer_.size() - begin_ >= line_bytes_max_) {
@@ -199,6 +215,10 @@ Result<bool> LineReader::next(std::string_view& line) {
                             std::to_string(byte_) + "); is this text? Then put newlines into it");
     }
     scanned = buffer_.size() - begin_;
+    if (scanned > kLongLine) {
+      if (!permit_) permit_ = std::make_unique<MemoryPermit>();
+      lines_since_ = 0;
+    }
     SS_RETURN_IF_ERROR(fill());
   }
 }

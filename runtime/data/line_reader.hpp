@@ -8,6 +8,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/data/data_files.hpp"
+#include "runtime/data/memory_permit.hpp"
 
 struct archive;
 
@@ -42,6 +43,8 @@ class LineReader {
     void operator()(archive* a) const;
   };
   struct Input;
+  /// Before a line is read: gives back what is held for the line before the last one.
+  void forget_long_line();
   /// The error of a read.
   Status failed(const std::string& what) const;
   /// Appends what the file has next to buffer_, without the bytes before begin_.
@@ -54,6 +57,9 @@ class LineReader {
   size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_
   uint64_t number_ = 0, byte_ = 0;
   bool ended_ = false, too_long_ = false;
+  std::unique_ptr<MemoryPermit>
+      permit_;           // to hold a line of more than 2 MiB, and the one behind it
+  int lines_since_ = 0;  // of next(), since the permit was needed
 };
 
 }  // namespace simplescale

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "runtime/base/library.hpp"
+#include "runtime/data/memory_permit.hpp"
 #include "runtime/data/parquet/library.hpp"
 
 namespace simplescale {
@@ -12,7 +13,9 @@ Result<std::unique_ptr<ParquetRows>> open_parquet(std::shared_ptr<const DataFile
   const auto symbol = load_symbol(kParquetLibrary, kParquetLibrarySymbol,
                                   "./simplescale build makes it once pip can install pyarrow");
   if (!symbol.ok()) return Status(symbol.status()).in(file->path());
-  return reinterpret_cast<OpenParquet>(*symbol)(std::move(file), text_key, mask_key);
+  return reinterpret_cast<OpenParquet>(*symbol)(
+      std::move(file), text_key, mask_key,
+      []() -> std::shared_ptr<void> { return std::make_shared<MemoryPermit>(); });
 }
 
 }  // namespace simplescale

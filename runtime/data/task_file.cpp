@@ -5,9 +5,9 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/base/parse_json.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/base/words.hpp"
+#include "runtime/data/json_row.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 
@@ -15,7 +15,9 @@ namespace simplescale {
 namespace {
 
 using Json = nlohmann::json;
-constexpr size_t kLineBytesMax = size_t{16} << 20;
+constexpr size_t kLineBytesMax = size_t{64} << 20;  // as of rows of data
+const std::vector<std::string> known_keys = {"task",    "text",   "prompt",
+                                             "choices", "answer", "delimiter"};
 
 uint64_t count_characters(std::string_view utf8) {
   return static_cast<uint64_t>(
@@ -34,18 +36,14 @@ bool has_control_character(std::string_view text) {
 
 /// "promt": did you mean 'prompt'?
 std::string shown_unknown(const std::string& key) {
-  const std::vector<std::string> known = {"task",    "text",   "prompt",
-                                          "choices", "answer", "delimiter"};
-  if (std::ranges::find(known, key) != known.end()) return "";
   std::string shown = "\"" + key.substr(0, 60) + "\"";
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
-  return shown + did_you_mean(key, known);
+  return shown + did_you_mean(key, known_keys);
 }
 
 /// What is wrong with the row; empty if nothing is.
 std::string parse_row(const Json& object, TaskRow& row) {
-  if (object.is_discarded() || !object.is_object()) return "it is no JSON object";
   for (const char* key : {"task", "text", "prompt", "delimiter"})
     if (has(object, key) && !object[key].is_string())
       return "\"" + std::string(key) + "\" must be a text";
@@ -91,13 +89,14 @@ Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* wa
     if (!more) break;
     if (line.find_first_not_of(" \t\r\n") == line.npos) continue;
     TaskRow row;
-    const Json object = parse_json(line);
-    const std::string wrong = parse_row(object, row);
+    auto members = read_json_members(line, known_keys);
+    const std::string wrong =
+        members.ok() ? parse_row(members->values, row) : members.status().message();
     std::string of_row;  // its first unknown key
-    for (auto member = object.begin(); object.is_object() && member != object.end(); ++member) {
-      const std::string shown = shown_unknown(member.key());
-      if (of_row.empty() && !shown.empty()) of_row = "; it has the unknown key " + shown;
-      if (!shown.empty() && unknown.size() < kNamed) unknown.insert(shown);
+    for (const std::string& key : members.ok() ? members->others : std::set<std::string>()) {
+      const std::string shown = shown_unknown(key);
+      if (of_row.empty()) of_row = "; it has the unknown key " + shown;
+      if (unknown.size() < kNamed) unknown.insert(shown);
     }
     if (!wrong.empty())
       return Status(Code::bad_data,

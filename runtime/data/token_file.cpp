@@ -59,16 +59,15 @@ uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
 
 }  // namespace
 
-Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
-                                      const std::string& format, int64_t vocab,
-                                      const DataFiles& files) {
+Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths, const TokenKind& kind,
+                                      int64_t vocab, const DataFiles& files) {
   SS_ASSERT(vocab > 0 && vocab - 1 <= kLargestTokenId && !paths.empty());
   TokenSource source;
   source.vocab_ = vocab;
   source.files_ = files;
   for (const std::string& path : paths) {
     SS_ASSIGN(const auto file, open_file(path, files));
-    SS_ASSIGN(const TokenLayout layout, token_layout(*file, format, files));
+    SS_ASSIGN(const TokenLayout layout, token_layout(*file, kind, vocab, files));
     SS_ASSIGN(auto mask, open_mask(path, layout.count, files));
     source.parts_.push_back({.file = file,
                              .layout = layout,
@@ -76,14 +75,15 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
                              .documents = nullptr,
                              .mask = std::move(mask),
                              .to_file = uint64_t{0} - source.count_});
+    SS_RETURN_IF_ERROR(check_format(source.parts_.front(), source.parts_.back()));
     source.count_ += layout.count;
   }
   return source;
 }
 
-Result<TokenSource> TokenSource::open(const std::string& path, const std::string& format,
-                                      int64_t vocab, const DataFiles& files) {
-  return open(std::vector{path}, format, vocab, files);
+Result<TokenSource> TokenSource::open(const std::string& path, const TokenKind& kind, int64_t vocab,
+                                      const DataFiles& files) {
+  return open(std::vector{path}, kind, vocab, files);
 }
 
 Status TokenSource::reopen() {
@@ -143,8 +143,9 @@ Status TokenSource::validate() const {
   for (const Part& part : parts_) {
     // All tokens of a bucket would take too long: each sample is checked when it is read.
     if (is_s3_url(part.file->path())) continue;
-    SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? validate_as<uint16_t>(part)
-                                                    : validate_as<uint32_t>(part));
+    SS_RETURN_IF_ERROR(part.layout.token_bytes == 2   ? validate_as<uint16_t>(part)
+                       : part.layout.token_bytes == 4 ? validate_as<uint32_t>(part)
+                                                      : validate_as<uint64_t>(part));
   }
   return {};
 }
@@ -162,12 +163,14 @@ uint64_t TokenSource::samples(int64_t block_size) const {
 }
 
 /// Reads narrow ids to the end of `out` and widens them in place from the front: an id is
-/// overwritten only after it has been read.
+/// overwritten only after it has been read. Wider ones do not fit there.
 template <class Token>
 Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, int32_t* out) const {
-  static_assert(sizeof(Token) <= sizeof *out);
-  unsigned char* narrow =
-      reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
+  constexpr bool kFits = sizeof(Token) <= sizeof *out;
+  std::vector<Token> wide(kFits ? 0 : count);
+  auto* narrow = reinterpret_cast<unsigned char*>(wide.data());
+  if constexpr (kFits)
+    narrow = reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
   if (Status read = part.file->read(part.byte_of(first), narrow, count * sizeof(Token)); !read.ok())
     return part.file->while_training(read);
   uint64_t most = 0;
@@ -180,8 +183,42 @@ Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, in
   const auto vocab = static_cast<uint64_t>(vocab_);
   if (most < vocab) return {};
   uint64_t bad = 0;
-  while (static_cast<uint32_t>(out[bad]) < vocab) ++bad;
-  return bad_id(part, first + bad, static_cast<uint32_t>(out[bad]));
+  while (static_cast<uint32_t>(out[bad]) < vocab && (kFits || wide[bad] < vocab)) ++bad;
+  return bad_id(part, first + bad, kFits ? static_cast<uint32_t>(out[bad]) : wide[bad]);
+}
+
+std::vector<std::string> TokenSource::paths() const {
+  std::vector<std::string> all;
+  for (const Part& part : parts_) {
+    all.push_back(part.file->path());
+    if (!part.layout.index.empty()) all.push_back(part.layout.index);
+    if (part.mask) all.push_back(part.mask->path());
+  }
+  return all;
+}
+
+std::vector<std::string> TokenSource::guessed() const {
+  std::vector<std::string> paths;
+  for (const Part& part : parts_)
+    if (part.layout.guessed) paths.push_back(part.file->path());
+  return paths;
+}
+
+Status TokenSource::check_format(const Part& one, const Part& other) {
+  if (one.layout.format == other.layout.format) return {};
+  const auto text = [](const Part& part) {
+    return part.file->path() + " is of " +
+           (part.layout.format == "nanogpt" ? "bare ids, without a header" : part.layout.format);
+  };
+  return Status(Code::bad_data, text(one) + ", but " + text(other) +
+                                    ": a folder holds one format; restore the file if its header "
+                                    "or its index is lost, or move it to a folder of its own");
+}
+
+Status TokenSource::check_format(const TokenSource& other) const {
+  return parts_.empty() || other.parts_.empty()
+             ? Status()
+             : check_format(parts_.front(), other.parts_.front());
 }
 
 bool TokenSource::has_document_index() const {
@@ -244,7 +281,9 @@ Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* 
   for (; first < end; ++part) {
     const uint64_t count = std::min(end, part->first + part->layout.count) - first;
     SS_RETURN_IF_ERROR(part->layout.token_bytes == 2 ? read_as<uint16_t>(*part, first, count, out)
-                                                     : read_as<uint32_t>(*part, first, count, out));
+                       : part->layout.token_bytes == 4
+                           ? read_as<uint32_t>(*part, first, count, out)
+                           : read_as<uint64_t>(*part, first, count, out));
     first += count;
     out += count;
   }
@@ -312,7 +351,9 @@ bool is_for_validation(const std::string& path) {
 constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files must not take long
 const std::string no_tokens = "; if it holds text, set data.format = \"text\"";
 
-Result<Dataset> open_prepared(const std::string& folder, int64_t vocab, const DataFiles& files) {
+Result<Dataset> open_prepared(const std::string& folder, int token_bytes, int64_t vocab,
+                              const DataFiles& files) {
+  const TokenKind kind("llmc", token_bytes);
   auto manifest = read_manifest(folder, files);
   if (manifest.status().code() == Code::io) return manifest.status();
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
@@ -327,11 +368,10 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab, const Da
   Dataset data;
   SS_ASSIGN(data.tokenizer,
             files.on_disk(folder + "/" + manifest->tokenizer.name, manifest->tokenizer.hash));
-  SS_ASSIGN(data.train,
-            TokenSource::open(folder + "/" + manifest->train.name, "llmc", vocab, files));
+  SS_ASSIGN(data.train, TokenSource::open(folder + "/" + manifest->train.name, kind, vocab, files));
   if (manifest->validation_tokens > 0) {
     SS_ASSIGN(data.validation,
-              TokenSource::open(folder + "/" + manifest->validation.name, "llmc", vocab, files));
+              TokenSource::open(folder + "/" + manifest->validation.name, kind, vocab, files));
   }
   for (const auto& [source, tokens] : {std::pair{&data.train, manifest->train_tokens},
                                        std::pair{&data.validation, manifest->validation_tokens}})
@@ -352,21 +392,22 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab, const Da
 
 }  // namespace
 
-Result<Dataset> open_dataset(const std::string& source, const std::string& format, int64_t vocab,
+Result<Dataset> open_dataset(const std::string& source, const TokenKind& kind, int64_t vocab,
                              double validation_fraction, const DataFiles& files) {
   SS_ASSERT(validation_fraction >= 0 && validation_fraction < 1);
   SS_ASSIGN(const std::string path, files.find(source));
   const bool folder = files.is_folder(path);
   const bool manifest = folder && files.exists(path + "/manifest.json");
-  if (format == "prepared" || (format == "auto" && manifest))
-    return open_prepared(path, vocab, files);
+  if (kind.format == "prepared" || (kind.format == "auto" && manifest))
+    return open_prepared(path, kind.token_bytes, vocab, files);
   Dataset data;
   if (folder && files.exists(path + "/train.bin")) {
-    SS_ASSIGN(data.train, TokenSource::open(path + "/train.bin", format, vocab, files));
+    SS_ASSIGN(data.train, TokenSource::open(path + "/train.bin", kind, vocab, files));
     for (const char* name : {"/validation.bin", "/val.bin"})
       if (data.validation.tokens() == 0 && files.exists(path + name)) {
-        SS_ASSIGN(data.validation, TokenSource::open(path + name, format, vocab, files));
+        SS_ASSIGN(data.validation, TokenSource::open(path + name, kind, vocab, files));
       }
+    SS_RETURN_IF_ERROR(data.train.check_format(data.validation));
     return data;
   }
   std::vector<std::string> paths =
@@ -376,12 +417,14 @@ Result<Dataset> open_dataset(const std::string& source, const std::string& forma
   const std::vector<std::string> validation(held.begin(), held.end());
   paths.erase(held.begin(), held.end());
   if (paths.empty())
-    return Status(Code::bad_data, path + ": the folder holds no token files (.bin) to train on" +
-                                      (is_s3_url(path) ? no_tokens : ""));
-  SS_ASSIGN(TokenSource all, TokenSource::open(paths, format, vocab, files));
+    return Status(Code::bad_data,
+                  path + ": the folder holds no token files (.bin or .npy) to train on" +
+                      (is_s3_url(path) ? no_tokens : ""));
+  SS_ASSIGN(TokenSource all, TokenSource::open(paths, kind, vocab, files));
   if (!validation.empty()) {
     data.train = std::move(all);
-    SS_ASSIGN(data.validation, TokenSource::open(validation, format, vocab, files));
+    SS_ASSIGN(data.validation, TokenSource::open(validation, kind, vocab, files));
+    SS_RETURN_IF_ERROR(data.train.check_format(data.validation));
     return data;
   }
   const auto held_back =

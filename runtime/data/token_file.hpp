@@ -5,6 +5,7 @@
 //   with manifest.json            prepared (manifest.hpp): train.bin and validation.bin
 //   with train.bin                as nanoGPT writes it, with val.bin or validation.bin
 //   with other .bin files         all of them; for validation those with the word val or the like
+// All files of a source have one format.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,12 @@ class TokenSource {
   TokenSource() = default;
 
   /// Opens token files, whose tokens follow each other, and the loss masks that lie beside them
-  /// (loss_mask.hpp). vocab: all ids must be below it, which validate() checks. format: as of
-  /// token_layout(). bad_data: a file is missing or empty, or as token_layout() and LossMask::open().
-  /// bad_config: unknown format.
-  static Result<TokenSource> open(const std::vector<std::string>& paths, const std::string& format,
+  /// (loss_mask.hpp). vocab: all ids must be below it, which validate() checks. bad_data: a file is
+  /// missing or empty, or of another format than those before it, or as token_layout() and
+  /// LossMask::open(). bad_config: unknown format.
+  static Result<TokenSource> open(const std::vector<std::string>& paths, const TokenKind& kind,
                                   int64_t vocab, const DataFiles& files = {});
-  static Result<TokenSource> open(const std::string& path, const std::string& format, int64_t vocab,
+  static Result<TokenSource> open(const std::string& path, const TokenKind& kind, int64_t vocab,
                                   const DataFiles& files = {});
 
   /// read_sample() marks documents as the rule says. Errors of opening a Megatron index.
@@ -76,6 +77,12 @@ class TokenSource {
   /// Of the first file.
   const std::string& path() const { return parts_.front().file->path(); }
   int64_t vocab() const { return vocab_; }
+  /// All that is read: the token files, their indices and loss masks.
+  std::vector<std::string> paths() const;
+  /// The files of which nothing but their contents says that ids have two bytes.
+  std::vector<std::string> guessed() const;
+  /// bad_data: the files of another part of the data have another format.
+  Status check_format(const TokenSource& other) const;
 
  private:
   /// Consecutive tokens of one file.
@@ -90,6 +97,7 @@ class TokenSource {
     uint64_t to_file = 0;
     uint64_t byte_of(uint64_t index) const;
   };
+  static Status check_format(const Part& one, const Part& other);
   template <class Token>
   Status validate_as(const Part& part) const;
   template <class Token>
@@ -115,7 +123,7 @@ struct Dataset {
 /// back unless the folder has files for validation (prepare() spreads the held-back tokens). Errors
 /// as TokenSource::open(), and bad_data if a prepared folder is incomplete or was made for a larger
 /// vocabulary.
-Result<Dataset> open_dataset(const std::string& source, const std::string& format, int64_t vocab,
+Result<Dataset> open_dataset(const std::string& source, const TokenKind& kind, int64_t vocab,
                              double validation_fraction, const DataFiles& files = {});
 
 }  // namespace simplescale

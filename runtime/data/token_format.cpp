@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/data/line_reader.hpp"
+#include "runtime/data/raw_tokens.hpp"
+
 namespace simplescale {
 
 namespace fs = std::filesystem;
@@ -40,19 +43,6 @@ bool begins_as_llmc(const Head& head) {
   return magic == llmc::magic_u16 || magic == llmc::magic_u32;
 }
 
-/// All bytes from `offset` are tokens.
-Result<TokenLayout> rest_of(const DataFile& file, uint64_t offset, int token_bytes) {
-  const uint64_t bytes = file.bytes() - std::min(offset, file.bytes());
-  if (bytes % static_cast<uint64_t>(token_bytes) != 0)
-    return bad(file.path(), file.bytes() - 1,
-               token_bytes == 2 ? "odd length of " + std::to_string(file.bytes()) +
-                                      " bytes: u16 tokens take two bytes each"
-                                : "the length of " + std::to_string(file.bytes()) +
-                                      " bytes is no multiple of the tokens' four bytes");
-  if (bytes == 0) return bad(file.path(), offset, "the file holds no tokens");
-  return TokenLayout{offset, bytes / static_cast<uint64_t>(token_bytes), token_bytes, ""};
-}
-
 Result<TokenLayout> llmc_layout(const DataFile& file, const Head& head) {
   const std::string& path = file.path();
   if (!begins_as_llmc(head))
@@ -74,7 +64,7 @@ Result<TokenLayout> llmc_layout(const DataFile& file, const Head& head) {
                    std::to_string(token_bytes) + " bytes, but " + std::to_string(rest) +
                    " bytes follow it");
   if (count == 0) return bad(path, 8, "the file holds no tokens");
-  return TokenLayout{llmc::header_bytes, count, token_bytes, ""};
+  return TokenLayout{.offset = llmc::header_bytes, .count = count, .token_bytes = token_bytes};
 }
 
 Result<TokenLayout> litgpt_layout(const DataFile& file, const Head& head) {
@@ -168,23 +158,60 @@ std::string token_file_of(const std::string& source, const DataFiles& files) {
   return prefix ? source + ".bin" : source;
 }
 
-Result<TokenLayout> token_layout(const DataFile& file, const std::string& format,
-                                 const DataFiles& files) {
+bool is_token_name(const std::string& path) {
+  return has_ending(path, ".bin") || has_ending(path, ".npy");
+}
+
+namespace {
+
+/// Of the format that the user or the file names; nothing else is checked.
+Result<TokenLayout> layout_of(const DataFile& file, const std::string& format,
+                              const DataFiles& files) {
   SS_ASSIGN(const Head head, head_of(file));
   const bool automatic = format == "auto";
-  if (format == "llmc" || (automatic && begins_as_llmc(head))) return llmc_layout(file, head);
+  const auto as = [](const char* name, Result<TokenLayout> layout) {
+    if (layout.ok()) layout->format = name;
+    return layout;
+  };
+  if (format == "llmc" || (automatic && begins_as_llmc(head)))
+    return as("llmc", llmc_layout(file, head));
   if (format == "litgpt" || (automatic && begins(head, "LITPKDS")))
-    return litgpt_layout(file, head);
+    return as("litgpt", litgpt_layout(file, head));
   if (automatic && begins(head, "MMIDIDX"))
     return bad(file.path(), 0,
                "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
                "in a file that ends in .bin");
+  if (automatic && has_ending(file.path(), ".npy") && begins(head, "\x93NUMPY"))
+    return npy_layout(file);
   if (format == "megatron" || (automatic && files.exists(index_of(file.path()))))
-    return megatron_layout(file, files);
-  if (format == "nanogpt" || automatic) return rest_of(file, 0, 2);
-  return Status(Code::bad_config,
-                "data.format \"" + format +
-                    "\" is not one of auto, text, prepared, nanogpt, llmc, megatron, litgpt");
+    return as("megatron", megatron_layout(file, files));
+  return Status(Code::not_found, "");
+}
+
+}  // namespace
+
+Result<TokenLayout> token_layout(const DataFile& file, const TokenKind& kind, int64_t vocab,
+                                 const DataFiles& files) {
+  const std::string& path = file.path();
+  auto layout = layout_of(file, kind.format, files);
+  if (layout.status().code() == Code::not_found) {
+    if (kind.format != "nanogpt" && kind.format != "auto")
+      return Status(Code::bad_config,
+                    "data.format \"" + kind.format +
+                        "\" is not one of auto, text, prepared, nanogpt, llmc, megatron, litgpt");
+    // Megatron's tools name their files so.
+    if (kind.token_bytes == 0 && kind.format == "auto" && path.ends_with("_document.bin"))
+      return Status(Code::bad_data, "Megatron tokens need their index: there is no " +
+                                        index_of(path) +
+                                        "; if these are no Megatron tokens, set data.token_bytes");
+    return raw_layout(file, kind, vocab);
+  }
+  if (layout.ok() && kind.token_bytes != 0 && layout->token_bytes != kind.token_bytes)
+    return Status(Code::bad_data,
+                  (layout->index.empty() ? path : layout->index) + ": its header says ids of " +
+                      std::to_string(layout->token_bytes) + " bytes, but data.token_bytes = " +
+                      std::to_string(kind.token_bytes) + ": leave that key out");
+  return layout;
 }
 
 namespace {

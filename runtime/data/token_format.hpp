@@ -6,11 +6,13 @@
 //   megatron   a .bin file of u16 or i32 tokens and an .idx file of its sequences (MMIDIDX)
 //   litgpt     a header of 24 bytes (LITPKDS), then u16 or i32 tokens
 //   nanogpt    u16 tokens and nothing else
+//   npy        NumPy's .npy of one dimension
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.hpp"
@@ -18,22 +20,37 @@
 
 namespace simplescale {
 
+/// What the user says of token files.
+struct TokenKind {
+  TokenKind(const char* name) : format(name) {}   // NOLINT: a format is a kind of tokens
+  TokenKind(std::string name, int64_t bytes = 0)  // NOLINT
+      : format(std::move(name)), token_bytes(static_cast<int>(bytes)) {}
+  std::string format;   // one of the above, "prepared", or "auto": as the file says
+  int token_bytes = 0;  // 2 or 4; 0: not said
+};
+
 /// Where the tokens of a file lie.
 struct TokenLayout {
   uint64_t offset = 0;  // byte of the first token
   uint64_t count = 0;
-  int token_bytes = 2;  // 2 or 4
-  std::string index;    // path of the Megatron index; "": none
+  int token_bytes = 2;      // 2, 4 or 8
+  std::string index = {};   // path of the Megatron index; "": none
+  std::string format = {};  // one of the above
+  bool guessed = false;     // nothing but its contents says that ids have two bytes
 };
+
+/// True for the names of token files in a folder: .bin and .npy, in capitals or not.
+bool is_token_name(const std::string& path);
 
 /// The token file that `source` means: its own path, or of a Megatron index or prefix (PATH.idx, or
 /// PATH with PATH.idx and PATH.bin) the path of the .bin file.
 std::string token_file_of(const std::string& source, const DataFiles& files = {});
 
-/// Reads the header. format: one of the above, or "auto": the first one that fits, by magic or by an
-/// .idx file beside it. bad_data with file and byte: wrong magic, version or type of token, or a
-/// length that does not match the count. bad_config: unknown format.
-Result<TokenLayout> token_layout(const DataFile& file, const std::string& format,
+/// Reads the header; "auto": of the first format that fits, by magic, by an .idx file beside it, or by
+/// what raw_tokens.hpp looks at. vocab: of the model. bad_data with file and byte: wrong magic,
+/// version or type of token, a length that does not match the count, another width than
+/// kind.token_bytes, or as raw_layout() and npy_layout(). bad_config: unknown format.
+Result<TokenLayout> token_layout(const DataFile& file, const TokenKind& kind, int64_t vocab,
                                  const DataFiles& files = {});
 
 /// Reads a Megatron index as a whole. bad_data with file and byte: the sequences are not the tokens

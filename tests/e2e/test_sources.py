@@ -1,7 +1,9 @@
 """Text and tokens as users have them: JSON lines, compressed files, and tokens that other programs made."""
 
+import array
 import gzip
 import json
+import resource
 import struct
 import subprocess
 import unittest
@@ -87,6 +89,79 @@ class Sources(Case):
         self.assertIn("set data.format", self.stderr)
         self.assertEqual(self.trained("named", f'--data.source="{folder}"', "--data.format=nanogpt"), expected)
 
+    def test_nothing_is_read_as_u16_that_contradicts(self):
+        def write(name, code, ids):
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(array.array(code, ids).tobytes())
+            return path
+        ids = list(tokens(20000, TINY["model.vocab"]))
+        expected = self.trained("u16")
+        self.assertIn(f"warning: {self.data} has no header: its ids are read as u16", self.stderr)
+        u32, i64 = write("u32.bin", "I", ids), write("i64.bin", "q", ids)
+        large = write("large.bin", "I", [i * 7919 % 90_000 for i in range(8000)])
+        for path, options, says in ((u32, [], "they have 4; set data.token_bytes = 4"), (i64, [], "they have 8; convert them"),
+                                    (large, ["--model.vocab=90112"], "the vocabulary has 90112 tokens: set data.token_bytes = 4"),
+                                    (self.data, ["--data.token_bytes=4"], "is beyond the vocabulary")):
+            self.train("refused", *STEPS, f'--data.source="{path}"', *options, code=65)
+            self.assertIn(f"{path}", self.stderr.splitlines()[-1])
+            self.assertIn(says, self.stderr.splitlines()[-1])
+        self.train("refused", *STEPS, "--data.token_bytes=3", code=78)
+        for name, options in (("said", ["--data.token_bytes=2"]), ("u32", [f'--data.source="{u32}"', "--data.token_bytes=4"])):
+            self.assertEqual(self.trained(name, *options), expected)
+            self.assertNotIn("warning", self.stderr)
+        # What was taken for granted may be said later.
+        self.command("train", self.config, f"--run={self.folder}/u16", *STEPS, "--train.max_steps=7", "--data.token_bytes=2")
+        blend = '--data.blend=[{name = "a", source = "%s", weight = 1}, {name = "b", source = "%s", weight = 1, token_bytes = 4}]'
+        self.train("blend", *STEPS, "--data.source=", blend % (self.data, u32))
+        self.command("evaluate", self.folder / "u32", f"--data={u32}", "--samples=2")
+        text = self.folder / "a.txt"
+        text.write_text("words " * 900)
+        self.command("prepare", self.config, f'--data.source="{text}"', "--data.token_bytes=2", "--model.vocab=300", code=78)
+        self.assertIn("data.token_bytes is for tokens", self.stderr)
+
+    def test_no_file_is_left_out_without_a_word(self):
+        text, far, dense = self.folder / "text", self.folder / "far", self.folder / "tokens"
+        for folder in (text, far, dense, dense / "below"):
+            folder.mkdir()
+        row = json.dumps({"text": " ".join(WORDS[(i * 5) % 17] for i in range(900))}) + "\n"
+        (text / "a.jsonl").write_text(row)
+        (far / "b.jsonl").write_text(row)
+        (text / "part2").symlink_to("../far")
+        for name in ("c.jsonl.zstd", "part-00000"):
+            (text / name).write_text(row)
+        options = [f'--data.source="{text}"', f'--data.folder="{self.folder}/made"', "--model.vocab=300"]
+        self.command("prepare", self.config, *options)
+        self.assertEqual(self.stderr.count(f"warning: {text}: 2 files are not read: c.jsonl.zstd, part-00000 ("), 1, self.stderr)
+        self.assertEqual(json.loads((self.folder / "made/manifest.json").read_text())["documents"], 2)
+        (text / "d.jsonl").symlink_to("nowhere")
+        refused = [*options[:1], *options[2:], f'--data.folder="{self.folder}/refused"']
+        self.command("prepare", self.config, *refused, code=65)
+        self.assertIn(f"{text}/d.jsonl: it is a link to nowhere", self.stderr)
+        (text / "d.jsonl").unlink()
+        (text / "d.jsonl.gz").write_bytes(b"")
+        self.command("prepare", self.config, *refused, "--data.skip_bad=9", code=65)
+        self.assertIn(f"{text}/d.jsonl.gz: it is compressed by its name, and has 0 bytes", self.stderr)
+        for path in (dense / "a.bin", dense / "below/b.bin"):
+            path.write_bytes(self.data.read_bytes())
+        run = self.train("tokens", *STEPS, f'--data.source="{dense}"', "--data.token_bytes=2")
+        self.assertIn(f"warning: {dense}: 1 file is not read: below/", self.stderr)
+        (dense / "lost.idx").write_bytes(b"MMIDIDX")
+        self.train("orphan", *STEPS, f'--data.source="{dense}"', code=65)
+        self.assertIn("lost.idx: the tokens of this index are missing", self.stderr)
+
+    def test_more_token_files_than_open_files(self):
+        shards = self.folder / "many"
+        shards.mkdir()
+        ids, each = tokens(20000, TINY["model.vocab"]), 50
+        for i in range(0, len(ids), each):
+            (shards / f"s_{i:06d}.bin").write_bytes(ids[i:i + each].tobytes())
+        expected = self.trained("one")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertEqual(self.trained("many", f'--data.source="{shards}"', "--data.token_bytes=2"), expected)
+
     def test_compressed_json_lines_are_trained_on(self):
         folder = self.folder / "texts"
         folder.mkdir()
@@ -122,12 +197,16 @@ for name, rows, make in (("c", (2600, 2700), lambda t: pa.array(t).dictionary_en
 pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
 pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"]), sys.argv[3] + ".two.parquet")
 pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array([[[0, 1]]]), pa.array([[[0, 1]]])], names=["body", "mask", "mask"]), sys.argv[3] + ".masks.parquet")
+pq.write_table(pa.table({"body": ["one", "two"]}), sys.argv[5] + "/a.parquet")
+pq.write_table(pa.table({"body": [None, None]}), sys.argv[5] + "/b.parquet")
+pq.write_table(pa.table({"body": pa.array([None, None], pa.float64())}), sys.argv[5] + "/c.parquet")
 bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * (100 << 20)]))
 pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictionary_pagesize_limit=1 << 30, write_statistics=False,
                store_schema=False)
 """
-        bad, bomb = self.folder / "bad.parquet", self.folder / "bomb.parquet"
-        subprocess.run([PYTHON, "-c", script, lines / "a.jsonl", rows, bad, bomb], check=True)
+        bad, bomb, nothing = self.folder / "bad.parquet", self.folder / "bomb.parquet", self.folder / "nothing"
+        nothing.mkdir()
+        subprocess.run([PYTHON, "-c", script, lines / "a.jsonl", rows, bad, bomb, nothing], check=True)
         self.assertLess(bomb.stat().st_size, 10_000)
         hashes = []
         for source in (lines, rows):
@@ -144,6 +223,13 @@ pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictio
             for word in words:
                 self.assertIn(word, self.stderr)
         refused(bad, "bad.parquet: row 2: it has no text")
+        # A shard without any text has no type of texts.
+        refused(nothing / "b.parquet", "b.parquet: row 1: it has no text")
+        refused(nothing / "c.parquet", "c.parquet: row 1: it has no text")
+        self.command("prepare", self.config, f'--data.source="{nothing}"', '--data.text_key="body"', "--model.vocab=320", "--data.skip_bad=4",
+                     f'--data.folder="{self.folder}/nothing-made"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"')
+        manifest = json.loads((self.folder / "nothing-made/manifest.json").read_text())
+        self.assertEqual((manifest["documents"], manifest["bad_lines"]), (2, 4))
         refused(f"{bad}.two.parquet", 'two columns "body" (data.text_key)')
         refused(f"{bad}.masks.parquet", 'two columns "mask" (data.loss_mask_key)', mask="mask")
         refused(rows / "a.parquet", 'it has no column of texts "text"', "it has: body", key="text")

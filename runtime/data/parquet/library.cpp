@@ -3,6 +3,8 @@
 #include <arrow/api.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
+#include <parquet/metadata.h>
+#include <parquet/statistics.h>
 
 #include <exception>
 #include <utility>
@@ -17,6 +19,8 @@ constexpr int64_t kBatchRows = 64;  // few: rows may be long
 constexpr int64_t kReadBytes = 256 << 10;
 // Of one file. A few KB can hold 64 rows that share a text of 1 GB.
 constexpr int64_t kMemory = int64_t{2} << 30;
+constexpr int64_t kUsual = int64_t{64} << 20;  // more needs a permit
+using Permit = std::shared_ptr<void> (*)();
 
 const std::string kTooLong = "the texts of " + std::to_string(kBatchRows) +
                              " rows, or a page, need more than 2 GiB of memory: cut them up";
@@ -28,6 +32,20 @@ Status bad(const std::string& path, const std::string& what) {
 bool is_text(const parquet::ColumnDescriptor& column) {
   return column.physical_type() == parquet::Type::BYTE_ARRAY &&
          column.path()->ToDotVector().size() == 1;
+}
+
+/// A column of one value a row, none of which is there. Its type does not matter: where it writes no
+/// text at all, a tool does not know that it would be one.
+bool is_all_null(const parquet::FileMetaData& metadata, int column) {
+  if (metadata.schema()->Column(column)->path()->ToDotVector().size() != 1) return false;
+  if (metadata.schema()->Column(column)->max_repetition_level() != 0) return false;
+  for (int group = 0; group < metadata.num_row_groups(); ++group) {
+    const auto chunk = metadata.RowGroup(group)->ColumnChunk(column);
+    const auto facts = chunk->is_stats_set() ? chunk->statistics() : nullptr;
+    if (!facts || !facts->HasNullCount() || facts->null_count() != chunk->num_values())
+      return false;
+  }
+  return metadata.num_rows() > 0;
 }
 
 /// Names of the columns of texts, for messages.
@@ -82,10 +100,38 @@ arrow::Result<std::shared_ptr<arrow::Scalar>> plain(std::shared_ptr<arrow::Scala
   return value;
 }
 
+/// Asks for a permit before it gives a file more than kUsual. One thread.
+class PatientPool : public arrow::CappedMemoryPool {
+ public:
+  PatientPool(arrow::MemoryPool* pool, Permit permit)
+      : arrow::CappedMemoryPool(pool, kMemory), permit_(permit) {}
+  using MemoryPool::Allocate;
+  using MemoryPool::Reallocate;
+  arrow::Status Allocate(int64_t size, int64_t alignment, uint8_t** out) override {
+    ask(size);
+    return CappedMemoryPool::Allocate(size, alignment, out);
+  }
+  arrow::Status Reallocate(int64_t old_size, int64_t new_size, int64_t alignment,
+                           uint8_t** data) override {
+    ask(new_size - old_size);
+    return CappedMemoryPool::Reallocate(old_size, new_size, alignment, data);
+  }
+  void give_back() {
+    if (bytes_allocated() <= kUsual) held_.reset();
+  }
+
+ private:
+  void ask(int64_t more) {
+    if (!held_ && bytes_allocated() + more > kUsual) held_ = permit_();
+  }
+  const Permit permit_;
+  std::shared_ptr<void> held_;
+};
+
 class ArrowRows : public ParquetRows {
  public:
-  explicit ArrowRows(const std::shared_ptr<const DataFile>& file)
-      : path_(file->path()), bytes_(std::make_shared<ArrowFile>(file)) {}
+  ArrowRows(const std::shared_ptr<const DataFile>& file, Permit permit)
+      : path_(file->path()), memory_(&own_, permit), bytes_(std::make_shared<ArrowFile>(file)) {}
 
   Status open(const std::string& text_key, const std::string& mask_key) {
     parquet::ReaderProperties properties(&memory_);
@@ -106,7 +152,8 @@ class ArrowRows : public ParquetRows {
     const parquet::SchemaDescriptor& schema = *metadata->schema();
     rows_ = static_cast<uint64_t>(metadata->num_rows());
     std::vector<int> columns = leaves_of(schema, text_key);
-    if (columns.empty() || !is_text(*schema.Column(columns[0])))
+    if (columns.empty() ||
+        (!is_text(*schema.Column(columns[0])) && !is_all_null(*metadata, columns[0])))
       return failed("it has no column of texts \"" + text_key + "\" (data.text_key)" +
                     other_type(text_key) + "; it has: " + text_columns(schema));
     if (!mask_key.empty())
@@ -147,6 +194,7 @@ class ArrowRows : public ParquetRows {
       if (const auto read = batches_->ReadNext(&batch_); !read.ok())
         return cannot_read_on(read.IsOutOfMemory() ? kTooLong : read.message());
       if (!batch_) return false;
+      memory_.give_back();
       at_ = 0;
     }
     if (const auto read = read_row(row); !read.ok()) return cannot_read_on(read.message());
@@ -166,7 +214,7 @@ class ArrowRows : public ParquetRows {
     row.text.reset();
     if (const auto* text = dynamic_cast<const arrow::BaseBinaryScalar*>(text_.get())) {
       if (text->is_valid) row.text = text->view();
-    } else {
+    } else if (text_->is_valid) {
       return arrow::Status::TypeError("the column has the type ", text_->type->ToString());
     }
     row.mask.clear();
@@ -190,7 +238,7 @@ class ArrowRows : public ParquetRows {
 
   const std::string path_;
   arrow::ProxyMemoryPool own_{arrow::default_memory_pool()};  // counts what this file takes
-  arrow::CappedMemoryPool memory_{&own_, kMemory};
+  PatientPool memory_;
   const std::shared_ptr<ArrowFile> bytes_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
@@ -208,8 +256,8 @@ class ArrowRows : public ParquetRows {
 /// OpenParquet.
 extern "C" simplescale::Result<std::unique_ptr<simplescale::ParquetRows>> simplescale_open_parquet(
     std::shared_ptr<const simplescale::DataFile> file, const std::string& text_key,
-    const std::string& mask_key) try {
-  auto rows = std::make_unique<simplescale::ArrowRows>(file);
+    const std::string& mask_key, simplescale::Permit permit) try {
+  auto rows = std::make_unique<simplescale::ArrowRows>(file, permit);
   SS_RETURN_IF_ERROR(rows->open(text_key, mask_key));
   return std::unique_ptr<simplescale::ParquetRows>(std::move(rows));
 } catch (const std::exception& error) {

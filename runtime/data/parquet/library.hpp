@@ -42,6 +42,10 @@ Result<std::unique_ptr<ParquetRows>> open_parquet(std::shared_ptr<const DataFile
 
 inline constexpr const char* kParquetLibrary = "libsimplescale_parquet.so";
 inline constexpr const char* kParquetLibrarySymbol = "simplescale_open_parquet";
-using OpenParquet = decltype(&open_parquet);
+/// permit: called before a file takes more than 64 MiB; what it returns is held until it takes less.
+using OpenParquet = Result<std::unique_ptr<ParquetRows>> (*)(std::shared_ptr<const DataFile> file,
+                                                             const std::string& text_key,
+                                                             const std::string& mask_key,
+                                                             std::shared_ptr<void> (*permit)());
 
 }  // namespace simplescale

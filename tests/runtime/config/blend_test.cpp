@@ -85,9 +85,11 @@ TEST_SUITE("blend") {
   }
 
   TEST_CASE("blend: a source has its own keys of data, or those of data") {
-    const std::string keys = "text_key = \"body\"\nloss_mask_key = \"\"\nformat = \"text\"\n";
+    const std::string keys =
+        "text_key = \"body\"\nloss_mask_key = \"\"\nformat = \"text\"\ntoken_bytes = 4\n";
     const Config config = parsed(
-        replaced(replaced(blend, "[[", "[data]\ntext_key = \"t\"\nloss_mask_key = \"m\"\n[["),
+        replaced(replaced(blend, "[[",
+                          "[data]\ntext_key = \"t\"\nloss_mask_key = \"m\"\ntoken_bytes = 2\n[["),
                  "weight = 0.7\n", "weight = 0.7\n" + keys));
     const auto again = load_config_text(to_toml(config), "b.toml");
     REQUIRE_MESSAGE(again.ok(), again.status().message());
@@ -99,6 +101,8 @@ TEST_SUITE("blend") {
     CHECK(own.text_key == "body");
     CHECK(own.loss_mask_key == "");
     CHECK(own.format == DataFormat::text);
+    CHECK(own.token_bytes == 4);
+    CHECK(of_all.token_bytes == 2);
     CHECK(of_all.text_key == "t");
     CHECK(of_all.loss_mask_key == "m");
     CHECK(of_all.format == DataFormat::automatic);
@@ -129,6 +133,10 @@ TEST_SUITE("blend") {
     wrong("weight = 0.7", "weight = 0.7\ntext_key = 3", "data.blend: text_key must be a string");
     wrong("weight = 0.7", "weight = 0.7\nformat = \"nanogtp\"",
           "data.blend: format must be one of");
+    for (const char* bytes : {"1", "3", "8", "-2"})
+      wrong("weight = 0.7", std::string("weight = 0.7\ntoken_bytes = ") + bytes,
+            "\"web\" has token_bytes = ");
+    wrong("weight = 0.7", "weight = 0.7\ntoken_bytes = \"4\"", "data.blend: token_bytes must be");
     wrong("weight = 0.7", "weight = 0.7\nloss_mask = \"x\"",
           "unknown key loss_mask; nearest known key: loss_mask_key");
     wrong("source = \"/web.bin\"", "source = \"\"", "\"web\" has an empty source");
@@ -215,6 +223,8 @@ TEST_SUITE("blend") {
     CHECK(refused(with("text_key = \"body\""), 11) == "");
     CHECK(refused(with("text_key = \"body\""), 12)
               .starts_with("data.blend: \"math\" had text_key = \"text\" and has now \"body\"; "));
+    CHECK(refused(with("token_bytes = 2"), 12) == "");  // what is not said is read so
+    CHECK(refused(with("token_bytes = 4"), 12).find("and has now \"4\"") != std::string::npos);
     CHECK(refused(with("loss_mask_key = \"m\""), 12).find("had loss_mask_key = \"\"") !=
           std::string::npos);
     CHECK(refused(with("format = \"llmc\""), 12).find("and has now \"llmc\"") != std::string::npos);

@@ -511,6 +511,8 @@ TEST_SUITE("config load") {
     CHECK(defining({"--train.precision=fp32"}) == Keys{"train.precision"});
     CHECK(defining({"--data.ledger=false"}) == Keys{"data.ledger"});
     CHECK(allowed({"--data.skip_samples=84-87"}) == Keys{"data.skip_samples"});
+    CHECK(defining({"--data.token_bytes=2"}).empty());  // what is not said is read so
+    CHECK(defining({"--data.token_bytes=4"}) == Keys{"data.token_bytes"});
     CHECK(defining({"--data.source=y"}) == Keys{"tokenizer.train_on", "data.source"});
     CHECK(defining({"--run.from=z"}) == Keys{"run.from"});
     const Config loose = parsed(text, {"--train.deterministic=false"});

@@ -4,6 +4,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/words.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -311,13 +313,18 @@ TEST_SUITE("corpus") {
         {"BZh91AY&SY", ".bz2"},
         {"PAR1\x15\x04", ".parquet"},
     };
+    for (const char* name : {"a.txt", "a.jsonl"}) {
+      const std::string file = folder.write(name, "\x04\x22\x4D\x18\x64\x40\xA7\nmore");
+      CHECK(
+          has(read(file, {.skip_bad = 9}).status.message(), "its first bytes it is an .lz4 file"));
+    }
     for (const auto& [bytes, ending] : files)
       for (const char* name : {"a.txt", "a.jsonl"})
         CHECK(has(read(folder.write(name, bytes + "\nmore")).status.message(),
                   std::string("it is no text, but a ") + ending + " file by its first bytes"));
     CHECK(has(read(folder.compress("a.txt.gz", files[0].first)).status.message(),
               "it holds no text, but a .gz file: unpack it once"));
-    for (const char* text : {"BZh9 and PAR1", "BZh"})
+    for (const char* text : {"BZh9 and PAR1", "BZh", "GGUF", "%PDF- is how", "LITPKDS"})
       CHECK(read(folder.write("a.txt", text)).documents == Documents{text});
   }
 
@@ -329,6 +336,9 @@ TEST_SUITE("corpus") {
       folder.write(path, path);
     }
     CHECK(read(folder.path + "/t").documents == Documents{"t/a.txt"});
+    CHECK(
+        has(Corpus::open(folder.path + "/t")->notes().front(),
+            folder.path + "/t: 3 files are not read: .b.txt, .git/, d/._e.txt (text is read from"));
     CHECK(read(folder.path + "/.t").documents == Documents{".t/f.txt"});
     CHECK(read(folder.path + "/t/.b.txt").documents == Documents{"t/.b.txt"});
   }
@@ -365,7 +375,7 @@ TEST_SUITE("corpus") {
       CHECK(read(folder.compress(std::string("a.json") + suffix, json)).documents ==
             Documents{"a", "b"});
     }
-    CHECK(read(folder.compress("empty.txt.gz", "")).status.code() == Code::bad_data);
+    CHECK(has(read(folder.compress("empty.txt.gz", "")).status.message(), "it holds no text"));
     // Several frames in one file, as `cat a.zst b.zst` makes them; and zeros that fill a tape's block.
     for (const char* suffix : {".gz", ".zst"}) {
       std::string all;
@@ -404,6 +414,120 @@ TEST_SUITE("corpus") {
     }
     // Plain text that begins like a compressed file is text.
     CHECK(read(folder.write("c.txt", "BZh9 is how a bzip2 file begins")).documents.size() == 1);
+  }
+
+  TEST_CASE("corpus: a compressed file of several parts is read as a whole, or refused") {
+    const Folder folder;
+    for (const std::string suffix : {".gz", ".zst", ".xz", ".bz2"}) {
+      CAPTURE(suffix);
+      const std::string first = bytes_of_file(folder.compress("one.txt" + suffix, "one\n")),
+                        second = bytes_of_file(folder.compress("two.txt" + suffix, "two\n"));
+      const std::string file = folder.write("a.txt" + suffix, first + second);
+      CHECK(read(file).documents == Documents{"one\ntwo"});
+      // Cut off at each byte, and with a strange end, as the tools' own option -t tells.
+      for (size_t bytes = 0; bytes < first.size() + second.size(); ++bytes) {
+        const Read cut = read(folder.write("a.txt" + suffix, (first + second).substr(0, bytes)));
+        CHECK_MESSAGE(cut.status.ok() == (bytes == first.size()), bytes);
+        if (cut.status.ok()) CHECK(cut.documents == Documents{"one"});
+      }
+      for (const std::string& strange : {std::string("garbage"), std::string("\1\2\3\4\5\6\7\b\t")})
+        CHECK_FALSE(read(folder.write("a.txt" + suffix, first + strange)).status.ok());
+    }
+  }
+
+  TEST_CASE("corpus: a compressed file of 0 bytes is cut off") {
+    const Folder folder;
+    folder.write("t/a.jsonl", "{\"text\":\"a\"}\n");
+    folder.write("t/b.txt", "");
+    CHECK(read(folder.path + "/t").documents == Documents{"a"});
+    for (const char* name : {"t/c.jsonl.gz", "t/c.TXT.ZST", "t/c.json.xz", "t/c.txt.bz2"}) {
+      const std::string file = folder.write(name, "");
+      for (const std::string& source : {file, folder.path + "/t"}) {
+        const Status status = read(source, {.skip_bad = 9}).status;
+        CHECK(status.code() == Code::bad_data);
+        CHECK(has(status.message(), file + ": it is compressed by its name, and has 0 bytes"));
+      }
+      fs::remove(file);
+    }
+  }
+
+  TEST_CASE("corpus: what a folder holds is read, refused or told") {
+    const Folder folder;
+    const std::string texts = folder.path + "/t";
+    const auto told = [&] {
+      const auto corpus = Corpus::open(texts);
+      return corpus.ok() ? joined(corpus->notes(), "\n") : corpus.status().message();
+    };
+    folder.write("t/a.jsonl", "{\"text\":\"a\"}\n");
+    CHECK(told().empty());
+    for (const char* name : {"b.jsonl.zstd", "b.jsonl.lz4", "b.json", "b.pq", "part-00000",
+                             "b.text", "_SUCCESS", "below/c.csv"}) {
+      const std::string file = folder.write(std::string("t/") + name, "x");
+      CHECK_MESSAGE(has(told(), std::string("1 file is not read: ") + name + " (text"), told());
+      fs::remove(file);
+    }
+    for (int i = 10; i < 30; ++i) folder.write("t/part-" + std::to_string(i), "x");
+    CHECK(has(told(), "20 files are not read: part-10, part-11"));
+    CHECK(has(told(), "part-19 and 10 more (text"));
+    for (int i = 10; i < 30; ++i) fs::remove(texts + "/part-" + std::to_string(i));
+    REQUIRE(mkfifo((texts + "/pipe.jsonl").c_str(), 0600) == 0);  // opening it would block
+    CHECK(has(told(), "1 file is not read: pipe.jsonl"));
+    fs::remove(texts + "/pipe.jsonl");
+
+    // Links to nowhere.
+    for (const char* target : {"nowhere.jsonl", "b.jsonl"}) {
+      fs::create_symlink(target, texts + "/b.jsonl");
+      CHECK(read(texts).status.code() == Code::bad_data);
+      CHECK(has(told(), texts + "/b.jsonl: it is a link to " + target + ": "));
+      fs::remove(texts + "/b.jsonl");
+    }
+    // Linked folders are read; a circle of links ends.
+    folder.write("far/b.jsonl", "{\"text\":\"b\"}\n");
+    folder.write("far/below/c.txt", "c");
+    fs::create_symlink("../far", texts + "/part2");
+    CHECK(read(texts).documents == Documents{"a", "b", "c"});
+    CHECK(told().empty());
+    fs::create_symlink("..", folder.path + "/far/below/up");
+    fs::create_symlink(folder.path + "/t", folder.path + "/far/back");
+    fs::create_symlink(".", texts + "/self");
+    CHECK(read(texts).documents == Documents{"a", "b", "c"});
+    CHECK(has(told(), "3 files are not read: part2/back/, part2/below/up/, self/"));
+    // A folder keeps its own name.
+    folder.write("t/z/d.txt", "d");
+    fs::create_symlink("z", texts + "/b");
+    CHECK(Corpus::open(texts)->name(3) == "z/d.txt");
+    CHECK(has(told(), "4 files are not read: b/, "));
+
+    fs::create_symlink("a.jsonl", texts + "/y.jsonl");
+    CHECK(read(texts).documents.size() == 5);
+    CHECK(told().ends_with("1 file is read more than once, by links to files: y.jsonl"));
+    folder.write("none/x.parq", "x");
+    CHECK(has(read(folder.path + "/none").status.message(),
+              "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
+              ".xz, .bz2); 1 file is not read: x.parq"));
+  }
+
+  TEST_CASE("corpus: another user's link to a folder names nothing in it") {
+    if (geteuid() != 0) {
+      MESSAGE("skipped: only root can make links of another user");
+      return;
+    }
+    const Folder folder;
+    folder.write("t/a.txt", "a");
+    folder.write("t/below/b.txt", "b");
+    folder.write("private/letter.odt", "x");
+    const auto link = [&](const std::string& target) {
+      fs::remove(folder.path + "/t/link");
+      fs::create_symlink(target, folder.path + "/t/link");
+      REQUIRE(lchown((folder.path + "/t/link").c_str(), 65534, 65534) == 0);
+    };
+    link("../private");
+    const Status refused = read(folder.path + "/t").status;
+    CHECK(refused.code() == Code::bad_data);
+    CHECK(has(refused.message(), "t/link: it is a link of another user to"));
+    CHECK_FALSE(has(refused.message(), "letter"));
+    link("below");
+    CHECK(read(folder.path + "/t").documents == Documents{"a", "b"});
   }
 
   TEST_CASE("corpus: the files of a folder in the order of their paths, whatever their kind") {

@@ -11,9 +11,11 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/ring_filler.hpp"
+#include "runtime/data/token_notes.hpp"
 #include "tests/runtime/data/batch_layout.hpp"
 #include "tests/runtime/data/megatron_index.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
@@ -111,6 +113,42 @@ TEST_SUITE("data files") {
     CHECK(none.code() == Code::bad_data);
     CHECK(says(none, "s3://bucket/nothing: the bucket holds no such object"));
     CHECK(DataFiles().open("s3://bucket/dir/a.bin").status().code() == Code::not_found);
+  }
+
+  TEST_CASE("data files: objects below a prefix that are not read are named") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    const TempFolder folder;
+    for (const char* name : {"mixed/a.bin", "mixed/b_val.bin"}) put(*s3, name, u16(1, 100));
+    for (const char* name :
+         {"mixed/.hidden", "mixed/README.md", "mixed/below/c.bin", "mixed/t.csv"})
+      put(*s3, name, "1234");
+    const std::string source = "s3://bucket/mixed";
+    const auto files = DataFiles::of(config_of(folder, source));
+    REQUIRE_MESSAGE(files.ok(), files.status().message());
+    const auto data = open_dataset(source, "auto", 200, 0, *files);
+    REQUIRE_MESSAGE(data.ok(), data.status().message());
+    const auto notes = token_notes(source, "auto", *data, *files);
+    REQUIRE_MESSAGE(notes.ok(), notes.status().message());
+    REQUIRE(notes->size() == 2);
+    CHECK(notes->front() == source + ": 4 files are not read: .hidden, README.md, t.csv, below/");
+    CHECK(
+        notes->back().starts_with(source + ": 2 files have no header: their ids are read as u16"));
+
+    for (const char* name : {"texts/a.txt", "texts/below/b.TXT"}) put(*s3, name, "text");
+    for (const char* name : {"texts/.c.txt", "texts/d.jsonl.lz4", "texts/below/part-00000"})
+      put(*s3, name, "text");
+    put(*s3, "texts/below/empty.jsonl.gz", "");
+    Config config = config_of(folder, "s3://bucket/texts");
+    config.data.format = DataFormat::text;
+    const auto texts = DataFiles::of_texts(config);
+    REQUIRE_MESSAGE(texts.ok(), texts.status().message());
+    const auto corpus = Corpus::open("s3://bucket/texts", {.files = *texts});
+    REQUIRE_MESSAGE(corpus.ok(), corpus.status().message());
+    CHECK(corpus->files() == 3);
+    CHECK(corpus->notes().front().starts_with(
+        "s3://bucket/texts: 3 files are not read: .c.txt, below/part-00000, d.jsonl.lz4 (text"));
+    CHECK(says(corpus->read([](TextChunk, double) { return Status(); }).status(), "has 0 bytes"));
   }
 
   TEST_CASE("data files: a prepared folder is compared with its manifest") {

@@ -28,7 +28,7 @@ Config config_of(const std::string& source) {
   return config;
 }
 
-const std::string bare(8000, '\0');  // 4000 u16 tokens
+const std::string bare(8000, '\1');  // 4000 u16 tokens, of id 257
 
 /// A tokenizer.json of so many tokens.
 std::string tokenizer_json(int64_t vocab) {

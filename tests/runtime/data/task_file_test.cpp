@@ -25,7 +25,10 @@ TEST_SUITE("data") {
     CHECK(count_words(rows->at(1).text) == 3);  // the newline ends a word, and none follows
     CHECK(rows->at(2).choices == std::vector<std::string>{"x", "y"});
     for (const auto& [line, wrong] : std::vector<std::pair<std::string, std::string>>{
-             {"{", "it is no JSON object"},
+             {"{", "it is no JSON (each line must hold a whole object)"},
+             {R"({"text":"\ud83d"})", "half a surrogate pair"},
+             {R"({"prompt":"p","choices":["x",["y"]],"answer":0})", "must be a text"},
+             {R"({"prompt":"p","choices":["x","y"],"answer":true})", "\"answer\" must be"},
              {"[]", "it is no JSON object"},
              {"{}", "neither a \"prompt\" nor a \"text\""},
              {R"({"text":""})", "\"text\" is empty"},
@@ -77,6 +80,25 @@ TEST_SUITE("data") {
     warning.clear();
     REQUIRE(read_tasks(folder.write("good.jsonl", "{\"text\":\"t\"}"), &warning).ok());
     CHECK(warning.empty());
+  }
+
+  TEST_CASE("tasks: a row is read as a row of data is") {
+    const test::TempFolder folder;
+    // As Python's json writes it.
+    const auto rows = read_tasks(
+        folder.write("python.jsonl",
+                     "\xEF\xBB\xBF{\"score\":NaN,\"author\":\"\\ud83d\",\"text\":\"a\"}\n"
+                     "{\"x\":[-Infinity,1e999],\"prompt\":\"p\",\"choices\":[\"\\ud83d\\ude00\","
+                     "\"y\"],\"answer\":1}\n"));
+    REQUIRE_MESSAGE(rows.ok(), rows.status().message());
+    CHECK(rows->at(0).text == "a");
+    CHECK(rows->at(1).choices == std::vector<std::string>{" \xF0\x9F\x98\x80", " y"});
+    // What is not read takes no memory, however it nests.
+    const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+    CHECK(read_tasks(folder.write("deep.jsonl", "{\"x\":" + deep + ",\"text\":\"t\"}")).ok());
+    CHECK_FALSE(read_tasks(folder.write("choices.jsonl",
+                                        R"({"prompt":"p","answer":0,"choices":)" + deep + "}"))
+                    .ok());
   }
 
   TEST_CASE("tasks: white space is what Python takes for it") {

@@ -215,7 +215,7 @@ TEST_SUITE("token file") {
   TEST_CASE("token file: a folder with train.bin and val.bin, and a prepared one, are read") {
     Folder folder;
     folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));
-    folder.write("val.bin", counting<uint16_t>(20));
+    folder.write("val.bin", counting<uint16_t>(20), llmc::header(2, 20));
     const auto plain = open_dataset(folder.path, "auto", 100, 0);
     REQUIRE(plain.ok());
     CHECK(plain->train.tokens() == 50);
