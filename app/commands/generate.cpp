@@ -29,7 +29,9 @@ class Generator {
 
   /// Prints the prompt and its continuation, as it comes. Each call gives the same text.
   Status print(const std::string& prompt) {
-    std::vector<int32_t> ids = tokenizer_.encode(prompt);
+    Status encoded;
+    std::vector<int32_t> ids = tokenizer_.encode(prompt, &encoded);
+    SS_RETURN_IF_ERROR(encoded.in("the prompt"));
     if (tokenizer_.bos() >= 0) ids.insert(ids.begin(), tokenizer_.bos());
     if (ids.empty())
       return Status(Code::usage, "the tokenizer has no first token (BOS); give a --prompt");

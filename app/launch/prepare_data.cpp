@@ -42,13 +42,18 @@ Status check_tokenizer_exists(const Config& config) {
                     nearest);
 }
 
+CorpusOptions corpus_options(const Config& config) {
+  CorpusOptions options = {.text_key = config.data.text_key,
+                           .mask_key = config.data.loss_mask_key,
+                           .skip_bad = static_cast<uint64_t>(config.data.skip_bad)};
+  if (auto files = DataFiles::of_texts(config); files.ok()) options.files = *files;
+  return options;
+}
+
 PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   PrepareOptions options;
   options.source = config.data.source;
-  options.corpus = {.text_key = config.data.text_key,
-                    .mask_key = config.data.loss_mask_key,
-                    .skip_bad = static_cast<uint64_t>(config.data.skip_bad)};
-  if (auto files = DataFiles::of_texts(config); files.ok()) options.corpus.files = *files;
+  options.corpus = corpus_options(config);
   options.folder = data_folder(config);
   options.trust_folder = config.run.trust_folder;
   options.tokenizer_path = tokenizer_file(config);
@@ -66,11 +71,62 @@ struct Text {
   ConfiguredSource source;
   PrepareOptions options;
 };
+
+/// The largest share of the samples that a source of the blend has, at the beginning or in a stage.
+double share_of(const Config& config, const std::string& name) {
+  std::vector<BlendStage> stages = config.data.stage;
+  stages.emplace_back();
+  for (const BlendSource& source : config.data.blend)
+    stages.back().weights.push_back({source.name, source.weight.value_or(0)});
+  double share = 0;
+  for (const BlendStage& stage : stages) {
+    double all = 0, own = 0;
+    for (const auto& [source, weight] : stage.weights) {
+      all += weight;
+      if (source == name) own = weight;
+    }
+    if (all > 0) share = std::max(share, own / all);
+  }
+  return share;
+}
+
+/// What the tokenizer of a blend is trained on: all its texts. Empty: it is no blend.
+std::vector<TrainingText> blend_texts(const Config& config,
+                                      const std::vector<ConfiguredSource>& texts) {
+  std::vector<TrainingText> from;
+  if (config.data.blend.empty()) return from;
+  for (const ConfiguredSource& text : texts)
+    if (const double share = share_of(config, text.name); share > 0)
+      from.push_back({text.config.data.source, corpus_options(text.config), share});
+  return from;
+}
+
+/// The folder with the tokens of a source, if the run has begun; "": it has not.
+std::string folder_in_run(const Config& config, const std::string& name) {
+  const auto run = load_config(RunFolder{run_folder(config)}.config());
+  if (run.ok())
+    for (const BlendSource& source : run->config.data.blend)
+      if (source.name == name) return source.folder;
+  return "";
+}
+
 std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
+  std::vector<ConfiguredSource> sources = sources_of(config);
+  std::erase_if(sources, [](const ConfiguredSource& source) {
+    return source.config.data.source.empty() || source_is_tokens(source.config);
+  });
+  const std::vector<TrainingText> blend = blend_texts(config, sources);
   std::vector<Text> texts;
-  for (ConfiguredSource& source : sources_of(config)) {
-    if (source.config.data.source.empty() || source_is_tokens(source.config)) continue;
+  for (ConfiguredSource& source : sources) {
     PrepareOptions options = options_of(source.config, shape);
+    if (texts.empty() && !blend.empty()) {
+      options.blend = blend;
+      // The run may have begun with other weights or sources, or with an earlier version, which
+      // trained the tokenizer on the first text alone.
+      const std::string folder = folder_in_run(config, source.name);
+      options.keeps_tokenizer = !folder.empty();
+      if (!folder.empty() && source.config.data.folder.empty()) options.folder = folder;
+    }
     // The first text of a blend trains the tokenizer of the others, unless it is there.
     if (const PrepareOptions* first = texts.empty() ? nullptr : &texts.front().options;
         first && first->tokenizer_path.empty()) {
@@ -97,6 +153,20 @@ void set_token_folders(Config& config) {
 
 namespace {
 
+/// "web (70 %), code (30 %)": what a tokenizer is trained on.
+std::string training_text(const PrepareOptions& options) {
+  const std::vector<TrainingText> from = trained_from(options);
+  double all = 0;
+  for (const TrainingText& text : from) all += text.weight;
+  std::string names;
+  for (const TrainingText& text : from) {
+    char share[32] = "";
+    if (from.size() > 1) std::snprintf(share, sizeof share, " (%.3g %%)", 100 * text.weight / all);
+    names += (names.empty() ? "" : ", ") + text.source + share;
+  }
+  return names;
+}
+
 /// Prepares data.source, which is text, in options.folder. name: "": not of a blend.
 Status prepare_text(const std::string& name, const PrepareOptions& options) {
   const std::string label = name.empty() ? "prepare: " : "prepare " + name + ": ";
@@ -104,7 +174,9 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   std::string stage;
   PrepareProgress last;
   auto made = prepare(options, [&](const PrepareProgress& progress) {
-    if (progress.stage != stage && !line.terminal()) line.print_line(label + progress.stage);
+    if (progress.stage == "tokenizer" && stage != "tokenizer")
+      line.print_line(label + "training a tokenizer of " + std::to_string(options.vocab) +
+                      " tokens on " + training_text(options));
     stage = progress.stage;
     last = progress;
     char text[32];
@@ -112,7 +184,7 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
     if (progress.mb_per_second > 0)
       std::snprintf(text + length, sizeof text - static_cast<size_t>(length), "  %.1f MB/s",
                     progress.mb_per_second);
-    line.draw(label + stage, progress.fraction, text);
+    line.report(label + stage, progress.fraction, text);
   });
   line.clear();
   if (!made.ok()) return made.status();

@@ -34,6 +34,16 @@ void ProgressLine::draw(const std::string& label, double fraction, const std::st
   drawn_ = true;
 }
 
+void ProgressLine::report(const std::string& label, double fraction, const std::string& text) {
+  if (terminal()) return draw(label, fraction, text);
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_new = label != reported_;
+  if (!is_new && now < report_at_) return;
+  print_line(is_new ? label : label + " " + text);
+  reported_ = label;
+  report_at_ = now + std::chrono::seconds(10);
+}
+
 void ProgressLine::print_line(const std::string& text) {
   clear();
   terminal::error("%s\n", text.c_str());

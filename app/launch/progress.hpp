@@ -1,6 +1,7 @@
 // A progress line on stderr that is redrawn in place if stderr is a terminal, and lines above it.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 namespace simplescale {
@@ -9,6 +10,8 @@ class ProgressLine {
  public:
   /// Draws "label [=====>    ] text". fraction: 0 to 1. Does nothing if stderr is not a terminal.
   void draw(const std::string& label, double fraction, const std::string& text);
+  /// draw(); without a terminal, prints a line when the label changes, and every ten seconds.
+  void report(const std::string& label, double fraction, const std::string& text);
   /// Prints a line above the progress line, on a terminal or not.
   void print_line(const std::string& text);
   /// Removes the progress line.
@@ -18,6 +21,8 @@ class ProgressLine {
 
  private:
   bool drawn_ = false;
+  std::string reported_;                             // the last label
+  std::chrono::steady_clock::time_point report_at_;  // again
 };
 
 }  // namespace simplescale

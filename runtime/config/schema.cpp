@@ -105,7 +105,7 @@ const Key table[] = {
   {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
-  {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
+  {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source, or the texts of the blend.", true},
   {"tokenizer", "append_eos", ENUM(tokenizer.append_eos, choice_names), any, no, "Prepared documents end with the tokenizer's EOS. auto: if it has one that is not its BOS; tokens that were prepared before stay as they are. true: refuse a tokenizer without one, and prepare such tokens again."},
 
   {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},

@@ -36,10 +36,12 @@ void add_to(Hasher& hasher, const TextChunk& chunk) {
 /// whole.
 class FileEncoder {
  public:
-  /// threads: how many may encode now; asked for each batch. written: records that `out` has.
-  FileEncoder(const Tokenizer& tokenizer, Tokenizer::Cuts cuts, int32_t eos,
-              std::function<size_t()> threads, PieceWriter& out, uint64_t written)
-      : tokenizer_(tokenizer),
+  /// path: of the file. threads: how many may encode now; asked for each batch. written: records that
+  /// `out` has.
+  FileEncoder(const std::string& path, const Tokenizer& tokenizer, Tokenizer::Cuts cuts,
+              int32_t eos, std::function<size_t()> threads, PieceWriter& out, uint64_t written)
+      : path_(path),
+        tokenizer_(tokenizer),
         cutter_(cuts, [this](TextChunk chunk) { return take(std::move(chunk)); }),
         eos_(eos),
         out_(out),
@@ -60,12 +62,14 @@ class FileEncoder {
   static constexpr size_t kBatch = 16;  // chunks of usual size for a thread
 
   Status take(TextChunk chunk) {
+    document_ += chunk.begins_document;
     if (skips()) {
       --written_;
       return {};
     }
     batch_bytes_ += chunk.text.size();
     batch_.push_back(std::move(chunk));
+    documents_.push_back(document_);
     const bool full =
         batch_.size() >= batch_max_ || batch_bytes_ >= 2 * DocumentCutter::piece_bytes * batch_max_;
     return full ? flush() : Status();
@@ -74,15 +78,20 @@ class FileEncoder {
   Status flush() {
     const size_t threads = threads_();
     std::vector<TokenRecord> ids(batch_.size());
+    std::vector<Status> errors(batch_.size());
     const auto work = [&](size_t first) {
-      for (size_t i = first; i < batch_.size(); i += threads) ids[i] = encode(batch_[i]);
+      for (size_t i = first; i < batch_.size(); i += threads) ids[i] = encode(batch_[i], errors[i]);
     };
     std::vector<std::jthread> helpers;
     for (size_t i = 1; i < std::min(threads, batch_.size()); ++i) helpers.emplace_back(work, i);
     work(0);
     helpers.clear();
-    for (TokenRecord& record : ids) SS_RETURN_IF_ERROR(put(std::move(record)));
+    for (size_t i = 0; i < batch_.size(); ++i) {
+      SS_RETURN_IF_ERROR(errors[i].in(path_ + ": document " + std::to_string(documents_[i])));
+      SS_RETURN_IF_ERROR(put(std::move(ids[i])));
+    }
     batch_.clear();
+    documents_.clear();
     batch_bytes_ = 0;
     batch_max_ = kBatch * threads;
     return {};
@@ -105,14 +114,15 @@ class FileEncoder {
   }
 
   /// BOS is in no range: no character stands for it.
-  TokenRecord encode(const TextChunk& chunk) const {
+  TokenRecord encode(const TextChunk& chunk, Status& error) const {
     const bool begins = chunk.begins_document;
     TokenRecord out{.begins_document = begins};
     std::vector<bool> masked;
     if (chunk.masked.empty())
-      out.ids = begins ? tokenizer_.encode(chunk.text) : tokenizer_.encode_rest(chunk.text);
+      out.ids = begins ? tokenizer_.encode(chunk.text, &error)
+                       : tokenizer_.encode_rest(chunk.text, &error);
     else
-      out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked);
+      out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked, &error);
     const size_t before = begins && tokenizer_.bos() >= 0 ? 1 : 0;
     if (before > 0) out.ids.insert(out.ids.begin(), tokenizer_.bos());
     for (size_t i = 0; i < masked.size(); ++i)
@@ -120,6 +130,7 @@ class FileEncoder {
     return out;
   }
 
+  const std::string& path_;
   const Tokenizer& tokenizer_;
   DocumentCutter cutter_;
   const int32_t eos_;
@@ -128,6 +139,8 @@ class FileEncoder {
   const std::function<size_t()> threads_;
   size_t batch_max_, batch_bytes_ = 0;
   std::vector<TextChunk> batch_;
+  std::vector<uint64_t> documents_;  // numbers of theirs in the file, from 1
+  uint64_t document_ = 0;            // that of the last chunk
   std::optional<TokenRecord> last_;  // is not written yet
 };
 
@@ -308,7 +321,7 @@ class Encoding {
     const auto threads = [this] {
       return std::max<size_t>(1, jobs_ / std::max<size_t>(1, active_));
     };
-    FileEncoder encoder(tokenizer_, cuts_, options_.eos, threads, out, written);
+    FileEncoder encoder(corpus_.path(file), tokenizer_, cuts_, options_.eos, threads, out, written);
     PieceFacts facts{.made_from = made_from_[file]};
     Hasher hasher;
     uint64_t seen = 0;

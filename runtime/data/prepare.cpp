@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -29,8 +28,6 @@ namespace {
 
 using Progress = std::function<void(const PrepareProgress&)>;
 
-// Text to train the tokenizer on. More makes it no better, only training slower.
-constexpr uint64_t training_bytes_max = 32 << 20;
 constexpr auto lock_patience = std::chrono::minutes(10);
 
 Status check(const PrepareOptions& options) {
@@ -87,30 +84,6 @@ std::string file_of_tokenizer(const PrepareOptions& options) {
                                         : tokenizer_file_name(options.tokenizer_path);
 }
 
-/// The texts to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of
-/// seed and number. SentencePiece takes lines; tokens of byte-level BPE may hold newlines.
-Result<std::vector<std::string>> training_texts(const Corpus& corpus, uint64_t seed, bool by_line,
-                                                const Progress& progress) {
-  const double kept =
-      std::min(1.0, static_cast<double>(training_bytes_max) / static_cast<double>(corpus.bytes()));
-  std::vector<std::string> texts;
-  uint64_t number[2] = {seed, 0};
-  const auto read = corpus.read([&](const TextChunk& chunk, double fraction) {
-    progress({"read", fraction});
-    for (size_t at = 0; at < chunk.text.size(); ++number[1]) {
-      const size_t newline = by_line ? chunk.text.find('\n', at) : std::string::npos;
-      const size_t end = std::min(newline, chunk.text.size());
-      const double draw =
-          std::ldexp(static_cast<double>(hash128(number, sizeof number).low >> 11), -53);
-      if (end > at && draw < kept) texts.push_back(chunk.text.substr(at, end - at));
-      at = end + 1;
-    }
-    return Status();
-  });
-  SS_RETURN_IF_ERROR(read.status());
-  return texts;
-}
-
 /// bad_config: another user could have planted something in the folder.
 Status check_folder(const PrepareOptions& options) {
   return options.trust_folder ? Status() : check_output_folder(options.folder, "data.folder");
@@ -127,8 +100,8 @@ Status write_tokenizer(const PrepareOptions& options, const Manifest& old, const
 
 /// Makes or keeps the tokenizer's file in the folder, tokenizer.model or tokenizer.json, and records
 /// its inputs in the manifest `made`.
-Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
-                      Manifest& made, const Progress& progress) {
+Status make_tokenizer(const PrepareOptions& options, Manifest& old, Manifest& made,
+                      const Progress& progress) {
   const std::string name = file_of_tokenizer(options);
   const std::string path = options.folder + "/" + name;
   if (!options.tokenizer_path.empty()) {
@@ -145,21 +118,20 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
       SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
   } else {
     made.vocab = options.vocab;
-    const Corpus* text = &corpus;
-    Result<Corpus> other = Status(Code::not_found, "");
-    if (!options.train_tokenizer_on.empty()) {
-      other = Corpus::open(options.train_tokenizer_on, options.corpus);
-      SS_RETURN_IF_ERROR(other.status());
-      text = &*other;
+    const std::vector<TrainingText> from = trained_from(options);
+    made.tokenizer_signature = old.tokenizer_signature;
+    if (!options.keeps_tokenizer || old.tokenizer_signature.empty()) {
+      SS_ASSIGN(made.tokenizer_signature, training_signature(from));
     }
-    made.tokenizer_signature = text->signature();
     const bool keep = revalidate(options.folder, old.tokenizer) && old.tokenizer.name == name &&
                       old.tokenizer_path.empty() &&
                       old.tokenizer_signature == made.tokenizer_signature &&
                       old.vocab == made.vocab && old.seed == made.seed;
     if (!keep) {
       SS_ASSIGN(const auto texts,
-                training_texts(*text, options.seed, !options.byte_level, progress));
+                training_texts(from, options.seed, !options.byte_level, [&](double read) {
+                  progress({"read", read});
+                }));
       progress({"tokenizer", 0});
       SS_ASSIGN(const std::string model, options.byte_level
                                              ? train_byte_bpe(texts, options.vocab)
@@ -427,14 +399,19 @@ uint64_t help_prepare(const PrepareOptions& options) {
   return corpus.ok() ? help(options, *corpus) : 0;
 }
 
+std::vector<TrainingText> trained_from(const PrepareOptions& options) {
+  if (!options.train_tokenizer_on.empty()) return {{options.train_tokenizer_on, options.corpus}};
+  if (!options.blend.empty()) return options.blend;
+  return {{options.source, options.corpus}};
+}
+
 std::string tokenizer_signature(const PrepareOptions& options) {
   if (!options.tokenizer_path.empty()) return options.trained_on;
-  const std::string& other = options.train_tokenizer_on;
-  if (const std::string text = signature_of(other.empty() ? options.source : other, options.corpus);
-      !text.empty())
-    return text;
   const auto there = read_manifest(options.folder);
-  return there.ok() ? there->tokenizer_signature : "";
+  const std::string kept = there.ok() ? there->tokenizer_signature : "";
+  if (options.keeps_tokenizer && !kept.empty()) return kept;
+  const auto text = training_signature(trained_from(options));
+  return text.ok() ? *text : kept;
 }
 
 std::string free_folder(const PrepareOptions& options) {
@@ -528,7 +505,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   made.tokenizer_path = options.tokenizer_path;
   made.validation_fraction = options.validation_fraction;
   made.seed = options.seed;
-  SS_RETURN_IF_ERROR(make_tokenizer(options, corpus, old, made, report));
+  SS_RETURN_IF_ERROR(make_tokenizer(options, old, made, report));
   if (keep_tokens(options, old, made)) {
     SS_RETURN_IF_ERROR(check_bad_lines(old, options));
     if (!old.tokenizer_signature.empty() && !options.tokenizer_path.empty() &&

@@ -17,11 +17,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/data/training_text.hpp"
 
 namespace simplescale {
 
@@ -38,8 +40,11 @@ struct PrepareOptions {
   /// Documents end with EOS. automatic: if the tokenizer has one that is not BOS; and a folder that
   /// was prepared without keeps its tokens. yes: bad_config if the tokenizer has none.
   Choice append_eos = Choice::automatic;
-  bool byte_level = false;         // train a tokenizer.json, else a tokenizer.model
-  std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
+  bool byte_level = false;  // train a tokenizer.json, else a tokenizer.model
+  std::string
+      train_tokenizer_on;  // a source of corpus.hpp; "": the text itself, or those of a blend
+  std::vector<TrainingText> blend;  // to train the tokenizer on; empty: it is no blend
+  bool keeps_tokenizer = false;     // that of the folder, whatever text it was trained on
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
   int64_t vocab = 0;
   double validation_fraction =
@@ -49,6 +54,9 @@ struct PrepareOptions {
   bool of_run = false;  // a run that has begun needs the tokens, also if the text has changed
   uint64_t seed = 0;    // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
+
+/// What the options' tokenizer is trained on, unless it has a path.
+std::vector<TrainingText> trained_from(const PrepareOptions& options);
 
 /// The EOS behind each document; -1: none. bad_config: append_eos is yes, and the tokenizer has none.
 Result<int32_t> eos_of(const PrepareOptions& options, const Tokenizer& tokenizer);
@@ -76,8 +84,8 @@ Result<Manifest> prepare(const PrepareOptions& options,
 /// encoding them. Returns how many; 0 if no process makes the folder. Errors are left to that process.
 uint64_t help_prepare(const PrepareOptions& options);
 
-/// Corpus::signature() of the text that the tokenizer is trained on; if the text is gone, of that on
-/// which the prepared folder's was trained. "": it is not trained, or neither is there.
+/// training_signature() of what the tokenizer is trained on; if a text is gone or keeps_tokenizer, of
+/// that on which the prepared folder's was trained. "": it is not trained, or neither is there.
 std::string tokenizer_signature(const PrepareOptions& options);
 
 /// The folder for the options' tokens that takes none away from another run: options.folder, unless

@@ -22,7 +22,16 @@ class Encoder {
   Encoder(const Tokenizer& tokenizer, int64_t block_size)
       : tokenizer_(tokenizer), context_(static_cast<size_t>(block_size)) {}
 
-  TaskTokens row(const TaskRow& row) const {
+  /// bad_data: a pattern of the tokenizer needs too many steps for a text of the row.
+  Result<TaskTokens> row(const TaskRow& row) {
+    error_ = {};
+    TaskTokens out = encode(row);
+    SS_RETURN_IF_ERROR(error_);
+    return out;
+  }
+
+ private:
+  TaskTokens encode(const TaskRow& row) {
     TaskTokens out{.task = row.task, .characters = row.characters, .answer = row.answer};
     if (row.text.empty()) {
       out.sequences = choices(row);
@@ -34,14 +43,13 @@ class Encoder {
     return out;
   }
 
- private:
-  Ids ids(std::string_view text) const {
-    Ids ids = tokenizer_.encode(text);
+  Ids ids(std::string_view text) {
+    Ids ids = tokenizer_.encode(text, &error_);
     ids.insert(ids.begin(), tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos());
     return ids;
   }
 
-  std::vector<TaskSequence> choices(const TaskRow& row) const {
+  std::vector<TaskSequence> choices(const TaskRow& row) {
     // Spaces at the end of a prompt belong to the first token of the choice.
     const Ids prompt = ids(without_spaces_at_end(row.prompt));
     std::vector<TaskSequence> sequences;
@@ -72,6 +80,7 @@ class Encoder {
 
   const Tokenizer& tokenizer_;
   const size_t context_;
+  Status error_;  // of the row
 };
 
 bool fits(const TaskSequence& sequence, int64_t block_size, int64_t vocab) {
@@ -131,10 +140,12 @@ Result<std::vector<TaskTokens>> encode_tasks(const std::vector<TaskRow>& rows,
                                              int64_t vocab) {
   if (tokenizer.bos() < 0 && tokenizer.eos() < 0)
     return Status(Code::bad_data, "the tokenizer has neither BOS nor EOS to begin a text");
-  const Encoder encoder(tokenizer, block_size);
+  Encoder encoder(tokenizer, block_size);
   std::vector<TaskTokens> encoded;
   for (const TaskRow& row : rows) {
-    encoded.push_back(encoder.row(row));
+    auto made = encoder.row(row);
+    if (!made.ok()) return made.status().in("text " + std::to_string(encoded.size() + 1));
+    encoded.push_back(made.take());
     for (const TaskSequence& sequence : encoded.back().sequences)
       if (sequence.scored == 0)
         return Status(Code::bad_data, "the tokenizer makes no tokens of a choice of the prompt \"" +

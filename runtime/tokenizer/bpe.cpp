@@ -14,12 +14,15 @@ namespace {
 constexpr size_t short_word = 48;  // symbols; merging by looking at all pairs is faster up to here
 
 void append_bytes(const BpeModel& model, std::string_view word, std::vector<int32_t>& symbols) {
-  for (const char c : word)
-    if (const int32_t id = model.byte_ids[static_cast<unsigned char>(c)]; id >= 0)
+  bool unknown = false;  // the byte before was
+  for (const char c : word) {
+    const int32_t id = model.byte_ids[static_cast<unsigned char>(c)];
+    if (id >= 0)
       symbols.push_back(id);
-    else if (model.unknown >= 0 &&
-             !(model.fuse_unknown && !symbols.empty() && symbols.back() == model.unknown))
+    else if (model.unknown >= 0 && !(model.fuse_unknown && unknown))
       symbols.push_back(model.unknown);
+    unknown = id < 0;
+  }
 }
 
 void append_characters(const BpeModel& model, std::string_view word,

@@ -63,14 +63,43 @@ Result<std::vector<AddedToken>> read_added(const json& list) {
   return out;
 }
 
+/// Checks that the ids of the list are those that `tokenizers` gives, and leaves out repetitions. It
+/// does not read the ids: a token of the vocabulary has that id, and others get the next ones behind
+/// the number of tokens in the vocabulary.
+Status check_added(const json& object, const Vocabulary& vocabulary,
+                   std::vector<AddedToken>& added) {
+  std::unordered_map<std::string_view, const AddedToken*, SeededHash, std::equal_to<>> seen;
+  size_t next = object.size();
+  std::vector<AddedToken> kept;
+  kept.reserve(added.size());
+  for (const AddedToken& token : added) {
+    const auto [before, is_new] = seen.try_emplace(token.content, &token);
+    if (!is_new && *before->second == token) continue;
+    if (!is_new) return bad("added token \"" + token.content + "\" is listed twice");
+    const auto known = vocabulary.find(token.content);
+    if (known != vocabulary.end() && known->second != token.id)
+      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
+                 ", and " + std::to_string(known->second) + " in the model's vocab");
+    if (const size_t given = known != vocabulary.end() ? static_cast<size_t>(token.id) : next++;
+        given != static_cast<size_t>(token.id))
+      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
+                 ", but tokenizers and transformers give it " + std::to_string(given) +
+                 ": they number added tokens in the order of the list, behind the " +
+                 std::to_string(object.size()) +
+                 " tokens of the vocab; list it with that id, unless a model was trained with the "
+                 "other one");
+    kept.push_back(token);
+  }
+  added = std::move(kept);
+  return {};
+}
+
 /// All tokens by id, those of the model (object, vocabulary) and added ones.
-Result<std::vector<std::string>> list_tokens(const json& object, const Vocabulary& vocabulary,
+Result<std::vector<std::string>> list_tokens(const json& object,
                                              const std::vector<AddedToken>& added) {
   std::vector<std::string> tokens;
   const auto put = [&](int32_t id, const std::string& text) -> Status {
     const auto at = static_cast<size_t>(id);
-    if (at >= ids_end(vocabulary.size() + added.size()))
-      return bad("token \"" + text + "\" has the id " + std::to_string(id) + ", far beyond others");
     if (at >= tokens.size()) tokens.resize(at + 1);
     if (!tokens[at].empty() && tokens[at] != text)
       return bad("tokens \"" + tokens[at] + "\" and \"" + text + "\" have the same id " +
@@ -80,13 +109,7 @@ Result<std::vector<std::string>> list_tokens(const json& object, const Vocabular
   };
   for (const auto& [text, id] : object.items())  // in order, so that an error is the same each time
     if (!text.empty()) SS_RETURN_IF_ERROR(put(id.get<int32_t>(), text));
-  for (const AddedToken& token : added) {
-    const auto known = vocabulary.find(token.content);
-    if (known != vocabulary.end() && known->second != token.id)
-      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
-                 ", and " + std::to_string(known->second) + " in the model's vocab");
-    SS_RETURN_IF_ERROR(put(token.id, token.content));
-  }
+  for (const AddedToken& token : added) SS_RETURN_IF_ERROR(put(token.id, token.content));
   return tokens;
 }
 
@@ -106,8 +129,11 @@ Status read_merges(const json& list, const Vocabulary& vocabulary, BpeModel& mod
   if (!list.is_array() || list.size() > tokens_max) return bad("model BPE has no \"merges\"");
   model.merges = FlatMap(list.size());
   bool safe = !model.byte_level && !model.ignore_merges && vocabulary.contains(space_mark);
-  for (size_t rank = 0; rank < list.size(); ++rank) {
-    SS_ASSIGN(const auto pair, read_merge(list[rank]));
+  uint64_t rank = 0;
+  for (const json& merge : list) {
+    // The head of a merges.txt, in old files. `tokenizers` skips it in any place.
+    if (merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version")) continue;
+    SS_ASSIGN(const auto pair, read_merge(merge));
     const auto& [left, right] = pair;
     const auto a = vocabulary.find(left), b = vocabulary.find(right),
                both = vocabulary.find(left + right);
@@ -115,7 +141,7 @@ Status read_merges(const json& list, const Vocabulary& vocabulary, BpeModel& mod
       if (part == vocabulary.end())
         return bad("model BPE: merge \"" + left + " " + right + "\" has a token without id");
     model.merges.set(pair_key(a->second, b->second),
-                     uint64_t{rank} << 32 | static_cast<uint32_t>(both->second));
+                     rank++ << 32 | static_cast<uint32_t>(both->second));
     if (right.starts_with(space_mark) && !left.ends_with(space_mark)) safe = false;
   }
   model.words_at_spaces = safe;
@@ -181,7 +207,8 @@ Result<ModelAndTokens> read_model(const json& model, const json& added, bool byt
   SS_RETURN_IF_ERROR(fields.finish());
 
   SS_ASSIGN(const Vocabulary vocabulary, read_vocabulary(vocab, out.added.size()));
-  SS_ASSIGN(out.tokens, list_tokens(vocab, vocabulary, out.added));
+  SS_RETURN_IF_ERROR(check_added(vocab, vocabulary, out.added));
+  SS_ASSIGN(out.tokens, list_tokens(vocab, out.added));
   if (!unknown.empty()) {
     const auto found = vocabulary.find(unknown);
     if (found == vocabulary.end())
@@ -190,6 +217,9 @@ Result<ModelAndTokens> read_model(const json& model, const json& added, bool byt
   }
   SS_RETURN_IF_ERROR(read_merges(merges, vocabulary, out.model));
   set_symbols(vocabulary, out.model);
+  if (byte_level && out.model.byte_fallback &&
+      std::ranges::any_of(out.model.byte_ids, [](int32_t id) { return id < 0; }))
+    return bad("model BPE has \"byte_fallback\" behind ByteLevel, and no tokens for some bytes");
   return out;
 }
 

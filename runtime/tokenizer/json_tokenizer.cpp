@@ -60,11 +60,12 @@ Result<JsonTokenizer> JsonTokenizer::from_text(std::string_view text) {
 }
 
 std::vector<int32_t> JsonTokenizer::encode(std::string_view text, bool continues,
-                                           TokenPlaces* places) const {
+                                           TokenPlaces* places, Status* error) const {
   std::string repaired;
   if (first_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   Borrowed borrowed(*idle_);
   Scratch& scratch = borrowed.get();
+  scratch.regex.begin(text.size());
   Output out{.places = places};
   out.ids.reserve(text.size() / 3);
   scratch.parts.clear();
@@ -77,6 +78,7 @@ std::vector<int32_t> JsonTokenizer::encode(std::string_view text, bool continues
     const bool at_start = part.text.data() == text.data();
     encode_part(part.text, at_start && !continues, at_start && continues, scratch, out);
   }
+  if (error && !scratch.regex.status().ok()) *error = scratch.regex.status();
   return std::move(out.ids);
 }
 
@@ -154,7 +156,8 @@ void JsonTokenizer::place_ranges(std::string_view text, bool continues, uint64_t
   };
   const auto longer = [&](const Front& front, uint64_t byte) {
     TokenPlaces part;
-    (void)encode(text.substr(front.bytes, byte - front.bytes), continues || front.bytes > 0, &part);
+    (void)encode(text.substr(front.bytes, byte - front.bytes), continues || front.bytes > 0, &part,
+                 nullptr);
     return Front{byte, front.length + part.length};
   };
   const auto blank = [](char c) { return c == ' ' || c == '\n'; };
@@ -182,9 +185,9 @@ void JsonTokenizer::place_ranges(std::string_view text, bool continues, uint64_t
 
 std::vector<int32_t> JsonTokenizer::encode_masked(std::string_view text, bool continues,
                                                   const IndexRanges& ranges,
-                                                  std::vector<bool>& masked) const {
+                                                  std::vector<bool>& masked, Status* error) const {
   TokenPlaces places;
-  std::vector<int32_t> ids = encode(text, continues, &places);
+  std::vector<int32_t> ids = encode(text, continues, &places, error);
   IndexRanges wanted = ranges;
   if (!keeps_bytes(text)) {
     // The front must not end within an added token, which would be other text there.
@@ -220,13 +223,19 @@ bool JsonTokenizer::keeps_bytes(std::string_view text) const {
 std::string JsonTokenizer::decode(std::span<const int32_t> ids) const {
   const TokenizerJson& d = *data_;
   std::vector<std::string> tokens;
+  size_t bytes = 0;
   for (const int32_t id : ids) {
     const auto at = static_cast<size_t>(id);
     if (id < 0 || at >= d.tokens.size() || d.special[at] || d.tokens[at].empty()) continue;
-    tokens.push_back((d.spaces_between_tokens && !tokens.empty() ? " " : "") + d.tokens[at]);
+    const auto normalized = d.normalized.find(id);
+    const std::string& text = normalized == d.normalized.end() ? d.tokens[at] : normalized->second;
+    tokens.push_back((d.spaces_between_tokens && !tokens.empty() ? " " : "") + text);
+    bytes += tokens.back().size();
   }
   Borrowed borrowed(*idle_);
-  return decode_tokens(d.decoder, std::move(tokens), borrowed.get().regex);
+  Scratch& scratch = borrowed.get();
+  scratch.regex.begin(bytes);
+  return decode_tokens(d.decoder, std::move(tokens), scratch.regex);
 }
 
 bool JsonTokenizer::cuts_at_spaces() const {
@@ -257,10 +266,11 @@ bool JsonTokenizer::cuts_at_spaces() const {
         const std::string front = std::string(around) + left;
         const std::string back = std::string(" ") + right + around;
         whole.clear(), cut.clear();
+        scratch.regex.begin(front.size() + back.size());
         append_words(front + back, false, whole);
         append_words(front, false, cut);
         append_words(back, true, cut);
-        if (whole != cut) return false;
+        if (whole != cut || !scratch.regex.status().ok()) return false;
       }
   return true;
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/index_ranges.hpp"
@@ -37,9 +38,10 @@ struct TokenizerJson {
   std::vector<DecoderStep> decoder;
   bool spaces_between_tokens = false;  // there is no decoder
 
-  std::vector<std::string> tokens;  // by id; "": there is none
-  std::vector<bool> special;        // by id
-  bool token_has_spaces = false;    // a letter and a space behind it may belong to an added token
+  std::vector<std::string> tokens;                      // by id; "": there is none
+  std::unordered_map<int32_t, std::string> normalized;  // decode() gives that for an added token
+  std::vector<bool> special;                            // by id
+  bool token_has_spaces = false;  // a letter and a space behind it may belong to an added token
   int32_t bos = -1, eos = -1;
 };
 
@@ -51,15 +53,18 @@ class JsonTokenizer {
   static Result<JsonTokenizer> from_text(std::string_view text);
 
   /// The ids of a text without those that a template adds. Bytes that are not UTF-8 become U+FFFD.
-  /// continues: the text continues a document that was cut before a space.
-  std::vector<int32_t> encode(std::string_view text, bool continues = false) const {
-    return encode(text, continues, nullptr);
+  /// continues: the text continues a document that was cut before a space. error: becomes bad_data if
+  /// a pattern needs too many steps for the text; its ids are unknown then. null: they do not matter.
+  std::vector<int32_t> encode(std::string_view text, bool continues = false,
+                              Status* error = nullptr) const {
+    return encode(text, continues, nullptr, error);
   }
   /// As encode(). masked: for each id, whether it stands for a byte of `ranges`, which are bytes of
   /// the text. So many ranges that placing them would take long are joined: what lies between is
   /// masked, too.
   std::vector<int32_t> encode_masked(std::string_view text, bool continues,
-                                     const IndexRanges& ranges, std::vector<bool>& masked) const;
+                                     const IndexRanges& ranges, std::vector<bool>& masked,
+                                     Status* error = nullptr) const;
   /// The text of ids. Special tokens and ids outside the vocabulary give no text.
   std::string decode(std::span<const int32_t> ids) const;
   /// True if a document that is cut between a letter and a space before another letter gives the
@@ -89,7 +94,8 @@ class JsonTokenizer {
     std::vector<int32_t> ids;
     TokenPlaces* places = nullptr;
   };
-  std::vector<int32_t> encode(std::string_view text, bool continues, TokenPlaces* places) const;
+  std::vector<int32_t> encode(std::string_view text, bool continues, TokenPlaces* places,
+                              Status* error) const;
   void encode_part(std::string_view text, bool at_start, bool continues, Scratch& scratch,
                    Output& out) const;
   void encode_words(std::string_view text, bool at_start, Scratch& scratch, Output& out) const;

@@ -18,12 +18,11 @@ std::string find_tokenizer(const std::string& folder) {
   std::error_code error;
   const std::string json = folder + "/" + kTokenizerJsonFile,
                     model = folder + "/" + kSentencePieceFile;
-  const bool has_json = std::filesystem::is_regular_file(json, error);
-  if (!std::filesystem::is_regular_file(model, error)) return has_json ? json : "";
-  // tokenizer.model lacks the added tokens; beside Llama 3's tokenizer.json it is tiktoken's.
-  if (!has_json) return model;
-  const auto bytes = read_tokenizer(json);  // if that fails, the caller shall say why
-  return !bytes.ok() || Tokenizer::from_bytes(*bytes, json).ok() ? json : model;
+  // Beside a tokenizer.json, tokenizer.model may give other ids: it lacks the added tokens, and in
+  // folders of Llama 3 it is tiktoken's.
+  for (const std::string& file : {json, model})
+    if (std::filesystem::is_regular_file(file, error)) return file;
+  return "";
 }
 
 Result<std::string> read_tokenizer(const std::string& path) {
@@ -37,7 +36,14 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
   SS_ASSIGN(const std::string bytes, read_tokenizer(path));
-  return from_bytes(bytes, path);
+  auto tokenizer = from_bytes(bytes, path);
+  const auto model = std::filesystem::path(path).replace_filename(kSentencePieceFile);
+  std::error_code error;
+  if (tokenizer.ok() || model == path || !std::filesystem::is_regular_file(model, error))
+    return tokenizer;
+  return Status(tokenizer.status().code(),
+                tokenizer.status().message() + "; " + model.string() +
+                    " may give other ids: name that file if it is the one you want");
 }
 
 Result<Tokenizer> Tokenizer::from_bytes(const std::string& bytes, const std::string& name) {
@@ -58,8 +64,8 @@ Result<Tokenizer> Tokenizer::from_bytes(const std::string& bytes, const std::str
   return tokenizer;
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
-  if (json_) return json_->encode(text);
+std::vector<int32_t> Tokenizer::encode(std::string_view text, Status* error) const {
+  if (json_) return json_->encode(text, false, error);
   std::vector<int> ids;
   const auto status = processor_->Encode(text, &ids);
   // No known model that passes check_sentencepiece_model() fails; the file decides, so no assertion.
@@ -67,8 +73,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<int32_t> Tokenizer::encode_rest(std::string_view text) const {
-  if (json_) return json_->encode(text, true);
+std::vector<int32_t> Tokenizer::encode_rest(std::string_view text, Status* error) const {
+  if (json_) return json_->encode(text, true, error);
   // SentencePiece puts a blank before every text. Before the newline with which the rest begins,
   // the blank is a token of its own, which is removed here.
   std::vector<int32_t> ids = encode(text);
@@ -77,9 +83,9 @@ std::vector<int32_t> Tokenizer::encode_rest(std::string_view text) const {
 }
 
 std::vector<int32_t> Tokenizer::encode_masked(std::string_view text, bool rest,
-                                              const IndexRanges& ranges,
-                                              std::vector<bool>& masked) const {
-  if (json_) return json_->encode_masked(text, rest, ranges, masked);
+                                              const IndexRanges& ranges, std::vector<bool>& masked,
+                                              Status* error) const {
+  if (json_) return json_->encode_masked(text, rest, ranges, masked, error);
   std::vector<int32_t> ids;
   masked.clear();
   const auto encoded = processor_->EncodeAsImmutableProto(text);

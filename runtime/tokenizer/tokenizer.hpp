@@ -29,8 +29,8 @@ constexpr const char* trained_tokenizer_file(bool byte_level) {
 }
 /// Which of the two the file `path` is: tokenizer.json if its name ends with .json.
 const char* tokenizer_file_name(const std::string& path);
-/// The tokenizer's file in a folder: tokenizer.json, or tokenizer.model if the other is missing or
-/// its contents are not supported; "" if there is none.
+/// The tokenizer's file in a folder: tokenizer.json, or tokenizer.model if the other is missing; "" if
+/// there is none.
 std::string find_tokenizer(const std::string& folder);
 
 /// The contents of a tokenizer's file, which are copied to data folders and checkpoints. Its folder
@@ -39,8 +39,8 @@ Result<std::string> read_tokenizer(const std::string& path);
 
 class Tokenizer {
  public:
-  /// Loads a file. bad_data: it is damaged, or has a part that is not supported; otherwise errors of
-  /// read_tokenizer().
+  /// Loads a file. bad_data: it is damaged, or has a part that is not supported (and there is a
+  /// tokenizer.model beside it, if the message says so); otherwise errors of read_tokenizer().
   static Result<Tokenizer> load(const std::string& path);
   /// Loads the contents of such a file. name: for messages, and for tokenizer_file_name().
   static Result<Tokenizer> from_bytes(const std::string& bytes, const std::string& name);
@@ -49,14 +49,16 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// The ids of a text, without BOS or EOS. Bytes that are not UTF-8 become U+FFFD.
-  std::vector<int32_t> encode(std::string_view text) const;
+  /// The ids of a text, without BOS or EOS. Bytes that are not UTF-8 become U+FFFD. error: becomes
+  /// bad_data if a pattern of tokenizer.json needs too many steps for the text, whose ids are unknown
+  /// then. null: they do not matter.
+  std::vector<int32_t> encode(std::string_view text, Status* error = nullptr) const;
   /// The ids of the rest of a document, cut where cuts() says.
-  std::vector<int32_t> encode_rest(std::string_view text) const;
+  std::vector<int32_t> encode_rest(std::string_view text, Status* error = nullptr) const;
   /// As encode() or, if the text is the rest of a document, encode_rest(). masked: for each id,
   /// whether it stands for a byte of `ranges`, which are bytes of the text.
   std::vector<int32_t> encode_masked(std::string_view text, bool rest, const IndexRanges& ranges,
-                                     std::vector<bool>& masked) const;
+                                     std::vector<bool>& masked, Status* error = nullptr) const;
   /// The text of ids. Control tokens give no text. Ids outside the vocabulary are decoded as the
   /// unknown token (SentencePiece), or give no text (tokenizer.json).
   std::string decode(std::span<const int32_t> ids) const;

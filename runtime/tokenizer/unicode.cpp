@@ -2,10 +2,12 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <bitset>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "runtime/base/utf8.hpp"
 
@@ -16,7 +18,58 @@ namespace {
 constexpr char32_t code_points = 0x110000;
 using CodePoints = std::bitset<code_points>;
 
+int class_of(utf8proc_int32_t c) {
+  return utf8proc_get_property(c)->combining_class;
+}
+
+/// True if some dozens of neighbouring characters may be marks, which normal forms put in order.
+bool has_many_marks(std::string_view text) {
+  size_t marks = 0;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    at += c.bytes;
+    const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c.value));
+    // What a character becomes may be marks alone.
+    marks =
+        property->combining_class != 0 || property->decomp_seqindex != UINT16_MAX ? marks + 1 : 0;
+    if (marks > 32) return true;
+  }
+  return false;
+}
+
+/// The text with its characters divided and marks in order, which has the same normal forms.
+std::string with_marks_in_order(std::string_view text, utf8proc_option_t options) {
+  std::string out;
+  std::vector<utf8proc_int32_t> marks;
+  const auto append_marks = [&] {
+    std::ranges::stable_sort(marks, {}, class_of);
+    for (const utf8proc_int32_t mark : marks) append_utf8(out, static_cast<char32_t>(mark));
+    marks.clear();
+  };
+  const auto divides =
+      static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (options & UTF8PROC_COMPAT));
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    at += c.bytes;
+    utf8proc_int32_t parts[32];
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts,
+                                               std::ssize(parts), divides, nullptr);
+    for (utf8proc_ssize_t i = 0; i < count; ++i) {
+      if (class_of(parts[i]) != 0) {
+        marks.push_back(parts[i]);
+        continue;
+      }
+      append_marks();
+      append_utf8(out, static_cast<char32_t>(parts[i]));
+    }
+  }
+  append_marks();
+  return out;
+}
+
 std::string mapped(std::string_view text, utf8proc_option_t options) {
+  std::string ordered;  // utf8proc itself needs a time that grows with the square of many marks
+  if (has_many_marks(text)) text = ordered = with_marks_in_order(text, options);
   utf8proc_uint8_t* out = nullptr;
   const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                  static_cast<utf8proc_ssize_t>(text.size()), &out, options);

@@ -14,11 +14,13 @@ namespace simplescale {
 namespace {
 
 constexpr size_t pattern_bytes_max = 4096;
-constexpr uint32_t match_limit = 10'000'000, heap_limit_kib = 64 << 10;
-// A match may need more steps than this once for each KiB of the text, so that a pattern which needs
-// match_limit at every character ends.
-constexpr uint32_t usual_match_limit = 50'000;
-constexpr size_t bytes_per_long_match = 1 << 10;
+constexpr uint32_t heap_limit_kib = 64 << 10;
+// A step is a character that is looked at, or a choice that PCRE2 takes back. For its size, a text may
+// need some hundred times the steps that it needs with any known tokenizer: about 2 s for 1 MB.
+constexpr uint64_t steps_of_text = 4'000'000, steps_of_byte = 1000;
+// What nearly every match needs. PCRE2 does not say what it has needed, so more is tried by and by.
+constexpr uint64_t usual_steps = 1000, more_steps = 8;
+constexpr size_t usual_bytes = 256, more_bytes = 2;
 constexpr size_t jit_stack_bytes = 1 << 20;
 
 Status refused(const std::string& what) {
@@ -183,6 +185,12 @@ PatternScratch::PatternScratch()
   if (!data_ || !context_) throw std::bad_alloc();
   pcre2_set_heap_limit(context_, heap_limit_kib);
   if (stack_) pcre2_jit_stack_assign(context_, nullptr, stack_);
+  begin(0);
+}
+
+void PatternScratch::begin(size_t bytes) {
+  steps_left_ = steps_of_text + steps_of_byte * bytes;
+  status_ = {};
 }
 
 PatternScratch::~PatternScratch() {
@@ -201,6 +209,7 @@ Result<WordRegex> WordRegex::compile(const std::string& pattern) {
   int error = 0;
   size_t offset = 0;
   WordRegex regex;
+  regex.pattern_ = pattern;
   regex.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
                                   nullptr));
@@ -213,33 +222,66 @@ Result<WordRegex> WordRegex::compile(const std::string& pattern) {
   uint32_t matches_empty = 0;
   pcre2_pattern_info(regex.code_.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
   if (matches_empty) return refused("an alternative that matches the empty text");
-  regex.jit_ = pcre2_jit_compile(regex.code_.get(), PCRE2_JIT_COMPLETE) == 0;
+  regex.jit_ =
+      pcre2_jit_compile(regex.code_.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
   return regex;
 }
 
+int WordRegex::search(std::string_view text, size_t from, uint64_t steps, bool partial,
+                      PatternScratch& scratch) const {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const uint32_t options = partial ? PCRE2_PARTIAL_HARD : 0;
+  pcre2_set_match_limit(scratch.context_,
+                        static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
+  int found = PCRE2_ERROR_JIT_STACKLIMIT;
+  if (jit_)
+    found = pcre2_jit_match(code_.get(), subject, text.size(), from, options, scratch.data_,
+                            scratch.context_);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+    found =
+        pcre2_match(code_.get(), subject, text.size(), from,
+                    options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch.data_, scratch.context_);
+  return found;
+}
+
+/// PCRE2 bounds the choices that it takes back for each place where a match may begin, but not how
+/// far it looks: "a*b" looks through all of a text of "a". So it gets only the next bytes of the text,
+/// and more if it looks beyond them.
 bool WordRegex::find(std::string_view text, size_t from, PatternScratch& scratch,
                      Match& match) const {
-  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const auto search = [&](uint32_t limit) {
-    pcre2_set_match_limit(scratch.context_, limit);
-    int found = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (jit_)
-      found = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch.data_,
-                              scratch.context_);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(code_.get(), subject, text.size(), from,
-                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch.data_, scratch.context_);
-    return found;
-  };
-  if (from == 0) scratch.long_matches_ = 0;
-  int found = search(usual_match_limit);
-  if (found == PCRE2_ERROR_MATCHLIMIT &&
-      scratch.long_matches_++ < text.size() / bytes_per_long_match)
-    found = search(match_limit);
-  if (found < 0) return false;
-  const size_t* range = pcre2_get_ovector_pointer(scratch.data_);
-  match = {range[0], range[1]};
-  return match.begin < match.end;
+  if (!scratch.status_.ok()) return false;
+  uint64_t steps = usual_steps;
+  for (size_t bytes = usual_bytes;;) {
+    size_t end = from + std::min(bytes, text.size() - from);
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    const int found = search(text.substr(0, end), from, std::min(steps, scratch.steps_left_),
+                             end < text.size(), scratch);
+    const bool begins = found > 0 || found == PCRE2_ERROR_PARTIAL;
+    const size_t* range = pcre2_get_ovector_pointer(scratch.data_);
+    const uint64_t tried = begins                         ? range[0] - from + 1
+                           : found == PCRE2_ERROR_NOMATCH ? end - from
+                                                          : 1;
+    const uint64_t spent = (found > 0 ? 0 : end - from) + (steps > usual_steps ? tried * steps : 0);
+    scratch.steps_left_ -= std::min(spent, scratch.steps_left_);
+    if (found > 0) {
+      match = {range[0], range[1]};
+      return match.begin < match.end;
+    }
+    if (found == PCRE2_ERROR_NOMATCH && end == text.size()) return false;
+    if (scratch.steps_left_ == 0 || (found != PCRE2_ERROR_NOMATCH && found != PCRE2_ERROR_PARTIAL &&
+                                     found != PCRE2_ERROR_MATCHLIMIT)) {
+      scratch.status_ = {Code::bad_data,
+                         "its regular expression \"" + pattern_ +
+                             "\" needs too many steps or too much memory for this text"};
+      return false;
+    }
+    if (found == PCRE2_ERROR_PARTIAL) bytes *= more_bytes;
+    if (found == PCRE2_ERROR_MATCHLIMIT) steps *= more_steps;
+    if (found == PCRE2_ERROR_NOMATCH) {  // none begins before `end`
+      from = end;
+      steps = usual_steps;
+    }
+  }
 }
 
 }  // namespace simplescale

@@ -30,8 +30,7 @@ inline constexpr const char* kNotWhiteSpace =
 /// The pattern in PCRE2's syntax. bad_data names the part that is not supported.
 Result<std::string> translate_regex(const std::string& pattern);
 
-/// Memory for matching. Bounds what a pattern can cost for a match and for a text, which begins with
-/// find() from 0: a match that needs more is no match.
+/// Memory for matching, and a bound for what the patterns may cost for a text.
 class PatternScratch {
  public:
   PatternScratch();
@@ -39,12 +38,19 @@ class PatternScratch {
   PatternScratch(const PatternScratch&) = delete;
   PatternScratch& operator=(const PatternScratch&) = delete;
 
+  /// Begins a text: all find() up to the next begin() may together need a number of steps that grows
+  /// with its bytes.
+  void begin(size_t bytes);
+  /// bad_data: a pattern needed more steps or memory for the text. find() finds nothing then.
+  const Status& status() const { return status_; }
+
  private:
   friend class WordRegex;
   pcre2_real_match_data_8* data_;
   pcre2_real_match_context_8* context_;
   pcre2_real_jit_stack_8* stack_;
-  size_t long_matches_ = 0;  // of the text
+  uint64_t steps_left_ = 0;
+  Status status_;
 };
 
 class WordRegex {
@@ -56,13 +62,18 @@ class WordRegex {
   /// pattern: Oniguruma's syntax. bad_data: not supported, wrong, or it matches the empty text.
   static Result<WordRegex> compile(const std::string& pattern);
 
-  /// Finds the first match at or behind `from`. text: valid UTF-8.
+  /// Finds the first match at or behind `from`. text: valid UTF-8. False: there is none, or the
+  /// scratch has an error.
   bool find(std::string_view text, size_t from, PatternScratch& scratch, Match& match) const;
 
  private:
   struct Free {
     void operator()(pcre2_real_code_8* code) const;
   };
+  int search(std::string_view text, size_t from, uint64_t steps, bool partial,
+             PatternScratch& scratch) const;
+
+  std::string pattern_;
   std::unique_ptr<pcre2_real_code_8, Free> code_;
   bool jit_ = false;
 };

@@ -146,3 +146,27 @@ TEST_CASE("manifest: it names no file outside of its folder, and is not nested d
 }
 
 TEST_SUITE_END();
+
+TEST_CASE("prepare: a document for which a pattern needs too many steps is named") {
+  const Folder folder;
+  std::string json = byte_level;
+  const std::string step = R"({"type":"ByteLevel","add_prefix_space":false})";
+  json.replace(json.find(step), step.size(),
+               R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"w*o|w"},)"
+               R"("behavior":"Isolated","invert":false},{"type":"ByteLevel","use_regex":false,)"
+               R"("add_prefix_space":false}]})");
+  const auto status_of = [&](size_t letters) {
+    const std::string text = "word\n<|endoftext|>\n" + std::string(letters, 'w') + "\n";
+    const auto made = prepare({.source = folder.write("text.txt", text),
+                               .folder = folder.path + "/" + std::to_string(letters),
+                               .tokenizer_path = folder.write("my.json", json),
+                               .validation_fraction = 0});
+    return made.status();
+  };
+  CHECK(status_of(1000).ok());
+  const Status many = status_of(60'000);
+  CHECK(many.code() == Code::bad_data);
+  CHECK(many.message() == folder.path +
+                              "/text.txt: document 2: its regular expression \"w*o|w\" needs too "
+                              "many steps or too much memory for this text");
+}

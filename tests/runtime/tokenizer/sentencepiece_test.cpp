@@ -127,4 +127,43 @@ TEST_CASE("sentencepiece: hostile models are refused before the library reads th
   refused("", "0 unknown pieces");
 }
 
+// The library's trainer ends the process at a word of 32,768 characters.
+TEST_CASE("sentencepiece: a tokenizer is trained on words of any length") {
+  std::vector<std::string> lines = {"a few words before", ""};
+  uint32_t random = 1;
+  for (int i = 0; i < 40'000; ++i) {
+    random = random * 1664525 + 1013904223;
+    lines.back() += "ACGT"[random >> 30];
+  }
+  lines.emplace_back();
+  for (int i = 0; i < 70'000; ++i) lines.back() += i % 7 ? "\xE4\xB8\xAD" : "\xE6\x96\x87";
+  lines.push_back(std::string(33'000, 'x') + " end");
+  const auto model = train_tokenizer(lines, 300);
+  REQUIRE_MESSAGE(model.ok(), model.status().message());
+  CHECK(*train_tokenizer(lines, 300) == *model);
+  const auto tokenizer = Tokenizer::from_bytes(*model, "x");
+  REQUIRE(tokenizer.ok());
+  for (const std::string& line : lines) CHECK(tokenizer->decode(tokenizer->encode(line)) == line);
+}
+
+TEST_CASE("sentencepiece: the message says in which direction the vocabulary has to change") {
+  std::string characters;
+  for (unsigned c = 0; c < 20'000; ++c) {
+    const unsigned code = 0x4E00 + c;
+    characters += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)),
+                   static_cast<char>(0x80 | (code & 63))};
+    if (c % 100 == 99) characters += ' ';
+  }
+  const Status many = train_tokenizer({characters}, 300).status();
+  CHECK(many.code() == Code::bad_data);
+  CHECK_MESSAGE(many.message().starts_with(
+                    "cannot train a tokenizer of 300 tokens: the text has so many different "
+                    "characters that 20"),
+                many.message());
+  CHECK(many.message().find("Use a larger tokenizer.vocab") != std::string::npos);
+  const Status little = train_tokenizer({"abc abc"}, 3000).status();
+  CHECK(little.code() == Code::bad_data);
+  CHECK(little.message().find("Use more text or a smaller tokenizer.vocab") != std::string::npos);
+}
+
 TEST_SUITE_END();

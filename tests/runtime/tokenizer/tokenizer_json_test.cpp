@@ -9,6 +9,7 @@
 
 #include "runtime/base/utf8.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/tokenizer/unicode.hpp"
 #include "tests/paths.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
 #include "tests/runtime/tokenizer/reference.hpp"
@@ -340,7 +341,154 @@ TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once")
     });
 }
 
-TEST_CASE("tokenizer.json: of a folder with both files it is taken, if it can be read") {
+TEST_CASE("tokenizer.json: added tokens have the ids that tokenizers gives, or are refused") {
+  const auto added = [](int id, const std::string& content, bool special = true) -> json {
+    return {{"id", id}, {"content", content}, {"special", special}, {"normalized", false}};
+  };
+  const auto says = [](const std::function<void(json&)>& edit) {
+    json document = small();
+    edit(document);
+    return load(document).status().message();
+  };
+  const auto given = [](const std::string& token, int id, int by) {
+    return "added token \"" + token + "\" has the id " + std::to_string(id) +
+           ", but tokenizers and transformers give it " + std::to_string(by);
+  };
+  // The ids of `tokenizers` 0.23.3: a gap, another order, an id of the vocabulary, one id for two.
+  for (const auto& [list, message] : std::vector<std::pair<json, std::string>>{
+           {{added(257, "<e>"), added(300, "<x>")}, given("<x>", 300, 258)},
+           {{added(300, "<x>"), added(257, "<e>")}, given("<x>", 300, 257)},
+           {{added(258, "<x>"), added(257, "<e>")}, given("<x>", 258, 257)},
+           {{added(5, "<x>")}, given("<x>", 5, 257)},
+           {{added(257, "<e>"), added(257, "<x>")}, given("<x>", 257, 258)},
+           {{added(258, "he")}, "\"he\" has the id 258, and 256 in the model's vocab"},
+           {{added(257, "<e>"), added(258, "<e>")}, "\"<e>\" is listed twice"},
+           {{added(257, "<e>"), added(257, "<e>", false)}, "\"<e>\" is listed twice"}})
+    CHECK_MESSAGE(
+        says([&](json& d) { d["added_tokens"] = list; }).find(message) != std::string::npos,
+        message);
+  CHECK(says([&](json& d) {
+          d["normalizer"] = {{"type", "Lowercase"}};
+          d["added_tokens"] = {added(257, "<e>"), added(258, "<E>")};
+          for (json& token : d["added_tokens"]) token["normalized"] = true;
+        }).find("makes the added token \"<E>\" the same as another one") != std::string::npos);
+
+  json document = small();
+  document["added_tokens"] = {added(256, "he"), added(257, "<e>"), added(257, "<e>"),
+                              added(258, "<x>", false)};
+  const auto tokenizer = load(document);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  CHECK(tokenizer->encode("ahe<x><e>") == std::vector<int32_t>{'a', 256, 258, 257});
+  // The vocabulary has 258 tokens, the last with id 400: the next one is 258, not 401.
+  document["model"]["vocab"]["q1"] = 400;
+  document["added_tokens"] = {added(258, "<x>")};
+  CHECK(load(document)->encode("a<x>") == std::vector<int32_t>{'a', 258});
+  document["added_tokens"] = {added(401, "<x>")};
+  CHECK(load(document).status().message().find(given("<x>", 401, 258)) != std::string::npos);
+}
+
+TEST_CASE("tokenizer.json: BOS and EOS are the ids that the template says") {
+  const auto puts = [](const std::string& token) -> json {
+    return {{"SpecialToken", {{"id", token}, {"type_id", 1}}}};
+  };
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 1}}}};
+  const auto ends = [&](const json& single, const json& special, bool in_sequence = false) {
+    json document = small();
+    for (const char* content : {"<s>", "</s>"})
+      document["added_tokens"].push_back({{"id", document["added_tokens"].size() + 257},
+                                          {"content", content},
+                                          {"special", false},
+                                          {"normalized", true}});
+    document["normalizer"] = {{"type", "Lowercase"}};
+    document["post_processor"] = {
+        {"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", special}};
+    if (in_sequence)
+      document["post_processor"] = {
+          {"type", "Sequence"},
+          {"processors", {{{"type", "ByteLevel"}}, document["post_processor"]}}};
+    const auto tokenizer = load(document);
+    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+    return std::pair(tokenizer->bos(), tokenizer->eos());
+  };
+  const json both = {{"<s>", {{"ids", {258}}}}, {"</s>", {{"ids", {259}}}}};
+  for (const bool in_sequence : {false, true})
+    CHECK(ends({puts("<s>"), text, puts("</s>")}, both, in_sequence) == std::pair(258, 259));
+  // By its ids, whatever its name is; a token of the vocabulary, too.
+  CHECK(ends({puts("<s>"), text}, {{"<s>", {{"ids", {259}}}}}) == std::pair(259, 257));
+  CHECK(ends({puts("BOS"), text}, {{"BOS", {{"ids", {104}}}}}) == std::pair(104, 257));
+  CHECK(ends({text, puts("none")}, {{"none", {{"ids", json::array()}}}}) == std::pair(257, 257));
+}
+
+TEST_CASE("tokenizer.json: merges as pairs, as texts, with the head of a merges.txt, and twice") {
+  const auto ids = [](const json& merges, const std::string& text) {
+    json document = small();
+    document["model"]["vocab"].update({{"ee", 257}, {"hee", 258}});
+    document["added_tokens"] = json::array();
+    document["model"]["merges"] = merges;
+    const auto tokenizer = load(document);
+    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+    return tokenizer->encode(text);
+  };
+  using Ids = std::vector<int32_t>;
+  // As of `tokenizers` 0.23.3.
+  CHECK(ids({"#version: 0.2 - Trained by `huggingface/tokenizers`", "h e", "#version: 0.2"},
+            "he") == Ids{256});
+  CHECK(ids({"h e", "e e", "he e"}, "hee") == Ids{258});
+  CHECK(ids({{"h", "e"}, {"e", "e"}, {"he", "e"}}, "hee") == Ids{258});
+  CHECK(ids({"h e", "e e", "he e", "h e"}, "hee") == Ids{'h', 257});  // the last one counts
+  json document = small();
+  document["model"]["vocab"].update({{"#version:", 257}});
+  document["added_tokens"] = json::array();
+  document["model"]["merges"] = json::array({json::array({"#version:", "0.2"})});
+  CHECK(load(document).status().message().find("has a token without id") != std::string::npos);
+}
+
+TEST_CASE("tokenizer.json: bytes without tokens behind ByteLevel") {
+  json document = small();
+  document["model"]["vocab"].erase("z");
+  document["model"]["vocab"]["fill"] = 'z';
+  document["model"].update({{"unk_token", "fill"}, {"fuse_unk", true}});
+  document["added_tokens"] = json::array();
+  CHECK(load(document)->encode("azzb\nz") == std::vector<int32_t>{'a', 'z', 'b', '\n', 'z'});
+  document["model"]["unk_token"] = "a";  // is fused with unknown ones only
+  CHECK(load(document)->encode("azzb") == std::vector<int32_t>{'a', 'a', 'b'});
+  document["model"]["byte_fallback"] = true;
+  CHECK(load(document).status().message().find("\"byte_fallback\" behind ByteLevel") !=
+        std::string::npos);
+}
+
+// 4,000 tokens of "a", and 4,000 more that end with "b": looked for one by one, a text of 1 MiB would
+// need 4e9 steps for each of the two ends.
+TEST_CASE("tokenizer.json: added tokens that share their fronts or ends") {
+  json document = small();
+  document["added_tokens"] = json::array();
+  for (const bool front : {true, false})
+    for (int i = 1; i <= 1000; ++i) {
+      const std::string as(static_cast<size_t>(i) * 2, 'a');
+      document["added_tokens"].push_back({{"id", 257 + document["added_tokens"].size()},
+                                          {"content", front ? as + "b" : "c" + as},
+                                          {"special", true},
+                                          {"normalized", false}});
+    }
+  const auto tokenizer = load(document);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const std::string as(1 << 20, 'a');
+  CHECK(tokenizer->encode(as) == std::vector<int32_t>(as.size(), 'a'));
+  const auto ids = tokenizer->encode(as + "b");
+  CHECK(ids.size() == as.size() - 2000 + 1);
+  CHECK(ids.back() == 257 + 999);
+  CHECK(tokenizer->encode("caaab") == std::vector<int32_t>{257 + 1000, 'a', 'b'});
+  CHECK(tokenizer->encode("aaaab") == std::vector<int32_t>{257 + 1});
+  json large = small();
+  for (int i = 0; i < 200; ++i)
+    large["added_tokens"].push_back({{"id", 258 + i},
+                                     {"content", std::string(60'000, 'a') + std::to_string(i)},
+                                     {"special", true},
+                                     {"normalized", false}});
+  CHECK(load(large).status().message().find("more than 8 MiB") != std::string::npos);
+}
+
+TEST_CASE("tokenizer.json: of a folder with both files it is taken, or refused") {
   const TempFolder folder;
   CHECK(find_tokenizer(folder.path).empty());
   const std::string model = folder.write("tokenizer.model", "IQ== 0\n");  // as tiktoken's
@@ -351,7 +499,10 @@ TEST_CASE("tokenizer.json: of a folder with both files it is taken, if it can be
   folder.write("tokenizer.model", small_model(bpe_model));
   CHECK(find_tokenizer(folder.path) == json);
   folder.write("tokenizer.json", R"({"model": {"type": "WordPiece"}})");
-  CHECK(find_tokenizer(folder.path) == model);
+  CHECK(find_tokenizer(folder.path) == json);
+  CHECK(Tokenizer::load(json).status().message() ==
+        json + ": model WordPiece is not supported, only BPE is; " + model +
+            " may give other ids: name that file if it is the one you want");
   if (geteuid() == 0) {  // another user's link is refused, which the user must see
     std::filesystem::rename(json, folder.path + ".json");
     std::filesystem::create_symlink(folder.path + ".json", json);
@@ -384,7 +535,12 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
   refused([](json& d) { d["model"]["dropout"] = 0.1; }, "\"dropout\"");
   refused([](json& d) { d["model"]["vocab"]["x1"] = 1u << 30; }, "the id of token \"x1\"");
   refused([](json& d) { d["model"]["vocab"]["x1"] = -1; }, "the id of token \"x1\"");
-  refused([](json& d) { d["model"]["vocab"]["x1"] = 7; }, "have the same id 7");
+  refused(
+      [](json& d) {
+        d["model"]["vocab"]["x1"] = 7;
+        d["added_tokens"][0]["id"] = 258;
+      },
+      "have the same id 7");
   refused([](json& d) { d["model"]["merges"] = {"h o"}; }, "merge \"h o\" has a token without id");
   refused([](json& d) { d["model"]["merges"] = {"ho"}; }, "no pair of tokens");
   refused([](json& d) { d["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
@@ -421,15 +577,36 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
   const auto puts = [](const std::string& token) -> json {
     return {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
   };
+  const auto template_of = [](const json& single) -> json {
+    return {{"type", "TemplateProcessing"},
+            {"single", single},
+            {"special_tokens",
+             {{"<a>", {{"ids", {97}}}},
+              {"<b>", {{"ids", {98}}}},
+              {"<two>", {{"ids", {99, 100}}}},
+              {"<far>", {{"ids", {300}}}}}}};
+  };
   const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  for (const json& single :
-       {json{puts("<a>"), puts("<b>"), text}, json{text, puts("<a>"), puts("<b>")}})
-    refused(
-        [&](json& d) {
-          d["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}};
-        },
-        single[0] == text ? "more than one token behind a text, \"<a>\" and \"<b>\""
-                          : "more than one token before a text, \"<a>\" and \"<b>\"");
+  const json other = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  for (const auto& [single, says] : std::vector<std::pair<json, std::string>>{
+           {{puts("<a>"), puts("<b>"), text}, "more than one token before a text, \"a\" and \"b\""},
+           {{text, puts("<a>"), puts("<b>")}, "more than one token behind a text, \"a\" and \"b\""},
+           {{puts("<two>"), text}, "more than one token before a text, \"c\" and \"d\""},
+           {{puts("<far>"), text}, "the id 300 for \"<far>\", and no token has that id"},
+           {{puts("<c>"), text}, "does not say the ids of \"<c>\""},
+           {{puts("<a>")}, "leaves out the text"},
+           {{text, puts("<a>"), text}, "than A, or A twice"},
+           {{other}, "than A, or A twice"}})
+    refused([&](json& d) { d["post_processor"] = template_of(single); }, says);
+  // `tokenizers` takes the tokens of the first one for a text.
+  refused(
+      [&](json& d) {
+        d["post_processor"] = {
+            {"type", "Sequence"},
+            {"processors", {template_of({puts("<a>"), text}), template_of({text, puts("<b>")})}}};
+      },
+      "TemplateProcessing occurs twice");
+  refused([](json& d) { d["version"] = "2.0"; }, "another \"version\" than 1.0");
   refused(
       [](json& d) {
         d["normalizer"] = {
@@ -445,7 +622,8 @@ TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
       "Metaspace with \"prepend_scheme\": \"first\"");
   refused([](json& d) { d["truncating"] = 1; }, "\"truncating\"");
   refused([&](json& d) { d["pre_tokenizer"] = split("\\p{Grek&}"); }, "is wrong");
-  refused([](json& d) { d["added_tokens"][0]["id"] = 3'000'000; }, "far beyond others");
+  refused([](json& d) { d["added_tokens"][0]["id"] = 3'000'000; },
+          "<|endoftext|>\" has the id 3000000, but tokenizers and transformers give it 257");
   refused([&](json& d) { d["pre_tokenizer"] = split("(?<=a)b"); }, "the group \"(?<=\"");
   refused([&](json& d) { d["pre_tokenizer"] = split("a*"); }, "matches the empty text");
   refused([&](json& d) { d["pre_tokenizer"] = split("\\bword"); }, "\\b");
@@ -540,17 +718,65 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
   CHECK(load(document).status().message().find("64 KiB") != std::string::npos);
 }
 
-TEST_CASE("tokenizer.json: a pattern that needs too much time ends, and the text is kept") {
-  json document = small();
-  document["pre_tokenizer"] = {
-      {"type", "Sequence"},
-      {"pretokenizers",
-       {{{"type", "Split"}, {"pattern", {{"Regex", "(?:a+a+)+b"}}}, {"behavior", "Isolated"}},
-        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
-  const auto tokenizer = load(document);
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
-  const std::string text(200, 'a');
-  CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
+// With utf8proc alone, 60,000 marks need 40 s.
+TEST_CASE("tokenizer.json: normal forms of many marks") {
+  const auto many = [](const std::string& text) {
+    std::string out;
+    for (int i = 0; i < 100'000; ++i) out += text;
+    return out;
+  };
+  const std::string above = "\u0301", below = "\u0323", tibetan = "\u0F73", kana = "\uFF9E";
+  CHECK(to_normal_form("a" + many(above) + many(below), NormalForm::nfd) ==
+        "a" + many(below) + many(above));
+  CHECK(to_normal_form("xa" + many(above + below) + "y", NormalForm::nfc) ==
+        "x\u1EA1" + many(below).substr(below.size()) + many(above) + "y");
+  CHECK(to_normal_form("a" + many(tibetan), NormalForm::nfd) ==
+        "a" + many("\u0F71") + many("\u0F72"));
+  CHECK(to_normal_form("\uFF76" + many(above + kana), NormalForm::nfkd) ==
+        "\u30AB" + many("\u3099") + many(above));
+  CHECK(to_normal_form("\uFF76" + many(above + kana), NormalForm::nfkc) ==
+        "\u30AC" + many("\u3099").substr(3) + many(above));
+}
+
+TEST_CASE("tokenizer.json: a pattern that needs too much time for a text is an error") {
+  const auto tokenizer_of = [](const std::string& regex) {
+    json document = small();
+    document["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    auto tokenizer = load(document);
+    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+    return tokenizer.take();
+  };
+  const auto error_of = [](const Tokenizer& tokenizer, const std::string& text) {
+    Status error;
+    (void)tokenizer.encode(text, &error);
+    return error;
+  };
+  const Tokenizer exponential = tokenizer_of("(?:a+a+)+b"), quadratic = tokenizer_of("a*b|a");
+  const std::string many(60'000, 'a');
+  CHECK(error_of(exponential, std::string(200, 'a')).message() ==
+        "its regular expression \"(?:a+a+)+b\" needs too many steps or too much memory for this "
+        "text");
+  CHECK(error_of(quadratic, many).code() == Code::bad_data);
+  CHECK(error_of(quadratic, many.substr(0, 3'000)).ok());
+  CHECK(error_of(quadratic, many + "b").ok());  // one match, over the whole text
+  CHECK(quadratic.encode("aaba") == std::vector<int32_t>{'a', 'a', 'b', 'a'});
+  std::vector<bool> masked;
+  Status error;
+  (void)quadratic.encode_masked(many, false, {{0, 5}}, masked, &error);
+  CHECK_FALSE(error.ok());
+  // Known patterns look far, but once: at blanks, and at capitals, which GPT-4o's first alternative
+  // takes back one by one.
+  const std::string gpt4o =
+      "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+      "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
+      "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  const Tokenizer known = tokenizer_of(gpt4o);
+  for (const char c : {' ', '\n', 'A', 'a', '7', '-'})
+    CHECK(error_of(known, std::string(1 << 20, c)).ok());
 }
 
 TEST_SUITE_END();
