@@ -50,7 +50,8 @@ inline float yarn_frequency(const ModelShape& shape, int64_t i, float frequency)
 /// What all cosines and sines are multiplied with: 1, or YaRN's temperature of attention.
 inline float rope_scale(const RopeScaling& r) {
   if (r.kind != RopeScaling::Kind::yarn) return 1;
-  return static_cast<float>(0.1 * std::log(r.factor) + 1);
+  return static_cast<float>(r.attention_factor > 0 ? r.attention_factor
+                                                   : 0.1 * std::log(r.factor) + 1);
 }
 
 /// RoPE, arXiv 2104.09864: the cosines and sines of all angles, computed in fp32 as Hugging Face

@@ -98,6 +98,7 @@ bool has_ended(const nlohmann::json& status) {
 
 Status prepare_command(const std::string& config, const Overrides& overrides, int jobs) {
   SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
+  report_notes(loaded.notes);
   return prepare_data(loaded.config, jobs);
 }
 
@@ -112,6 +113,7 @@ std::string batches_text(const Config& config) {
 
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
+  report_notes(loaded.notes);
   (void)resolve_device(loaded);
   return print(changed ? show_changed(loaded)
                        : show_config(loaded) + mixture_text(loaded.config) +

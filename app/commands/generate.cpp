@@ -43,7 +43,7 @@ class Generator {
     std::span<const int32_t> unseen = ids;
     for (int n = 0; n < options_.max_tokens && !text.stopped(); ++n) {
       const int32_t id = sample_token(logits(ids, unseen), options_.sampling, random);
-      if (id == tokenizer_.eos()) break;
+      if (id == tokenizer_.eos() || id == tokenizer_.bos()) break;  // either ends a document
       ids.push_back(id);
       unseen = std::span(ids).last(1);
       SS_RETURN_IF_ERROR(show(text.add(id)));

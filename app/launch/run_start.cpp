@@ -15,6 +15,7 @@
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/prepare_tasks.hpp"
+#include "app/report.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/own_folder.hpp"
 #include "runtime/base/path_error.hpp"
@@ -147,6 +148,33 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   return changes;
 }
 
+/// What this program does in another way than the earlier version that has trained the run so far.
+std::vector<ConfigChange> changes_of_program(const RunFolder& run, const RunData& data,
+                                             uint64_t step) {
+  std::vector<ConfigChange> changes;
+  const auto before = load_config(run.config());
+  if (!before.ok()) return changes;
+  // config.toml has all keys of the version that wrote it; this one is newer than what follows.
+  if (before->origin.at("data.token_bytes") != "default") return changes;
+  const auto was = make_plan(before->config);
+  if (was.ok() && was->learning_rate.last_is_minimum &&
+      step < static_cast<uint64_t>(was->max_steps))
+    changes.push_back({"",
+                       "the learning rate's decay begins one step earlier than in the version "
+                       "that has trained this run so far, and its last step has "
+                       "train.min_learning_rate"});
+  const bool ends_count = std::ranges::any_of(data.sources, [](const RunData::Source& source) {
+    const DocumentRule& rule = source.data.train.documents();
+    return !rule.boundary_loss && rule.first >= 0 && rule.first_ends;
+  });
+  if (ends_count)
+    changes.push_back({"data.document_boundary_loss",
+                       "is false: from here on the loss counts the token that ends a document, and "
+                       "not the one behind it; the version that has trained this run so far did "
+                       "the opposite"});
+  return changes;
+}
+
 /// A run that begins with other weights takes their tokenizer for texts, and for token files that
 /// lie on a disk and have none. A run that exists keeps the one that it began with. Errors, for
 /// texts only: as tokenizer_of().
@@ -185,6 +213,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   if (!run.empty()) SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run}));  // may hold config_file
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
+  report_notes(loaded.notes);
   const std::string warning = resolve_device(loaded);
   SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run_folder(config)}));
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
@@ -290,7 +319,9 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
   const uint64_t step = newest_step(config);
   SS_RETURN_IF_ERROR(check_batches(plan, step));
-  SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
+  SS_ASSIGN(std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
+  for (ConfigChange& change : changes_of_program(run, data, step))
+    changes.push_back(std::move(change));
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
   SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes));

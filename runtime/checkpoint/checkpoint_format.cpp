@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/printable.hpp"
 
 namespace simplescale {
 
@@ -94,7 +95,8 @@ Result<ShardRecord> record_of(const json& object) {
   for (const auto& [name, value] : tensors.items()) {
     const auto hash = value.is_string() ? parse_hash(value) : std::nullopt;
     if (!hash)
-      return bad("shard record " + record.file + ": tensor \"" + name + "\" has no checksum");
+      return bad("shard record " + record.file + ": tensor \"" + shown_name(name) +
+                 "\" has no checksum");
     record.tensors[name] = *hash;
   }
   return record;
@@ -123,6 +125,8 @@ ordered_json json_of(const ModelShape& s) {
                            {"low_factor", rope.low_factor},
                            {"high_factor", rope.high_factor},
                            {"original_block_size", rope.original_block_size}};
+  if (const double factor = s.rope_scaling.attention_factor; factor > 0)
+    out["rope_attention_factor"] = factor;
   return out;
 }
 
@@ -134,7 +138,7 @@ Status named(const std::string& name, int count, E& to) {
       to = static_cast<E>(i);
       return {};
     }
-  return bad("shape: \"" + name + "\" is not known to this program");
+  return bad("shape: \"" + shown_name(name) + "\" is not known to this program");
 }
 
 int64_t size_of(Fields& fields, const char* key) {
@@ -142,14 +146,27 @@ int64_t size_of(Fields& fields, const char* key) {
 }
 
 Status read_options(const json& object, ModelShape& s) {
-  constexpr const char* known[] = {"dim",      "hidden",         "layers",         "heads",
-                                   "kv_heads", "vocab",          "block_size",     "rope_theta",
-                                   "norm_eps", "tie_embeddings", "head_dim",       "qkv_bias",
-                                   "qk_norm",  "norm",           "sliding_window", "rope_scaling"};
+  constexpr const char* known[] = {"dim",
+                                   "hidden",
+                                   "layers",
+                                   "heads",
+                                   "kv_heads",
+                                   "vocab",
+                                   "block_size",
+                                   "rope_theta",
+                                   "norm_eps",
+                                   "tie_embeddings",
+                                   "head_dim",
+                                   "qkv_bias",
+                                   "qk_norm",
+                                   "norm",
+                                   "sliding_window",
+                                   "rope_scaling",
+                                   "rope_attention_factor"};
   // A key of a later version would mean another model.
   for (const auto& [key, value] : object.items())
     if (std::ranges::find(known, key) == std::end(known))
-      return bad("shape: \"" + key + "\" is not known to this program");
+      return bad("shape: \"" + shown_name(key) + "\" is not known to this program");
   Fields fields(object);
   if (object.contains("head_dim")) s.head_width = size_of(fields, "head_dim");
   if (object.contains("qkv_bias")) s.qkv_bias = fields.flag("qkv_bias");
@@ -165,6 +182,8 @@ Status read_options(const json& object, ModelShape& s) {
     s.rope_scaling.original_block_size = size_of(rope, "original_block_size");
     SS_RETURN_IF_ERROR(rope.status("shape"));
   }
+  if (object.contains("rope_attention_factor"))
+    s.rope_scaling.attention_factor = fields.real("rope_attention_factor");
   return fields.status("shape");
 }
 

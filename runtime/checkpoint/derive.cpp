@@ -113,6 +113,7 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
   add("rope_low_factor", r.low_factor, s.low_factor);
   add("rope_high_factor", r.high_factor, s.high_factor);
   add("rope_original_block_size", r.original_block_size, s.original_block_size);
+  add("rope_attention_factor", r.attention_factor, s.attention_factor);
   return text;
 }
 

@@ -130,8 +130,10 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
   ordered_json config = hf_config(info.shape, dtype);
   ordered_json generation = generation_config_of(facts);
   const bool imported = !generation.empty();
-  const std::pair<const char*, int> tokens[] = {{"bos_token_id", special.bos},
-                                                {"eos_token_id", special.eos}};
+  // Without EOS, the BOS of the next document ends a text.
+  const std::pair<const char*, int> tokens[] = {
+      {"bos_token_id", special.bos},
+      {"eos_token_id", special.eos >= 0 ? special.eos : special.bos}};
   for (const auto& [key, id] : tokens) {
     if (id >= 0) config[key] = id;
     if (id >= 0 && !imported) generation[key] = id;

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/hf_tokenizer.hpp"
@@ -29,13 +31,32 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbeddings = "model.embed_tokens.weight";
+
+/// A parameter as a checkpoint of the whole model names it, or as one of the model without its head
+/// does: without "model.". Of a tied model the matrix may be stored as the head.
+std::optional<SafetensorsFolder::Place> place_of(const SafetensorsFolder& weights,
+                                                 const std::string& name, bool tied) {
+  auto place = weights.find(name);
+  if (!place && name.starts_with("model.")) place = weights.find(name.substr(6));
+  if (!place && tied && name == kEmbeddings) place = weights.find(kHead);
+  return place;
+}
+
+/// What older programs stored besides the parameters: tables that follow from config.json.
+bool is_buffer(const std::string& name) {
+  return name.find("rotary_emb.") != std::string::npos || name.ends_with(".position_ids");
+}
+
 /// The file of a tied model may repeat the embeddings as lm_head; they must be the same bytes.
 Status check_tied_head(const SafetensorsFolder& weights, const std::string& folder) {
-  const auto head = weights.find("lm_head.weight"),
-             embed = weights.find("model.embed_tokens.weight");
-  if (!head || !embed) return {};
+  const auto head = weights.find(kHead), embed = place_of(weights, kEmbeddings, true);
+  if (!head || !embed || head->tensor == embed->tensor) return {};
   const Status differ =
-      bad(folder + ": tie_word_embeddings is true, but lm_head.weight differs from the embeddings");
+      bad(folder +
+          ": tie_word_embeddings is true, but lm_head.weight differs from the embeddings; "
+          "if both are right, set tie_word_embeddings to false in config.json");
   if (head->tensor->dtype != embed->tensor->dtype || head->tensor->shape != embed->tensor->shape)
     return differ;
   const uint64_t bytes = embed->tensor->end - embed->tensor->begin;
@@ -57,8 +78,10 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
   for (const Unit& unit : units)
     for (const Parameter& parameter : unit.parameters) expected[parameter.name] = &parameter;
   std::vector<std::string> wrong;
+  std::set<std::string> used;
   for (const auto& [name, parameter] : expected) {
-    const auto place = weights.find(name);
+    const auto place = place_of(weights, name, tied);
+    if (place) used.insert(place->tensor->name);
     if (!place)
       wrong.push_back(name + " is missing");
     else if (place->tensor->shape != parameter->shape)
@@ -68,10 +91,8 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
       SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, 0, 0, nullptr));  // checks the dtype
   }
   for (const std::string& name : weights.names()) {
-    if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq") ||
-        (tied && name == "lm_head.weight"))
-      continue;
-    wrong.push_back(name + " does not belong to this model");
+    if (used.contains(name) || is_buffer(name) || (tied && name == kHead)) continue;
+    wrong.push_back(shown_name(name) + " does not belong to this model");
   }
   if (wrong.size() == 1) return bad(folder + ": tensor " + wrong.front());
   if (const size_t count = wrong.size(); count > 0) {
@@ -85,17 +106,17 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
 }
 
 /// A source of shard 0 of 1 that reads the weights; moments are zero.
-ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units,
+ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units, bool tied,
                       std::vector<float>& buffer) {
-  return [&weights, &units, &buffer](StateKind kind, size_t unit, size_t begin,
-                                     size_t end) -> Result<std::span<const std::byte>> {
+  return [&weights, &units, &buffer, tied](StateKind kind, size_t unit, size_t begin,
+                                           size_t end) -> Result<std::span<const std::byte>> {
     buffer.assign(end - begin, 0.0f);
     if (kind != StateKind::params) return std::as_bytes(std::span(buffer));
     for (const Parameter& parameter : units[unit].parameters) {
       const size_t first = std::max(begin, parameter.offset);
       const size_t last = std::min(end, parameter.offset + parameter.count);
       if (first >= last) continue;
-      const auto place = weights.find(parameter.name);
+      const auto place = place_of(weights, parameter.name, tied);
       const std::span<float> values = std::span(buffer).subspan(first - begin, last - first);
       const size_t element = first - parameter.offset;
       SS_RETURN_IF_ERROR(
@@ -200,8 +221,8 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   const auto write = [&]() -> Result<ShardRecord> {
     SS_ASSIGN(info.tokenizer, copy_tokenizer(folder, partial, ops));
     SS_ASSIGN(info.resume, facts_of(folder, info.tokenizer));
-    return write_shard_from(partial, units, 1, 0, info.state, source_of(weights, units, buffer), {},
-                            ops);
+    return write_shard_from(partial, units, 1, 0, info.state,
+                            source_of(weights, units, info.shape.tie_embeddings, buffer), {}, ops);
   };
   auto record = write();
   if (!record.ok()) {

@@ -5,11 +5,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "runtime/base/dtype.hpp"
+#include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/printable.hpp"
 
 namespace simplescale {
 
@@ -34,7 +37,7 @@ float f16_to_f32(uint16_t half) {
 
 /// Parses an entry of the header. Does all checks that do not involve other tensors.
 Result<TensorEntry> parse_entry(const std::string& name, const json& entry, uint64_t data_bytes) {
-  const std::string at = "tensor \"" + name + "\"";
+  const std::string at = "tensor \"" + shown_name(name) + "\"";
   if (!entry.is_object()) return bad(at + ": not an object");
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"),
              offsets = entry.find("data_offsets");
@@ -45,7 +48,7 @@ Result<TensorEntry> parse_entry(const std::string& name, const json& entry, uint
     return bad(at + ": no data_offsets");
   TensorEntry tensor{name, dtype->get<std::string>(), {}, (*offsets)[0], (*offsets)[1]};
   uint64_t bytes = safetensors_element_bytes(tensor.dtype);
-  if (bytes == 0) return bad(at + ": dtype \"" + tensor.dtype + "\" is not known");
+  if (bytes == 0) return bad(at + ": dtype \"" + shown_name(tensor.dtype) + "\" is not known");
   for (const json& n : *shape) {
     if (!n.is_number_unsigned()) return bad(at + ": a dimension is not a whole number");
     const uint64_t size = n;
@@ -61,6 +64,22 @@ Result<TensorEntry> parse_entry(const std::string& name, const json& entry, uint
     return bad(at + ": its shape needs " + std::to_string(bytes) + " bytes, it has " +
                std::to_string(tensor.end - tensor.begin));
   return tensor;
+}
+
+/// The header's values. twice: a member that stands in an object more than once, of which the JSON
+/// library keeps the last one.
+json parse_header(const std::string& text, std::optional<std::string>& twice) {
+  if (!json_depth_at_most(text)) return json(json::value_t::discarded);
+  std::vector<std::set<std::string>> members;  // of the objects that are open
+  const auto see = [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) members.emplace_back();
+    if (event == json::parse_event_t::object_end) members.pop_back();
+    if (event == json::parse_event_t::key &&
+        !members.back().insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
+    return true;
+  };
+  return json::parse(text, see, false);
 }
 
 }  // namespace
@@ -81,8 +100,10 @@ size_t safetensors_element_bytes(const std::string& dtype) {
 Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& text,
                                                           uint64_t data_bytes) {
   if (text.empty() || text[0] != '{') return bad("the header does not begin with '{'");
-  const json header = parse_json(text);
+  std::optional<std::string> twice;
+  const json header = parse_header(text, twice);
   if (!header.is_object()) return bad("the header is not JSON");
+  if (twice) return bad("\"" + shown_name(*twice) + "\" stands twice in the header");
   std::vector<TensorEntry> tensors;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
@@ -100,8 +121,9 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& tex
   uint64_t at = 0;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin != at)
-      return bad("tensor \"" + tensor.name + "\": begins at " + std::to_string(tensor.begin) +
-                 ", " + (tensor.begin < at ? "inside the tensor before it" : "after a gap"));
+      return bad("tensor \"" + shown_name(tensor.name) + "\": begins at " +
+                 std::to_string(tensor.begin) + ", " +
+                 (tensor.begin < at ? "inside the tensor before it" : "after a gap"));
     at = tensor.end;
   }
   if (at != data_bytes)
@@ -173,9 +195,10 @@ Status SafetensorsFile::read(const TensorEntry& tensor, uint64_t first, void* ou
 Status SafetensorsFile::read_f32(const TensorEntry& tensor, uint64_t first, size_t count,
                                  float* out) const {
   if (tensor.dtype == "F32") return read(tensor, first * 4, out, count * 4);
+  if (tensor.dtype == "F64") return read_f64(tensor, first, count, out);
   if (tensor.dtype != "BF16" && tensor.dtype != "F16")
-    return bad(path() + ": tensor \"" + tensor.name + "\" is " + tensor.dtype +
-               ", not F32, BF16 or F16");
+    return bad(path() + ": tensor \"" + shown_name(tensor.name) + "\" is " + tensor.dtype +
+               ", not F32, BF16, F16 or F64");
   // Read the two-byte values to the upper half of `out`, then widen them in place from the front.
   auto* narrow = reinterpret_cast<unsigned char*>(out) + count * 2;
   SS_RETURN_IF_ERROR(read(tensor, first * 2, narrow, count * 2));
@@ -189,9 +212,24 @@ Status SafetensorsFile::read_f32(const TensorEntry& tensor, uint64_t first, size
   return {};
 }
 
+/// Rounds to nearest, ties to even, as torch does.
+Status SafetensorsFile::read_f64(const TensorEntry& tensor, uint64_t first, size_t count,
+                                 float* out) const {
+  std::vector<double> wide(std::min<size_t>(count, 64 << 10));
+  for (size_t done = 0; done < count;) {
+    const size_t n = std::min(wide.size(), count - done);
+    SS_RETURN_IF_ERROR(read(tensor, (first + done) * 8, wide.data(), n * 8));
+    for (size_t i = 0; i < n; ++i) out[done + i] = static_cast<float>(wide[i]);
+    done += n;
+  }
+  return {};
+}
+
 // -- SafetensorsFolder --------------------------------------------------------------------------
 
 namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
 
 /// The file names of a folder and, if there is an index, the file of each tensor.
 struct FolderIndex {
@@ -199,11 +237,32 @@ struct FolderIndex {
   std::map<std::string, std::string> weight_map;
 };
 
+/// Weights of another format that the folder holds, and what to do with them; "": none.
+std::string other_weights(const std::string& folder) {
+  const auto names = read_folder(folder);
+  if (!names.ok()) return "";
+  const auto found = std::ranges::find_if(*names, [](const std::string& name) {
+    for (const char* end : {".safetensors", ".gguf", ".pth", ".h5", ".msgpack"})
+      if (name.ends_with(end)) return true;
+    return name.starts_with("pytorch_model");
+  });
+  if (found == names->end()) return "";
+  return "; weights are read from model.safetensors, or the files that its index names, not from " +
+         shown_name(*found) +
+         "; to convert what transformers loads: python3 -c 'import sys, transformers as t; "
+         "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=\"auto\")"
+         ".save_pretrained(sys.argv[2])' FOLDER NEW_FOLDER, then copy the tokenizer's files";
+}
+
 Result<FolderIndex> read_folder_index(const std::string& folder) {
   const std::string path = folder + "/model.safetensors.index.json";
   const auto text = read_text_inside(path, kSafetensorsHeaderMax);
-  if (!text.ok() && text.status().code() == Code::not_found)
-    return FolderIndex{{"model.safetensors"}, {}};
+  std::error_code error;
+  const bool single = std::filesystem::exists(folder + "/" + kSingleFile, error);
+  if (!text.ok() && text.status().code() == Code::not_found) {
+    if (!single) return bad(folder + ": no " + kSingleFile + other_weights(folder));
+    return FolderIndex{{kSingleFile}, {}};
+  }
   if (!text.ok()) return text.status();
   const json index = parse_json(*text);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
@@ -211,17 +270,22 @@ Result<FolderIndex> read_folder_index(const std::string& folder) {
   FolderIndex out;
   std::set<std::string> files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    if (!file.is_string()) return bad(path + ": weight_map." + tensor + " is not a file name");
+    const std::string at = path + ": weight_map." + shown_name(tensor);
+    if (!file.is_string()) return bad(at + " is not a file name");
     const std::string name = file;
     if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
-      return bad(path + ": weight_map." + tensor + ": \"" + name + "\" is not a plain file name");
+      return bad(at + ": \"" + shown_name(name) + "\" is not a plain file name");
     // check_hf_links() looks at files with this ending.
     if (!name.ends_with(".safetensors"))
-      return bad(path + ": weight_map." + tensor + ": \"" + name + "\" is no .safetensors file");
+      return bad(at + ": \"" + shown_name(name) + "\" is no .safetensors file");
     files.insert(name);
     out.weight_map[tensor] = name;
   }
   out.files.assign(files.begin(), files.end());
+  // transformers would read model.safetensors and leave the index out of account.
+  if (single && out.files != std::vector<std::string>{kSingleFile})
+    return bad(folder + " has two sets of weights, " + kSingleFile + " and the files of " +
+               std::filesystem::path(path).filename().string() + ": remove one of them");
   return out;
 }
 
@@ -236,17 +300,18 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
     auto file = SafetensorsFile::of(input.take());
     if (!file.ok()) return bad(file.status().message());
     for (size_t i = 0; i < file->tensors().size(); ++i) {
+      // As transformers does, the index is asked for the files only: all of their tensors count.
       const std::string& tensor = file->tensors()[i].name;
-      const auto said = index.weight_map.find(tensor);
-      if (!index.weight_map.empty() && (said == index.weight_map.end() || said->second != name))
-        continue;
-      out.index_[tensor] = {out.files_.size(), i};
+      const auto [at, first] = out.index_.try_emplace(tensor, out.files_.size(), i);
+      if (!first)
+        return bad(file->path() + ": tensor \"" + shown_name(tensor) + "\" is also in " +
+                   out.files_[at->second.first].path());
     }
     out.files_.push_back(file.take());
   }
   for (const auto& [tensor, file] : index.weight_map)
-    if (!out.index_.contains(tensor))
-      return bad(folder + "/" + file + ": has no tensor \"" + tensor +
+    if (const auto place = out.find(tensor); !place || place->file->path() != folder + "/" + file)
+      return bad(folder + "/" + shown_name(file) + ": has no tensor \"" + shown_name(tensor) +
                  "\", though the index says so");
   return out;
 }

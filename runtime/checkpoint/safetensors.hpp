@@ -53,11 +53,13 @@ class SafetensorsFile {
   Hash128 header_hash() const { return header_hash_; }
   /// Reads bytes [first, first + bytes) of a tensor.
   Status read(const TensorEntry& tensor, uint64_t first, void* out, size_t bytes) const;
-  /// Reads elements [first, first + count) as fp32, exactly. bad_data: not F32, BF16 or F16.
+  /// Reads elements [first, first + count) as fp32, exactly; F64 is rounded. bad_data: not F32, BF16,
+  /// F16 or F64.
   Status read_f32(const TensorEntry& tensor, uint64_t first, size_t count, float* out) const;
 
  private:
   SafetensorsFile(InputFile file) : file_(std::move(file)) {}
+  Status read_f64(const TensorEntry& tensor, uint64_t first, size_t count, float* out) const;
   InputFile file_;
   std::vector<TensorEntry> tensors_;
   std::map<std::string, size_t> index_;
@@ -66,7 +68,8 @@ class SafetensorsFile {
 };
 
 /// The tensors of a folder: of "model.safetensors", or of all files that
-/// "model.safetensors.index.json" names. None of them may be a link out of the folder.
+/// "model.safetensors.index.json" names; bad_data if both are there, or a tensor is in two files.
+/// None of them may be a link out of the folder.
 class SafetensorsFolder {
  public:
   static Result<SafetensorsFolder> open(const std::string& folder);

@@ -1,6 +1,8 @@
 #include "runtime/config/check.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "runtime/base/network.hpp"
 #include "runtime/base/words.hpp"
@@ -72,6 +74,42 @@ void check_urls(const Config& c, std::vector<Status>& problems) {
     if (is_s3_url(source.source)) check("data.blend", source.source);
 }
 
+/// Why a number is another one in fp32, in which the model and its optimizer are computed; "": it is
+/// the same, rounded.
+std::string wrong_in_fp32(double value, const schema::Range& range) {
+  const auto rounded = static_cast<float>(value);
+  if (value == 0 || !std::isfinite(value)) return "";
+  if (std::abs(rounded) < std::numeric_limits<float>::min())
+    return "is 0 in fp32, in which it is used: the smallest number is 1.2e-38";
+  if (std::isinf(rounded)) return "is infinite in fp32, in which it is used";
+  if (range.below_max && value < range.max && rounded >= 1)
+    return "is 1 in fp32, in which it is used: the largest number "
+           "below it is 0.99999994";
+  return "";
+}
+
+void check_fp32(const Config& config, std::vector<Status>& problems) {
+  for (const schema::Key& key : schema::keys()) {
+    const std::string name = key.full_name();
+    if (!name.starts_with("model.") && !name.starts_with("train.")) continue;
+    std::vector<double> values;
+    const auto value = key.in(config);
+    if (const auto* one = std::get_if<double*>(&value)) values = {**one};
+    if (const auto* pair = std::get_if<schema::Pair*>(&value))
+      values.assign((*pair)->begin(), (*pair)->end());
+    for (const double number : values)
+      if (const std::string wrong = wrong_in_fp32(number, key.range); !wrong.empty()) {
+        problems.push_back(bad(name.c_str(), config, wrong));
+        break;
+      }
+  }
+  for (const ParameterGroup& group : config.train.group)
+    for (const double number : {group.learning_rate_factor, group.weight_decay.value_or(0)})
+      if (const std::string wrong = wrong_in_fp32(number, {}); !wrong.empty())
+        problems.emplace_back(Code::bad_config,
+                              "train.group: a number of \"" + group.pattern + "\" " + wrong);
+}
+
 Status check_model(const Config& c) {
   if (c.model.preset.empty() && c.model.dim == 0) return {};  // make_plan() says what is missing
   SS_ASSIGN(const ModelShape shape, model_shape(c));
@@ -135,6 +173,7 @@ std::vector<Status> check_combinations(const Config& c) {
   const std::string wrong = wrong_keep_best(c);
   unless(wrong.empty(), "checkpoint.keep_best", wrong);
   check_faults(c, problems);
+  check_fp32(c, problems);
   return problems;
 }
 

@@ -76,6 +76,7 @@ struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
   RopeScalingChoice rope_scaling = RopeScalingChoice::automatic;
   double rope_factor = 0, rope_low_factor = 0, rope_high_factor = 0;
   int64_t rope_original_block_size = 0;
+  double rope_attention_factor = 0;
 };
 
 struct TokenizerConfig {
@@ -127,7 +128,7 @@ struct DataConfig {
   bool shuffle = true;
   int64_t seed = -1;                               // of the shuffle; -1: run.seed; see data_seed()
   bool document_mask = false;                      // tokens see tokens of their document only
-  bool document_boundary_loss = true;              // predict a document's first token, too
+  bool document_boundary_loss = true;              // predict the token behind a document's end
   int64_t document_begin = -1, document_end = -1;  // token ids; both -1: by tokenizer or index
   bool ledger = true;
   std::string skip_samples;  // left out of training (skipped_samples.hpp)
@@ -292,6 +293,8 @@ struct LoadedConfig {
   /// Origin of every key: "train.max_steps" -> "default", "configs/quickstart.toml:12" or
   /// "command line".
   std::map<std::string, std::string> origin;
+  /// What users should know of keys that they have set: which lost against others. Whole sentences.
+  std::vector<std::string> notes;
 };
 
 /// Keys given on the command line: "--section.key=value".

@@ -10,9 +10,11 @@
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/base/path_error.hpp"
+#include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
+#include "runtime/config/rivals.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/secrets.hpp"
 
@@ -30,9 +32,7 @@ using Problems = std::vector<Status>;
 
 /// One line, even if a path or an argument contains newlines.
 Status bad(const std::string& where, const std::string& text) {
-  std::string line = where + ": " + text;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  return Status(Code::bad_config, line);
+  return Status(Code::bad_config, shown_name(where + ": " + text, 4 << 10));
 }
 
 std::string at_line(const std::string& file, const toml::source_region& region) {
@@ -302,6 +302,7 @@ Status apply_key(const std::string& section, const toml::key& name_key, const to
 
 void apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded,
                  Problems& problems) {
+  std::vector<std::string> said;
   for (const auto& [section_key, node] : root) {
     const std::string section(section_key.str());
     if (section == "base") continue;
@@ -318,8 +319,10 @@ void apply_table(const toml::table& root, const std::string& file, LoadedConfig&
       problems.push_back(bad(where, section + " must be a section, [" + section + "]"));
     else
       for (const auto& [name, value] : *table)
-        passed(apply_key(section, name, value, file, loaded), problems);
+        if (passed(apply_key(section, name, value, file, loaded), problems))
+          said.push_back(section + "." + std::string(name.str()));
   }
+  settle_rivals(said, loaded);
 }
 
 /// The text of a config. io: it cannot be read now, which says nothing about it.
@@ -377,8 +380,10 @@ bool takes_text(const Ref& value) {
          std::holds_alternative<schema::EnumRef>(value);
 }
 
-/// Applies "--section.key=value". The value is in TOML syntax; strings need no quotes.
-Status apply_override(const std::string& argument, const std::string& where, LoadedConfig& loaded) {
+/// Applies "--section.key=value". The value is in TOML syntax; strings need no quotes. Returns the
+/// key's name.
+Result<std::string> apply_override(const std::string& argument, const std::string& where,
+                                   LoadedConfig& loaded) {
   const std::string text =
       argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
   const size_t equals = text.find('=');
@@ -405,7 +410,7 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
     return bad(where, key->full_name() + ": " + wrong->what);
   SS_RETURN_IF_ERROR(set_value(*key, *table.get("v"), where, loaded.config));
   loaded.origin[key->full_name()] = kCommandLine;
-  return {};
+  return key->full_name();
 }
 
 /// Checks every value of a sweep by itself. Combinations are checked when the sweep is planned.
@@ -421,7 +426,7 @@ void check_sweep(const LoadedConfig& loaded, Problems& problems) {
     }
     for (const std::string& value : axis.values) {
       LoadedConfig copy = loaded;
-      if (!passed(apply_override(axis.key + "=" + value, where, copy), problems)) break;
+      if (!passed(apply_override(axis.key + "=" + value, where, copy).status(), problems)) break;
     }
   }
 }
@@ -462,8 +467,13 @@ CheckedConfig check_text(const std::string& text, const std::string& file,
   std::error_code ignored;
   if (!secrets.empty()) apply_text(secrets, file + "'s secrets", {}, checked);
   apply_text(text, file, {fs::weakly_canonical(file, ignored)}, checked);
-  for (const std::string& argument : overrides)
-    passed(apply_override(argument, place_of(argument), loaded), checked.problems);
+  std::vector<std::string> said;
+  for (const std::string& argument : overrides) {
+    const auto key = apply_override(argument, place_of(argument), loaded);
+    if (passed(key.status(), checked.problems)) said.push_back(*key);
+  }
+  settle_rivals(said, loaded);
+  note_keys_without_effect(loaded);
   if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
   for (const Status& problem : check_combinations(loaded.config))
     checked.problems.push_back(located(problem, loaded));

@@ -81,11 +81,13 @@ Status set_rope_scaling(const ModelConfig& model, RopeScaling& rope) {
       {"rope_factor", model.rope_factor > 0},
       {"rope_low_factor", model.rope_low_factor > 0},
       {"rope_high_factor", model.rope_high_factor > 0},
-      {"rope_original_block_size", model.rope_original_block_size > 0}};
+      {"rope_original_block_size", model.rope_original_block_size > 0},
+      {"rope_attention_factor", model.rope_attention_factor > 0}};
   const int used = rope.kind == RopeScaling::Kind::none     ? 0
                    : rope.kind == RopeScaling::Kind::linear ? 1
-                                                            : 4;
-  for (int i = used; i < 4; ++i)
+                   : rope.kind == RopeScaling::Kind::llama3 ? 4
+                                                            : 5;
+  for (int i = used; i < 5; ++i)
     if (set[i].second)
       return Status(Code::bad_config, std::string("model.") + set[i].first +
                                           " has no effect with rope_scaling = \"" +
@@ -98,6 +100,7 @@ Status set_rope_scaling(const ModelConfig& model, RopeScaling& rope) {
   if (model.rope_low_factor > 0) rope.low_factor = model.rope_low_factor;
   if (model.rope_high_factor > 0) rope.high_factor = model.rope_high_factor;
   if (model.rope_original_block_size > 0) rope.original_block_size = model.rope_original_block_size;
+  if (model.rope_attention_factor > 0) rope.attention_factor = model.rope_attention_factor;
   return {};
 }
 
@@ -178,6 +181,7 @@ ModelConfig model_config(const ModelShape& s, const std::string& preset) {
   if (rope.kind == RopeScaling::Kind::linear) return model;
   model.rope_low_factor = rope.low_factor, model.rope_high_factor = rope.high_factor;
   model.rope_original_block_size = rope.original_block_size;
+  model.rope_attention_factor = rope.attention_factor;
   return model;
 }
 

@@ -174,6 +174,7 @@ Status plan_learning_rate(const Config& config, Plan& plan) {
     return bad("train.decay_steps = " + text(decay) + ", but only " + text(after_warmup) +
                " steps follow the warm-up");
   rate.decay_begin = plan.max_steps - decay;
+  rate.last_is_minimum = train.schedule == Schedule::wsd || train.decay_steps >= 0;
   return {};
 }
 

@@ -232,9 +232,9 @@ Status check_one_tokenizer(RunData& data) {
 }
 
 /// How documents are found in a source. indexed: an index marks them. tokenizer: the source's; "": it
-/// has none. bad_config: no way is known, or an id is no token.
+/// has none. documents_end: as of Dataset. bad_config: no way is known, or an id is no token.
 Result<DocumentRule> document_rule(const Config& of, int64_t vocab, bool indexed,
-                                   const std::string& tokenizer) {
+                                   const std::string& tokenizer, bool documents_end) {
   const DataConfig& o = of.data;
   DocumentRule rule{.mask = o.document_mask,
                     .boundary_loss = o.document_boundary_loss,
@@ -247,18 +247,19 @@ Result<DocumentRule> document_rule(const Config& of, int64_t vocab, bool indexed
     if (id >= vocab)
       return Status(Code::bad_config, std::string(name) + " = " + std::to_string(id) +
                                           " is beyond the vocabulary of " + std::to_string(vocab));
-  if (rule.first >= 0 || rule.last >= 0) return rule;
-  if (indexed) {
-    rule.by_index = true;
-    return rule;
-  }
+  const bool by_ids = rule.first >= 0 || rule.last >= 0;
+  rule.by_index = indexed && !by_ids;
   std::string why = token_path(of) + " has no tokenizer";
-  if (!tokenizer.empty()) {
+  if (!tokenizer.empty() && rule.last < 0 && (!rule.boundary_loss || !(by_ids || indexed))) {
     SS_ASSIGN(const Tokenizer loaded, Tokenizer::load(tokenizer));
-    rule.first = loaded.bos();
-    if (rule.first >= 0) return rule;
+    if (!by_ids) rule.first = loaded.bos();
+    if (rule.first < 0 && documents_end) rule.last = loaded.eos();
+    rule.end = loaded.eos();
     why = tokenizer + " has no BOS";
   }
+  if (rule.end == rule.first) rule.end = -1;
+  rule.first_ends = rule.last >= 0 ? rule.first == rule.last : rule.end < 0 || !documents_end;
+  if (rule.by_index || rule.first >= 0 || rule.last >= 0) return rule;
   return Status(Code::bad_config, key + ": nothing says where documents begin, because " + why +
                                       ": set data.document_begin or data.document_end to the id "
                                       "of the token between documents");
@@ -267,9 +268,9 @@ Result<DocumentRule> document_rule(const Config& of, int64_t vocab, bool indexed
 }  // namespace
 
 Status use_documents(const Config& config, Dataset& data) {
-  SS_ASSIGN(
-      const DocumentRule rule,
-      document_rule(config, data.train.vocab(), data.train.has_document_index(), data.tokenizer));
+  SS_ASSIGN(const DocumentRule rule,
+            document_rule(config, data.train.vocab(), data.train.has_document_index(),
+                          data.tokenizer, data.documents_end));
   SS_RETURN_IF_ERROR(data.train.use_documents(rule));
   return data.validation.use_documents(rule);
 }
@@ -331,7 +332,9 @@ Status check_documents_of_text(const Config& of, const ModelShape& shape) {
   std::error_code error;
   const bool is_there = std::filesystem::is_regular_file(tokenizer, error);
   // A tokenizer that prepare() trains has BOS: as good as an index.
-  return document_rule(of, shape.vocab, !is_there, tokenizer).status();
+  return document_rule(of, shape.vocab, !is_there, is_there ? tokenizer : "",
+                       of.tokenizer.append_eos != Choice::no)
+      .status();
 }
 }  // namespace
 

@@ -11,25 +11,38 @@ namespace simplescale {
 
 struct DocumentRule {
   bool mask = false;          // tokens attend to tokens of their own document only
-  bool boundary_loss = true;  // false: the first token of a document is no target
+  bool boundary_loss = true;  // false: the token behind the one that ends a document is no target
   // Ids of the token that begins each document and of the one that ends it; -1: there is none.
   int32_t first = -1, last = -1;
   bool by_index = false;  // the source's Megatron index says where documents begin
+  /// `first` also ends the document before it, unless `end` stands there (-1: it never does).
+  bool first_ends = false;
+  int32_t end = -1;
 
   /// False: tokens stay as they are.
   bool marks() const { return mask || !boundary_loss; }
-  /// The marks of a token that begins a document.
-  int32_t mark() const { return (mask ? kBeginsDocument : 0) | (boundary_loss ? 0 : kNotTrained); }
 };
 
-/// Marks the tokens that begin a document by the rule's ids. tokens: a sample without marks. Its
-/// first token is no target and always begins what the sample shows of a document, so it needs no
-/// mark.
-inline void mark_by_ids(const DocumentRule& rule, std::span<int32_t> tokens) {
-  for (size_t i = tokens.size(); i-- > 1;)
-    if ((tokens[i] == rule.first && rule.first >= 0) ||
-        (tokens[i - 1] == rule.last && rule.last >= 0))
-      tokens[i] |= rule.mark();
+/// Marks the document that begins with tokens[at]. before: the id before tokens[0]; -1: there is
+/// none. tokens[0] gets no mark: it is no target, and always begins what the sample shows of a
+/// document.
+inline void mark_document(const DocumentRule& rule, std::span<int32_t> tokens, size_t at,
+                          int32_t before) {
+  if (rule.mask && at > 0) tokens[at] |= kBeginsDocument;
+  if (rule.boundary_loss) return;
+  const int32_t left = at > 0 ? token_id(tokens[at - 1]) : before;
+  const bool ends =
+      rule.first_ends && token_id(tokens[at]) == rule.first && (left < 0 || left != rule.end);
+  const size_t behind = at + ends;  // the token that ends the document before
+  if (behind > 0 && behind < tokens.size()) tokens[behind] |= kNotTrained;
+}
+
+/// Marks documents by the rule's ids. tokens: a sample without marks.
+inline void mark_by_ids(const DocumentRule& rule, std::span<int32_t> tokens, int32_t before) {
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if ((token_id(tokens[i]) == rule.first && rule.first >= 0) ||
+        (i > 0 && token_id(tokens[i - 1]) == rule.last && rule.last >= 0))
+      mark_document(rule, tokens, i, before);
 }
 
 }  // namespace simplescale

@@ -237,10 +237,24 @@ Status TokenSource::use_documents(const DocumentRule& rule) {
   return {};
 }
 
+/// The id before the sample that begins with token `first`; -1: there is none.
+Result<int32_t> TokenSource::id_before(uint64_t first) const {
+  int32_t id = -1;
+  if (first == 0) return id;
+  const Part& part = *std::prev(std::ranges::upper_bound(parts_, first - 1, {}, &Part::first));
+  SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? read_as<uint16_t>(part, first - 1, 1, &id)
+                                                  : read_as<uint32_t>(part, first - 1, 1, &id));
+  return id;
+}
+
 /// tokens: [first, first + tokens.size()) of this source, without marks.
 Status TokenSource::mark_documents(uint64_t first, std::span<int32_t> tokens) const {
+  int32_t before = -1;
+  if (documents_.first_ends && documents_.end >= 0 && tokens[0] == documents_.first) {
+    SS_ASSIGN(before, id_before(first));
+  }
   if (!documents_.by_index) {
-    mark_by_ids(documents_, tokens);
+    mark_by_ids(documents_, tokens, before);
     return {};
   }
   const uint64_t end = first + tokens.size();
@@ -250,8 +264,7 @@ Status TokenSource::mark_documents(uint64_t first, std::span<int32_t> tokens) co
     if (begin >= stop || !part.documents) continue;
     SS_ASSIGN(const auto begins, part.documents->begins(begin + part.to_file, stop + part.to_file));
     for (const uint64_t token : begins)
-      if (token - part.to_file > first)
-        tokens[static_cast<size_t>(token - part.to_file - first)] |= documents_.mark();
+      mark_document(documents_, tokens, static_cast<size_t>(token - part.to_file - first), before);
   }
   return {};
 }
@@ -366,6 +379,7 @@ Result<Dataset> open_prepared(const std::string& folder, int token_bytes, int64_
                                       std::to_string(vocab));
   SS_RETURN_IF_ERROR(check_files(folder, *manifest, files, kHashBytesMax));
   Dataset data;
+  data.documents_end = manifest->appended_eos >= 0;
   SS_ASSIGN(data.tokenizer,
             files.on_disk(folder + "/" + manifest->tokenizer.name, manifest->tokenizer.hash));
   SS_ASSIGN(data.train, TokenSource::open(folder + "/" + manifest->train.name, kind, vocab, files));

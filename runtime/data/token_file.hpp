@@ -40,6 +40,7 @@ class TokenSource {
   Status use_documents(const DocumentRule& rule);
   /// True if Megatron indices say where the documents of all files begin.
   bool has_document_index() const;
+  const DocumentRule& documents() const { return documents_; }
 
   /// Opens the files again by their paths after a failed read: a file may have been replaced, or
   /// its disk may have recovered. bad_data: a length has changed. After an error the old files stay
@@ -102,6 +103,7 @@ class TokenSource {
   Status validate_as(const Part& part) const;
   template <class Token>
   Status read_as(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
+  Result<int32_t> id_before(uint64_t first) const;
   Status mark_documents(uint64_t first, std::span<int32_t> tokens) const;
   Status mark_untrained(uint64_t first, std::span<int32_t> tokens) const;
   Status bad_id(const Part& part, uint64_t index, uint64_t id) const;
@@ -116,7 +118,8 @@ class TokenSource {
 /// The tokens to train on and those held back for validation, which may be none.
 struct Dataset {
   TokenSource train, validation;
-  std::string tokenizer;  // its path in a prepared folder; empty for bare token files
+  std::string tokenizer;       // its path in a prepared folder; empty for bare token files
+  bool documents_end = false;  // known: with the tokenizer's EOS, which is not its BOS
 };
 
 /// Opens a file, a Megatron prefix, or a folder. The last validation_fraction of the tokens is held

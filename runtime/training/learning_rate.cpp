@@ -39,7 +39,8 @@ double LearningRate::at(int64_t step) const {
     return top * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   if (step < decay_begin || schedule == Schedule::constant) return top;
   if (step >= steps) return bottom;
-  return bottom + (top - bottom) * remaining(*this, step - decay_begin, steps - decay_begin);
+  const int64_t done = step - decay_begin + (last_is_minimum ? 1 : 0);
+  return bottom + (top - bottom) * remaining(*this, done, steps - decay_begin);
 }
 
 }  // namespace simplescale

@@ -17,6 +17,8 @@ Status validate_rope_scaling(const RopeScaling& r) {
   if (!(r.low_factor > 0) || !(r.high_factor > r.low_factor) || !std::isfinite(r.high_factor))
     return bad("rope_high_factor must be above rope_low_factor, and that one above 0");
   if (r.original_block_size < 1) return bad("rope_original_block_size must be at least 1");
+  if (!(r.attention_factor >= 0) || !std::isfinite(r.attention_factor))
+    return bad("rope_attention_factor must be at least 0");
   return {};
 }
 
@@ -81,6 +83,8 @@ ModelShape canonical(ModelShape s) {
   RopeScaling& r = s.rope_scaling;
   if (r.kind == RopeScaling::Kind::none) r = {};
   if (r.kind == RopeScaling::Kind::linear) r = {.kind = r.kind, .factor = r.factor};
+  if (r.kind != RopeScaling::Kind::yarn || r.attention_factor == 0.1 * std::log(r.factor) + 1)
+    r.attention_factor = 0;
   return s;
 }
 
@@ -94,7 +98,7 @@ std::string identity_text(const ModelShape& s) {
                 int(s.rope_scaling.kind)})
     text << n << ' ';
   for (double x : {s.rope_theta, s.norm_eps, s.rope_scaling.factor, s.rope_scaling.low_factor,
-                   s.rope_scaling.high_factor})
+                   s.rope_scaling.high_factor, s.rope_scaling.attention_factor})
     text << x << ' ';
   return text.str();
 }

@@ -34,6 +34,8 @@ struct RopeScaling {
   // the factors beta_slow and beta_fast for yarn, for which high_factor is 32 as a rule.
   double low_factor = 1, high_factor = 4;
   int64_t original_block_size = 8192;
+  /// yarn: cosines and sines are multiplied with it. 0: 0.1 ln(factor) + 1, as in the paper.
+  double attention_factor = 0;
   bool operator==(const RopeScaling&) const = default;
 };
 

@@ -68,6 +68,25 @@ class Documents(Case):
         self.assertNotEqual(json.loads(self.command("evaluate", every, "--json"))["val_loss"], evaluated["val_loss"])
         self.assertNotEqual(json.loads(self.command("evaluate", every, f"--data={self.data}", "--json"))["val_loss"], other["val_loss"])
 
+    def test_a_model_learns_to_stop_whatever_ends_its_documents(self):
+        words = ("the cat sat on mat where dogs ran to door while birds sang at night until morning came with light "
+                 "and people walked along river looking for boats that never returned from beyond distant islands").split()
+        text = self.folder / "short.jsonl"
+        text.write_text("".join(json.dumps({"text": " ".join(words[(i * 7 + k * k) % len(words)] for k in range(4 + i % 3))}) + "\n"
+                                for i in range(900)))
+        for kind, mask in (("byte_bpe", "false"), ("byte_bpe", "true"), ("bpe", "false")):
+            run = self.train(f"{kind}-{mask}", f"--data.source={text}", "--data.format=text", f"--data.folder={self.folder}/{kind}",
+                             f"--tokenizer.kind={kind}", "--model.vocab=300", "--data.validation_fraction=0.05",
+                             "--data.document_boundary_loss=false", f"--data.document_mask={mask}", "--train.global_batch_size=8",
+                             "--train.max_steps=150")
+            said = self.command("generate", run, "--prompt", "the cat", "--max-tokens", "300", "--temperature", "0")
+            self.assertLess(len(said.split()), 20, (kind, mask, said))
+            # Of each document one target does not count: the token behind its end.
+            counted = json.loads(self.command("evaluate", run, "--json"))["tokens"]
+            (run / "config.toml").write_text((run / "config.toml").read_text().replace("document_boundary_loss = false",
+                                                                                      "document_boundary_loss = true"))
+            self.assertGreater(json.loads(self.command("evaluate", run, "--json"))["tokens"], counted)
+
     def test_what_cannot_work_is_refused_in_one_line(self):
         self.refused("nothing says where documents begin", "--data.document_mask=true")
         self.refused("data.document_begin = 211 is beyond the vocabulary of 211", "--data.document_mask=true", "--data.document_begin=211")

@@ -18,6 +18,10 @@ MODELS = {
     "linear": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
     "yarn": ("Qwen2ForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0,
                                                       "beta_fast": 2.0, "original_max_position_embeddings": 16}}),
+    "yarn_own": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0, "attention_factor": 0.7,
+                                                          "original_max_position_embeddings": 10}}),
+    "yarn_length": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": None, "rope_theta": 1000.0, "mscale": 0.5,
+                                                             "mscale_all_dim": 1.5, "original_max_position_embeddings": 10}}),
     "mistral": ("MistralForCausalLM", {"sliding_window": 7}),
     "odd_width": ("MistralForCausalLM", {"sliding_window": None, "hidden_size": 50, "head_dim": 12}),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-6}),
@@ -61,6 +65,42 @@ for name, (architecture, keys) in json.load(open("models.json")).items():
     generation = [json.load(open(f + "/generation_config.json")) for f in (name, name + "-exported")]
     assert generation[0] == generation[1] and generation[0]["temperature"] == 0.6, generation
 print(json.dumps(worst))
+"""
+# The same models as other programs store them.
+CHANGE = """
+import json, os, torch
+from safetensors.torch import load_file, save_file
+def make(name, of, tensors=lambda t: t, config={}):
+    os.makedirs(name)
+    keys = json.load(open(of + "/config.json")) | config
+    json.dump({k: v for k, v in keys.items() if v != "none"}, open(name + "/config.json", "w"))
+    changed = tensors(load_file(of + "/model.safetensors"))
+    save_file({k: v.contiguous().clone() for k, v in changed.items()}, name + "/model.safetensors", {"format": "pt"})
+table = torch.ones(4)
+make("f64", "llama", lambda t: {k: v.double() * (1 + 1e-9) for k, v in t.items()})
+make("f16", "llama", lambda t: {k: v.half() for k, v in t.items()})
+make("mixed", "llama", lambda t: {k: v.bfloat16() if "mlp" in k else v.half() for k, v in t.items()})
+make("without_prefix", "llama", lambda t: {k.removeprefix("model."): v for k, v in t.items()}, {"architectures": ["LlamaModel"]})
+make("head_only", "qwen2", lambda t: {k.replace("model.embed_tokens", "lm_head"): v for k, v in t.items()})
+make("both", "qwen2", lambda t: t | {"lm_head.weight": t["model.embed_tokens.weight"].clone()})
+make("tables", "llama", lambda t: t | {f"model.layers.{i}.self_attn.rotary_emb.{n}": table for i in range(3) for n in
+                                       ("inv_freq", "cos_cached", "sin_cached")})
+make("unnamed", "llama", config={"architectures": "none"})
+make("old_rope", "llama", config={"rope_parameters": "none", "rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}})
+make("two_ropes", "llama", config={"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0},
+                                   "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
+make("uniform", "qwen2_window", config={"max_window_layers": 1, "layer_types": ["sliding_attention"] * 3})
+make("uniform_full", "qwen2_window", config={"max_window_layers": 1, "layer_types": ["full_attention"] * 3})
+"""
+LOGITS = """
+import numpy as np, sys, torch, transformers
+T, names = int(sys.argv[1]), sys.argv[2:]
+rows = torch.from_numpy(np.fromfile("tokens.bin", "<u2")[: 2 * T].reshape(2, T).astype(np.int64))
+for name in names:
+    model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        logits = model(rows, use_cache=False).logits.float().numpy()
+    assert np.abs(np.load(name + ".npy") - logits).max() < 1e-5, (name, np.abs(np.load(name + ".npy") - logits).max())
 """
 # The loss of the batch that a run's ledger names for step 1, with the weights that the run began with.
 FIRST_LOSS = """
@@ -106,6 +146,18 @@ class Families(Case):
                             "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
         for folder, distance in json.loads(self.python(COMPARE)).items():
             self.assertLess(distance, 1e-5, folder)
+
+    def test_folders_of_other_programs_are_read_as_transformers_reads_them(self):
+        self.make("llama", "qwen2", "qwen2_window")
+        before = {path.name for path in self.folder.iterdir()}
+        self.python(CHANGE)
+        names = sorted({path.name for path in self.folder.iterdir()} - before)
+        self.assertGreaterEqual(len(names), 12)
+        for name in names:
+            self.command("import", name, f"{name}-checkpoint")
+            subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
+                            "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
+        self.python(LOGITS, SIZES["max_position_embeddings"], *names)
 
     def test_a_run_continues_an_imported_model_and_its_export_is_of_the_same_family(self):
         self.make("qwen3", "olmo2")

@@ -50,6 +50,31 @@ TEST_CASE("printable: control characters become question marks, other text stays
   CHECK(printable_painted("\033[31mred\033[0m\033[2J\033[8m") == "\033[31mred\033[0m?[2J?[8m");
 }
 
+TEST_CASE("printable: what turns text around or ends a line is shown as an escape") {
+  const std::string around = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e";
+  const std::string want = "\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a\\u202b\\u202c\\u202d\\u202e";
+  CHECK(printable(around + "\u2066\u2067\u2068\u2069") == want + "\\u2066\\u2067\\u2068\\u2069");
+  CHECK(printable_painted("a\u202eb") == "a\\u202eb");
+  const std::string kept = "\u200d\u2027\u202f\u2065\u206a\u061b\u061d \u05d0\u0627 \U0001f600";
+  CHECK(printable(kept) == kept);
+}
+
+TEST_CASE("printable: a name is one line of bounded length") {
+  CHECK(shown_name("layers.0.weight \u05d0") == "layers.0.weight \u05d0");
+  CHECK(shown_name("a\nb\tc\r\033[2J\x7f") == "a\\nb\\tc\\x0d\\x1b[2J\\x7f");
+  CHECK(shown_name("\xc2\x9b"
+                   "a \x9b \xff caf\xe9") == "\\xc2\\x9ba \\x9b \\xff caf\\xe9");
+  CHECK(shown_name("gpl\u202etxt.exe") == "gpl\\u202etxt.exe");
+  CHECK(shown_name("\0"s) == "\\x00");
+  CHECK(shown_name(std::string(200, 'x')) == std::string(200, 'x'));
+  CHECK(shown_name(std::string(20'000'000, 'x')) ==
+        std::string(100, 'x') + "…" + std::string(50, 'x') + " (20000000 bytes)");
+  std::string wide;
+  for (int i = 0; i < 100; ++i) wide += "\u20ac";  // of three bytes each
+  CHECK(shown_name("a" + wide).starts_with("a\u20ac"));
+  CHECK(shown_name("a" + wide).find("\\x") == std::string::npos);
+}
+
 TEST_CASE("printable: nothing that random bytes contain controls a terminal") {
   std::mt19937 random(7);
   const std::string likely = "\033\x9b\xc2[m\x07\n\x80\xe2\xf0";

@@ -262,7 +262,10 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
           "config.json: \"architectures\"");
   refused([](json& c) { c["architectures"] = {"MistralForCausalLM"}; },
           "\"model_type\" is \"llama\"; a MistralForCausalLM is of type mistral");
-  refused([](json& c) { c.erase("architectures"); }, "\"architectures\"");
+  refused([](json& c) { c.erase("architectures"), c.erase("model_type"); }, "\"architectures\"");
+  refused([](json& c) { c.erase("architectures"), c["model_type"] = "gpt2"; }, "\"architectures\"");
+  refused([](json& c) { c["architectures"] = {"MistralModel"}; }, "\"architectures\"");
+  refused([](json& c) { c["transformers_weights"] = "a.safetensors"; }, "\"transformers_weights\"");
   refused([](json& c) { c["model_type"] = "mistral"; }, "\"model_type\" is \"mistral\"");
   refused([](json& c) { c["hidden_act"] = "gelu"; }, "\"hidden_act\" is \"gelu\"");
   refused([](json& c) { c["attention_bias"] = true; }, "\"attention_bias\"");
@@ -287,9 +290,14 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
   refused([](json& c) { c["rope_parameters"] = {{"rope_type", "yarn"}}; }, "\"rope_parameters\"");
   refused(
       [](json& c) {
-        c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 0.7}};
+        c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"truncate", false}};
       },
-      "sets \"mscale\"");
+      "sets \"truncate\"");
+  refused(
+      [](json& c) {
+        c["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
+      },
+      "\"rope_parameters\" has values for \"full_attention\" alone");
   refused([](json& c) { c["quantization_config"] = json::object(); }, "\"quantization_config\"");
   refused([](json& c) { c["head_dim"] = 64; }, "has shape [2, 4], config.json asks for [64, 4]");
   refused([](json& c) { c["head_dim"] = 3; }, "head_dim = 3 must be even");

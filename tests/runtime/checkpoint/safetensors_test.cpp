@@ -118,6 +118,17 @@ TEST_CASE("safetensors: contradictory headers are refused, naming the tensor") {
       4, "inside the tensor before");
   has(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
       12, "after a gap");
+  has(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+      4, "\"a\" stands twice");
+  has(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+      4, "\"a\" stands twice");
+  has(R"({"a":{"dtype":"F32","dtype":"I32","shape":[1],"data_offsets":[0,4]}})", 4,
+      "\"dtype\" stands twice");
+  has(R"({"__metadata__":{"a":"1"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4,
+      "ok");
+  const std::string huge(20'000'000, 'n');
+  CHECK(parse("{\"" + huge + "\":3}", 0).size() < 400);
+  has("{\"x\\u202ey\\n\":3}", 0, "tensor \"x\\u202ey\\n\": not an object");
   has(std::string(100000, '[').insert(0, "{\"a\":"), 0, "not JSON");
 }
 

@@ -318,7 +318,8 @@ TEST_SUITE("config load") {
     c.run.folder = "quotes \" and \\ and \n and \x01 and \x7f and ü";
     c.train.learning_rate = uniform(random);
     c.train.min_learning_rate = c.train.learning_rate * uniform(random);
-    c.train.eps = 1e-300 * uniform(random) + 1e-310;
+    c.train.eps = 1e-12 * uniform(random) + 1e-20;
+    c.cluster.memory_per_trainer_gib = 1e-300 * uniform(random) + 1e-310;
     c.train.betas = {uniform(random), uniform(random) / 3};
     c.cluster.peak_flops = 989e12;
     c.train.max_tokens = static_cast<int64_t>(random() % 1'000'000'000'000);
@@ -331,6 +332,7 @@ TEST_SUITE("config load") {
     CHECK(back.run.folder == c.run.folder);
     CHECK(back.train.learning_rate == c.train.learning_rate);
     CHECK(back.train.eps == c.train.eps);
+    CHECK(back.cluster.memory_per_trainer_gib == c.cluster.memory_per_trainer_gib);
     CHECK(back.train.betas == c.train.betas);
     CHECK(back.train.max_tokens == c.train.max_tokens);
     CHECK(back.inject.faults == c.inject.faults);
@@ -541,7 +543,7 @@ TEST_SUITE("config load") {
         "4e-05");
     const Overrides decayed = {"--train.schedule=wsd", "--train.max_steps=950"};
     CHECK(schedule_change(constant, parsed(text, decayed), 900) ==
-          "the learning rate follows its new schedule: step 901 has learning rate 0.000229 instead "
+          "the learning rate follows its new schedule: step 901 has learning rate 0.000226 instead "
           "of 0.0004");
     // 1e-3 was set in the console: it holds, unless the configuration has a new rate.
     const std::vector<RateChange> set = {{500, 1e-3}};

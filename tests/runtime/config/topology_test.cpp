@@ -1,6 +1,8 @@
 // Groups, shards and ranks of many layouts; batch, learning rate and memory.
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <numbers>
 #include <set>
 
 #include "runtime/config/topology.hpp"
@@ -355,21 +357,69 @@ TEST_SUITE("config topology") {
     c.train.schedule = Schedule::polynomial;
     CHECK(rate(13) == near(1e-4 + 9e-4 * 27 / 36 * 27 / 36));
     c.train.schedule = Schedule::wsd;  // the last 4 of 40 steps
-    CHECK(rate(36) == 1e-3);
-    CHECK(rate(37) == near(1e-4 + 9e-4 * 3 / 4));
+    CHECK(rate(35) == 1e-3);
+    CHECK(rate(36) == near(1e-4 + 9e-4 * 3 / 4));
+    CHECK(rate(38) == near(1e-4 + 9e-4 / 4));
+    CHECK(rate(39) == 1e-4);
     c.train.decay_steps = 20;
-    CHECK(rate(20) == 1e-3);
-    CHECK(rate(25) == near(1e-4 + 9e-4 * 15 / 20));
+    CHECK(rate(19) == 1e-3);
+    CHECK(rate(20) == near(1e-4 + 9e-4 * 19 / 20));
+    CHECK(rate(25) == near(1e-4 + 9e-4 * 14 / 20));
     // A cosine and a linear decay may begin late, too; and with another end the same steps of the
     // constant part stay as they are.
     c.train.schedule = Schedule::cosine;
-    CHECK(rate(30) == near(1e-4 + 9e-4 / 2));
+    CHECK(rate(29) == near(1e-4 + 9e-4 / 2));
     c.train.max_steps = 60;
     CHECK(rate(30) == 1e-3);
     c.train.schedule = Schedule::constant;
     CHECK(rate(59) == 1e-3);
     c.train.decay_steps = 57;
     CHECK(error_of(c) == "train.decay_steps = 57, but only 56 steps follow the warm-up");
+  }
+
+  TEST_CASE("plan: the first and the last step of each schedule") {
+    Config c = cluster(1, 1, full);
+    c.train.max_steps = 20;
+    c.train.learning_rate = 1e-3;
+    c.train.min_learning_rate = 1e-4;
+    const auto near = [](double value) { return doctest::Approx(value).epsilon(1e-14); };
+    for (const int64_t warmup : {0, 4})
+      for (const Schedule schedule : {Schedule::cosine, Schedule::linear, Schedule::polynomial,
+                                      Schedule::wsd, Schedule::constant}) {
+        CAPTURE(warmup);
+        CAPTURE(static_cast<int>(schedule));
+        c.train.warmup_steps = warmup;
+        c.train.schedule = schedule;
+        c.train.decay_steps = -1;
+        const auto rate = [&](int64_t step) { return make_plan(c)->learning_rate.at(step); };
+        const bool constant = schedule == Schedule::constant, wsd = schedule == Schedule::wsd;
+        CHECK(rate(0) == (warmup == 0 ? 1e-3 : 2.5e-4));
+        CHECK(rate(warmup) == 1e-3);
+        // Without a length of its own a decay would end one step after the run.
+        const double length = 20.0 - static_cast<double>(warmup), x = (length - 1) / length;
+        const double part = constant ? 1
+                            : wsd    ? 0
+                            : schedule == Schedule::cosine
+                                ? (1 + std::cos(std::numbers::pi * x)) / 2
+                            : schedule == Schedule::linear ? 1 - x
+                                                           : (1 - x) * (1 - x);
+        CHECK(rate(19) == near(1e-4 + 9e-4 * part));
+        for (const int64_t decay : {1, 4, 16}) {
+          CAPTURE(decay);
+          c.train.decay_steps = decay;
+          CHECK(rate(19 - decay) == 1e-3);
+          CHECK(rate(19) == (constant ? 1e-3 : 1e-4));
+          if (decay == 4) {
+            CHECK(rate(16) == near(1e-4 + 9e-4 * (constant ? 1
+                                                  : schedule == Schedule::cosine
+                                                      ? (1 + std::cos(std::numbers::pi / 4)) / 2
+                                                  : schedule == Schedule::polynomial ? 9.0 / 16
+                                                                                     : 3.0 / 4)));
+          }
+        }
+        c.train.decay_steps = 0;
+        CHECK(rate(19) == 1e-3);
+      }
   }
 
   TEST_CASE("memory: NCCL's connections count on GPUs: pairs for sums in tree order, else rings") {
