@@ -185,11 +185,15 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
           Code::usage,
           o.checkpoint + " is not in a run folder; name the tokens to evaluate with --data=PATH");
     SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
-    SS_ASSIGN(const RunData data, open_tokens(loaded.config, model.shape));
-    for (const RunData::Source& source : data.sources)
+    const auto data = open_tokens(loaded.config, model.shape);
+    if (!data.ok())
+      return Status(data.status().code(),
+                    data.status().message() +
+                        "; if the tokens of the run lie elsewhere now, name them with --data=PATH");
+    for (const RunData::Source& source : data->sources)
       if (const TokenSource& held = source.data.validation;
           held.samples(model.shape.block_size) > 0 ||
-          (held.tokens() > 0 && data.sources.size() == 1))  // too few: an error that says so
+          (held.tokens() > 0 && data->sources.size() == 1))  // too few: an error that says so
         found.push_back({source.name, held});
     if (found.empty())
       return Status(Code::bad_data, o.checkpoint +
@@ -260,7 +264,7 @@ Status evaluate_command(const EvaluateOptions& o) {
   if (o.json) {
     nlohmann::json result = {{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}};
     if (!by_source.is_null()) result["val_losses"] = by_source;
-    terminal::print("%s\n", result.dump().c_str());
+    terminal::print("%s\n", json_text(result).c_str());
   } else {
     terminal::print("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss,
                     std::exp(loss), static_cast<unsigned long long>(count));

@@ -68,7 +68,7 @@ Result<RunLock> prepare_run(const RunStart& start, int trainers_on_host, bool ov
     if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_ASSIGN(const RunData data, prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
-  SS_RETURN_IF_ERROR(open_run_folder(run, config, plan, data));
+  SS_RETURN_IF_ERROR(open_run_folder(run, config, plan, data, start.rate_said));
   return lock;
 }
 

@@ -1,14 +1,26 @@
 #include "app/launch/begin_from.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "actors/supervisor/rates.hpp"
+#include "app/launch/command_line.hpp"
+#include "app/launch/manifest.hpp"
+#include "app/launch/moved_run.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/checkpoint/bucket.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -103,9 +115,68 @@ Status check_facts(const Config& config, const Plan& plan, const CheckpointInfo&
                                       "run.with_optimizer to begin at step 0");
 }
 
+/// The run has its parent's weights: run.from may only name the same parent at another place.
+Status check_same_parent(const Config& config) {
+  const RunFolder run{run_folder(config)};
+  SS_ASSIGN(const std::optional<Config> before, recorded_config(run));
+  const std::string &now = config.run.from, was = before ? before->run.from : "";
+  std::error_code error;
+  if (was.empty() || fs::weakly_canonical(was, error) == fs::weakly_canonical(now, error) ||
+      (!fs::exists(now, error) && is_named_alike(was, *before, now, config)))
+    return {};
+  const std::string identity = identity_of_parent(now), known = recorded_parent(run);
+  if (!known.empty() && identity == known) return {};
+  return Status(
+      Code::bad_config,
+      shown_path(run.path) + " began with the weights of " + was + ", and " + now +
+          (known.empty() || identity.empty() ? " cannot be compared with them" : " holds others") +
+          "; to continue the run: " + command_line({"resume", shown_path(run.path)}) +
+          "; to begin another one, name another --run=NEW_FOLDER");
+}
+
 bool has_checkpoint(const Config& config) {
   const auto found = find_newest_valid(checkpoint_folder(config), Verify::sizes);
   return found.status().code() != Code::not_found;
+}
+
+/// The run that a parent belongs to: itself, or the one around its checkpoint; "" without one.
+std::string run_around(const std::string& from) {
+  std::error_code error;
+  fs::path folder = fs::weakly_canonical(from, error);
+  for (int up = 0; up < 3; ++up, folder = folder.parent_path())
+    if (has(folder.string(), "config.toml")) return folder.string();
+  return "";
+}
+
+std::string shown(double rate) {
+  return fmt::format("{}", rate);
+}
+
+/// The schedule goes on (run.with_optimizer), so a learning rate that was set in the parent's console
+/// holds, unless the configuration or the command line says another one since. step: that the run
+/// begins at. io.
+Status take_rates(const Config& config, uint64_t step, bool rate_said) {
+  const RunFolder parent{run_around(config.run.from)}, run{run_folder(config)};
+  if (parent.path.empty()) return {};
+  const auto text = read_text(parent.learning_rates());
+  const auto theirs = load_config(parent.config());
+  if (!text.ok() || !theirs.ok()) return {};
+  const double configured = theirs->config.train.learning_rate, ours = config.train.learning_rate;
+  SS_ASSIGN(job::Rates rates, rates_of(*text, configured));
+  if (rates.requested >= 0) rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
+  std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step + 1; });
+  if (rates.changes.empty()) return {};
+  const double set = rates.changes.back().peak;
+  const std::string where = "which was set in the console of " + shown_path(parent.path);
+  if (rate_said || ours != configured) {
+    terminal::error("train.learning_rate is %s, as this run says, not %s, %s\n",
+                    shown(ours).c_str(), shown(set).c_str(), where.c_str());
+    return {};
+  }
+  terminal::error(
+      "train.learning_rate goes on with %s, %s; --train.learning_rate=RATE sets another\n",
+      shown(set).c_str(), where.c_str());
+  return write_file_atomic(run.learning_rates(), rates_text(rates, ours));
 }
 
 }  // namespace
@@ -114,10 +185,16 @@ Result<std::string> tokenizer_of(const std::string& from) {
   if (has(from, "config.toml"))  // a run's checkpoints are removed in time; its data stays
     if (const auto loaded = load_config(from + "/config.toml"); loaded.ok()) {
       const Config& config = loaded->config;
-      if (!config.tokenizer.path.empty()) return config.tokenizer.path;
+      std::error_code error;
+      if (fs::is_regular_file(tokenizer_file(config), error)) return config.tokenizer.path;
+      if (std::string kept = kept_tokenizer(RunFolder{from}); !kept.empty()) return kept;
       for (const ConfiguredSource& source : sources_of(config))
         if (std::string path = find_tokenizer(data_folder(source.config)); !path.empty())
           return path;
+      if (const auto parent = resolve_checkpoint(from);  // the others were moved
+          parent.ok() && !parent->info().tokenizer.empty())
+        return parent->info().tokenizer;
+      if (!config.tokenizer.path.empty()) return config.tokenizer.path;
     }
   if (is_s3_url(from))
     return Status(Code::bad_config,
@@ -128,9 +205,35 @@ Result<std::string> tokenizer_of(const std::string& from) {
   return find_tokenizer(from);
 }
 
+std::string identity_of_parent(const std::string& from) {
+  if (is_s3_url(from)) return "";
+  if (!is_hugging_face(from)) {
+    const auto parent = resolve_checkpoint(from);
+    if (!parent.ok()) return "";
+    if (const std::string run = run_in(parent->info().resume); !run.empty()) return "run " + run;
+    const auto hash = hash_file(parent->folder() + "/manifest.json");
+    return hash.ok() ? "manifest.json " + *hash : "";
+  }
+  std::vector<std::string> files = {from + "/config.json"};
+  std::error_code error;
+  for (fs::directory_iterator entry(from, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->path().extension() == ".safetensors") files.push_back(entry->path().string());
+  std::ranges::sort(files);
+  Hasher hasher;
+  for (const std::string& file : files) {
+    const auto hash = hash_file(file);
+    if (!hash.ok()) return "";
+    const std::string named = fs::path(file).filename().string() + " " + *hash + "\n";
+    hasher.update(named.data(), named.size());
+  }
+  return "weights " + hasher.digest().hex();
+}
+
 Status check_parent(const Config& config, const Plan& plan) {
   const std::string& from = config.run.from;
-  if (from.empty() || is_s3_url(from) || has_checkpoint(config)) return {};
+  if (!from.empty() && has_checkpoint(config)) return check_same_parent(config);
+  if (from.empty() || is_s3_url(from)) return {};
   std::error_code error;
   std::string tokenizer = tokenizer_file(config);
   if (!fs::is_regular_file(tokenizer, error)) tokenizer.clear();
@@ -145,7 +248,8 @@ Status check_parent(const Config& config, const Plan& plan) {
   return check_optimizer(*parent, config);
 }
 
-Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer) {
+Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer,
+                  bool rate_said) {
   const std::string& from = config.run.from;
   const std::string folder = checkpoint_folder(config);
   if (from.empty() || has_checkpoint(config)) return {};
@@ -156,6 +260,8 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   if (!parent.ok()) return Status(parent.status()).in("run.from");
   SS_RETURN_IF_ERROR(check_facts(config, plan, parent->info(), tokenizer));
   SS_RETURN_IF_ERROR(check_optimizer(*parent, config));
+  if (config.run.with_optimizer)  // before the checkpoint, behind which nothing is taken any more
+    SS_RETURN_IF_ERROR(take_rates(config, parent->info().step, rate_said));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
   info.next_sample = plan.batch.samples(info.step);
@@ -166,7 +272,8 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   // Without an average, the run begins one with its weights (read_shard()).
   info.state.ema = config.run.with_optimizer && plan.state.ema && parent->info().state.ema;
   info.tokenizer = tokenizer;
-  auto facts = nlohmann::json::parse(imported_facts(parent->info()));
+  SS_ASSIGN(const std::string id, run_id(RunFolder{run_folder(config)}));
+  auto facts = nlohmann::json::parse(with_run(imported_facts(parent->info()), id));
   facts.update({{"from", from},
                 {"from_step", parent->info().step},
                 {"with_optimizer", config.run.with_optimizer}});

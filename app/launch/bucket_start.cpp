@@ -58,6 +58,8 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
                     static_cast<unsigned long long>(stored.back().step), bucket->name().c_str());
     const auto fetched = bucket->fetch_newest(folder, plan.shape);
     if (!fetched.ok()) return Status(fetched.status()).in("checkpoint.upload");
+    // The folder of the run was lost: the same run goes on under a new id.
+    SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));
   }
   // From now on a copy of the run that still trains elsewhere uploads nothing (CHECKPOINT-6).
   return (*index)->run_id == id ? Status() : bucket->claim().in("checkpoint.upload");

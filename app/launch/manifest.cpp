@@ -6,17 +6,18 @@
 #include <caf/config.hpp>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "actors/supervisor/journal.hpp"
+#include "app/launch/begin_from.hpp"
+#include "app/launch/data_facts.hpp"
+#include "app/launch/moved_run.hpp"
+#include "app/launch/prepare_tasks.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/data/data_location.hpp"
-#include "runtime/data/loss_mask.hpp"
-#include "runtime/data/manifest.hpp"
-#include "runtime/object_store/s3_url.hpp"
 #include "transport/ucx/version.hpp"
 
 namespace simplescale {
@@ -26,8 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr size_t kStartsMax = 100;                       // entries kept
-constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // larger files are not hashed
+constexpr size_t kStartsMax = 100;  // entries kept
 
 /// The value of the first line "key : value" of a file in /proc; "unknown" without such a line.
 std::string fact(const char* path, const std::string& key) {
@@ -62,127 +62,13 @@ json libraries() {
           {"compiler", __VERSION__}};
 }
 
-json file_facts(const std::string& path) {
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error);
-  json facts = {{"name", path}, {"bytes", bytes}, {"xxh3_128", nullptr}};
-  if (error || bytes > kHashBytesMax) return facts;
-  if (const auto hash = hash_file(path); hash.ok()) facts["xxh3_128"] = *hash;
-  return facts;
-}
-
-json record_facts(const FileRecord& record) {
-  return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
-}
-
-/// Of a source in a bucket: the etag of each object stands for its hash.
-json bucket_facts(const std::string& source, const DataFiles& files) {
-  const auto found = files.find(source);
-  json facts = {{"path", found.ok() ? *found : source}, {"files", json::array()}};
-  for (const DataFiles::Object& object : files.listed(facts["path"]))
-    facts["files"].push_back({{"name", object.path},
-                              {"bytes", object.bytes},
-                              {"etag", object.etag},
-                              {"xxh3_128", nullptr}});
-  return facts;
-}
-
-/// Of data.source.
-json source_facts(const Config& config, const DataFiles& data_files) {
-  const std::string path = token_path(config);
-  if (is_s3_url(path)) return bucket_facts(path, data_files);
-  json facts = {{"path", path}, {"files", json::array()}};
-  std::error_code error;
-  if (const auto made = read_manifest(path); made.ok()) {
-    facts["source"] = made->source;
-    facts["source_xxh3_128"] = made->source_hash;
-    facts["tokenizer_seed"] = made->seed;
-    for (const FileRecord* record : made->files())
-      if (!record->hash.empty()) facts["files"].push_back(record_facts(*record));
-    return facts;
-  }
-  const bool folder = fs::is_directory(path, error);
-  for (const std::string& file :
-       folder ? DataFiles().token_files(path) : std::vector{token_file_of(path)}) {
-    facts["files"].push_back(file_facts(file));
-    const std::string mask = loss_mask_of(file);
-    if (mask != file && fs::exists(mask, error)) facts["files"].push_back(file_facts(mask));
-  }
-  return facts;
-}
-
-/// Of data.source; with data.blend: of each source by its name.
-json data(const Config& config, const DataFiles& files) {
-  if (config.data.blend.empty()) return source_facts(config, files);
-  json facts = json::object();
-  for (const auto& [name, of] : sources_of(config)) facts["blend"][name] = source_facts(of, files);
-  return facts;
-}
-
-/// The recorded files by their names.
-std::map<std::string, json> files_of(const json& data) {
-  std::map<std::string, json> files;
-  if (data.is_object() && data.contains("files") && data["files"].is_array())
-    for (const json& file : data["files"])
-      if (file.is_object() && file.contains("name") && file["name"].is_string())
-        files[file["name"]] = file;
-  return files;
-}
-
-/// True for tokens and their loss masks.
-bool makes_samples(const std::string& file) {
-  return is_token_name(file) || file.ends_with(".mask") || file.ends_with(".idx");
-}
-
-/// Of one source. bad_data: a data file has another size or hash than at the previous start, or
-/// token files were added or removed, so that the same sample would be other tokens.
-Status same_source(const json& before, const json& now) {
-  const auto was = files_of(before), is = files_of(now);
-  const bool same_place =
-      before.is_object() && now.contains("path") && before.value("path", json()) == now["path"];
-  const auto failed = [](const std::string& name, const char* what) {
-    return Status(Code::bad_data, name + " " + what +
-                                      " since this run began; restore it, or start a new run with "
-                                      "--run=FOLDER");
-  };
-  for (const auto& [name, file] : is)
-    if (same_place && !was.empty() && !was.contains(name) && makes_samples(name))
-      return failed(name, "was added");
-  for (const auto& [name, file] : was) {
-    const auto found = is.find(name);
-    if (found == is.end() && same_place && makes_samples(name)) return failed(name, "is missing");
-    if (found == is.end()) continue;
-    const json hash = file.value("xxh3_128", json()), hash_now = found->second["xxh3_128"];
-    const bool other_hash = hash.is_string() && hash_now.is_string() && hash != hash_now;
-    if (file.value("bytes", json()) != found->second["bytes"] || other_hash ||
-        file.value("etag", json()) != found->second.value("etag", json()))
-      return failed(name, "has changed");
-  }
-  return {};
-}
-
-/// same_source() for data.source, or for each source of data.blend that was there before.
-Status same_data(const json& before, const json& now) {
-  const json::json_pointer blend("/blend");
-  if (!before.is_object() || !before.contains(blend) || !now.contains(blend))
-    return same_source(before, now);
-  for (const auto& [name, facts] : now["blend"].items())
-    if (before[blend].is_object() && before[blend].contains(name))
-      SS_RETURN_IF_ERROR(same_source(before[blend][name], facts));
-  return {};
-}
-
-/// bad_data: a file that the configuration names has changed since the previous start. before: of
-/// the previous start; null without the key.
-Status same_file(const json& before, const json& now, const std::string& key,
+/// bad_data: a file that the configuration names has other contents than at the previous start.
+Status unchanged(const json& before, const json& now, const std::string& key,
                  const std::string& remedy) {
-  if (!before.is_object() || before.value("name", json()) != now["name"]) return {};
-  for (const char* fact : {"bytes", "xxh3_128"})
-    if (before.value(fact, json()) != now[fact])
-      return Status(Code::bad_data, now["name"].get<std::string>() + " (" + key +
-                                        ") has changed since this run began; restore it, or " +
-                                        remedy);
-  return {};
+  const bool known = before.contains("bytes");
+  if (known ? same_contents(before, now) : before.value("name", json()) == now["name"]) return {};
+  return Status(Code::bad_data, path_of_text(now["name"].get<std::string>()) + " (" + key +
+                                    ") has changed since this run began; restore it, or " + remedy);
 }
 
 std::string manifest_path(const RunFolder& run) {
@@ -195,6 +81,13 @@ json read_starts(const RunFolder& run) {
 }
 
 }  // namespace
+
+std::string recorded_parent(const RunFolder& run) {
+  const json document = read_starts(run);
+  const json::json_pointer identity("/starts/0/from/identity");
+  const bool known = document.is_object() && document.contains(identity);
+  return known && document[identity].is_string() ? document[identity].get<std::string>() : "";
+}
 
 std::string program_facts() {
   const json all = libraries();
@@ -216,24 +109,33 @@ std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
 }
 
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
-                    uint64_t step, const std::vector<ConfigChange>& changes) {
+                    uint64_t step, const std::vector<ConfigChange>& changes,
+                    const std::function<bool(const std::string&)>& trained) {
   json document = read_starts(run);
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
-  json facts = data(config, files), tasks, tokenizer;
-  if (!config.train.tasks.empty()) tasks = file_facts(config.train.tasks);
-  if (!config.tokenizer.path.empty()) tokenizer = file_facts(tokenizer_file(config));
-  if (!starts.empty() && starts.back().is_object()) {
-    const json& before = starts.back();
-    if (before.contains("data")) SS_RETURN_IF_ERROR(same_data(before["data"], facts));
-    if (!tasks.is_null())  // scores before and after could not be compared
-      SS_RETURN_IF_ERROR(same_file(before.value("tasks", json()), tasks, "train.tasks",
-                                   "name the new file with --train.tasks=OTHER_FILE"));
-    if (!tokenizer.is_null())
-      SS_RETURN_IF_ERROR(same_file(before.value("tokenizer", json()), tokenizer, "tokenizer.path",
-                                   "start a new run with --run=FOLDER"));
-  }
+  const json before = !starts.empty() && starts.back().is_object() ? starts.back() : json::object();
+  json was_data = before.value("data", json()), was_tokenizer = before.value("tokenizer", json());
+  const json was_tasks = before.value("tasks", json());
+  // Without a record (the file was removed) places are all that is known.
+  SS_ASSIGN(const std::optional<Config> was, recorded_config(run));
+  if (was && !was_data.is_object()) was_data = data_places(*was);
+  if (was && !was_tokenizer.is_object() && !was->tokenizer.path.empty())
+    was_tokenizer = {{"name", path_as_text(tokenizer_file(*was))}};
+  json facts = data_facts(config, files, was_data), tasks, tokenizer;
+  if (!config.train.tasks.empty())
+    tasks = uses_kept_tasks(run, config) ? was_tasks : file_facts(config.train.tasks, was_tasks);
+  if (!config.tokenizer.path.empty()) tokenizer = file_facts(tokenizer_file(config), was_tokenizer);
+  SS_RETURN_IF_ERROR(same_data(was_data, facts, trained));
+  // Scores before and after could not be compared.
+  if (was_tasks.is_object() && tasks.is_object() &&
+      was_tasks.value("name", json()) == tasks["name"])
+    SS_RETURN_IF_ERROR(unchanged(was_tasks, tasks, "train.tasks",
+                                 "name the new file with --train.tasks=OTHER_FILE"));
+  if (was_tokenizer.is_object() && tokenizer.is_object())
+    SS_RETURN_IF_ERROR(
+        unchanged(was_tokenizer, tokenizer, "tokenizer.path", "start a new run with --run=FOLDER"));
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
                     {"libraries", libraries()},
@@ -241,10 +143,15 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
                     {"data", std::move(facts)}});
   if (!tasks.is_null()) starts.back()["tasks"] = std::move(tasks);
   if (!tokenizer.is_null()) starts.back()["tokenizer"] = std::move(tokenizer);
-  if (!config.run.from.empty())
-    starts.back()["from"] = {
-        {"path", config.run.from}, {"with_optimizer", config.run.with_optimizer}, {"step", step}};
-  else if (starts.size() == 1 && step > 0 && !config.checkpoint.upload.empty())
+  if (!config.run.from.empty()) {
+    starts.back()["from"] = {{"path", path_as_text(config.run.from)},
+                             {"with_optimizer", config.run.with_optimizer},
+                             {"step", step}};
+    if (starts.size() == 1)  // later, another one may lie there
+      starts.back()["from"]["identity"] = identity_of_parent(config.run.from);
+  }
+  if (config.run.from.empty() && starts.size() == 1 && step > 0 &&
+      !config.checkpoint.upload.empty())
     starts.back()["from"] = {// the folder was lost: earlier steps have no records here
                              {"path", config.checkpoint.upload},
                              {"with_optimizer", true},

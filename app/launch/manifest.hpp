@@ -3,6 +3,7 @@
 // entry for each start, newest last.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,14 @@ struct ConfigChange {
 };
 
 /// Adds an entry for this start, which begins at `step`, with its changes and its parent (run.from).
-/// Token files of more than 256 MiB that `prepare` did not write are recorded with their size but
-/// without a hash. bad_data: the data, or the file train.tasks, differs from the previous start's;
-/// io: the file cannot be written.
+/// trained: which sources of a blend the run has trained. Errors as same_data(); bad_data: the
+/// tokenizer or the file train.tasks differs from the previous start's; io: the file cannot be
+/// written.
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
-                    uint64_t step, const std::vector<ConfigChange>& changes);
+                    uint64_t step, const std::vector<ConfigChange>& changes,
+                    const std::function<bool(const std::string&)>& trained);
+/// identity_of_parent() of run.from when the run began; "": not recorded.
+std::string recorded_parent(const RunFolder& run);
 /// The changes of the newest start. Empty if the manifest cannot be read.
 std::vector<ConfigChange> recorded_changes(const RunFolder& run);
 

@@ -134,7 +134,7 @@ std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
       options.trained_on =
           texts.size() > 1 ? texts.back().options.trained_on : tokenizer_signature(*first);
     }
-    if (source.config.data.folder.empty()) options.folder = free_folder(options);
+    if (source.config.data.folder.empty()) options.folder = free_folder(options, "data");
     texts.push_back({std::move(source), std::move(options)});
   }
   return texts;
@@ -199,6 +199,8 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
     std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);
     line.print_line(label + rate);
   }
+  if (stage.empty() && !options.of_run)
+    line.print_line(label + "the tokens of " + options.source + " are in " + options.folder);
   if (stage == "tokens")
     line.print_line(
         "prepared " + std::to_string(made->train_tokens) + " training and " +

@@ -12,6 +12,9 @@
 
 namespace simplescale {
 
+/// True if the file train.tasks is gone, and the run holds its tokens.
+bool uses_kept_tasks(const RunFolder& run, const Config& config);
+
 /// Reads train.tasks, if it is set, and prints its warning. Errors of read_tasks().
 Status check_tasks(const Config& config);
 /// train.tasks as tokens; empty if it is not set. tokenizer: of the run's data; "" if it has none.

@@ -13,6 +13,7 @@
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
+#include "app/launch/moved_run.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/prepare_tasks.hpp"
 #include "app/report.hpp"
@@ -45,7 +46,7 @@ std::string text_of(const KeyDifference& d) {
 
 namespace {
 
-/// Paths may hold any bytes, but config.toml, which all processes read, must be UTF-8.
+/// Other values than paths must be UTF-8, as config.toml is, which all processes read.
 Status check_utf8(const Config& config) {
   const std::string text = to_toml(config);
   const size_t at = first_invalid_utf8(text);
@@ -173,6 +174,18 @@ std::vector<ConfigChange> changes_of_program(const RunFolder& run, const RunData
                        "not the one behind it; the version that has trained this run so far did "
                        "the opposite"});
   return changes;
+/// Which sources of its blend a run has trained in its first `step` steps.
+Result<std::function<bool(const std::string&)>> trained_sources(const RunFolder& run,
+                                                                const Plan& plan, uint64_t step) {
+  Mixture before;
+  if (fs::exists(run.config())) {
+    SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
+    SS_ASSIGN(before, mixture_of(loaded.config, plan.shape.block_size));
+  }
+  const uint64_t trained = plan.batch.samples(step);
+  const uint64_t samples = trained == 0 ? 0 : plan.skipped.sample_at(trained - 1) + 1;
+  return std::function(
+      [before, samples](const std::string& name) { return uses_source(before, name, samples); });
 }
 
 /// A run that begins with other weights takes their tokenizer for texts, and for token files that
@@ -216,12 +229,16 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   report_notes(loaded.notes);
   const std::string warning = resolve_device(loaded);
   SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run_folder(config)}));
+  SS_ASSIGN(const std::optional<Config> before, recorded_config(RunFolder{run_folder(config)}));
+  if (before) follow_moved_run(loaded, *before);
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
   config.run.folder = run_folder(config);
   SS_RETURN_IF_ERROR(take_tokenizer(config, plan.shape));
+  if (before) SS_RETURN_IF_ERROR(use_kept_tokenizer(config, *before));
+  if (before) keep_token_folders(config, *before);
   set_token_folders(config);
   make_paths_absolute(config);
   if (config.run.trust_folder && !config.checkpoint.folder.empty()) {
@@ -229,7 +246,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
     config.checkpoint.folder = fs::weakly_canonical(config.checkpoint.folder, error);
   }
   // After data.folder: runs of one file share its tokens.
-  if (const std::string name = fs::path(run_folder(config)).filename();
+  if (const std::string name = fs::path(config.run.folder).filename();
       !run.empty() && loaded.origin["run.name"] == "default" && is_run_name(name))
     config.run.name = name;
   SS_RETURN_IF_ERROR(check_log_rules(config));
@@ -238,7 +255,8 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   std::error_code error;
   if (config.run.from.empty() && !fs::exists(RunFolder{run_folder(config)}.config(), error))
     SS_RETURN_IF_ERROR(check_batches(plan, 0));
-  return RunStart{std::move(config), plan, warning};
+  const bool rate_said = loaded.origin["train.learning_rate"] == "command line";
+  return RunStart{std::move(config), plan, warning, rate_said};
 }
 
 Status refuse_sweep(const std::string& config_file, const Config& config) {
@@ -296,12 +314,11 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
   }
   if (!config.run.trust_folder)
     SS_RETURN_IF_ERROR(check_output_folder(checkpoint_folder(config), "checkpoint.folder"));
-  if (config.checkpoint.folder.empty()) return {};
-  return check_checkpoints_owner(run, config.checkpoint.folder);
+  return check_checkpoints_owner(run, checkpoint_folder(config));
 }
 
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
-                       const RunData& data) {
+                       const RunData& data, bool rate_said) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
   // LOCK-1: their supervisor reads the files that this function replaces.
   SS_RETURN_IF_ERROR(wait_for_agents(run, config.cluster.join_timeout_ms));
@@ -312,11 +329,13 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + run.path + ": " + error.message());
-  if (!config.checkpoint.folder.empty())
-    SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
+  SS_RETURN_IF_ERROR(claim_checkpoints(run, checkpoint_folder(config)));
   SS_ASSIGN(const auto tasks, task_tokens(config, plan.shape, data.tokenizer));
   SS_RETURN_IF_ERROR(restore_from_bucket(run, config, plan));
-  SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
+  if (const auto found = find_newest_valid(checkpoint_folder(config), Verify::sizes);
+      found.status().code() == Code::bad_data)
+    return found.status();
+  SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer, rate_said));
   const uint64_t step = newest_step(config);
   SS_RETURN_IF_ERROR(check_batches(plan, step));
   SS_ASSIGN(std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
@@ -324,9 +343,11 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
     changes.push_back(std::move(change));
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
-  SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes));
+  SS_ASSIGN(const auto trained, trained_sources(run, plan, step));
+  SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes, trained));
   SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
   SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
+  SS_RETURN_IF_ERROR(keep_tokenizer(run, config));
   return save_config(run.path, config);
 }
 
@@ -362,6 +383,7 @@ Result<RunLock> lock_run(const RunFolder& run) {
 namespace {
 /// What needs no data.
 Status check_recipe(const Config& config, const Plan& plan) {
+  SS_RETURN_IF_ERROR(check_places(config));
   SS_RETURN_IF_ERROR(check_tasks(config));
   SS_RETURN_IF_ERROR(check_parent(config, plan));
   return changes_of(RunFolder{run_folder(config)}, config, plan, newest_step(config)).status();

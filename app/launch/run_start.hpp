@@ -18,7 +18,8 @@ struct RunStart {
   Config
       config;  // with absolute paths, the planned train.global_batch_size, and this host's device
   Plan plan;
-  std::string warning;  // of resolve_device(); or ""
+  std::string warning;     // of resolve_device(); or ""
+  bool rate_said = false;  // train.learning_rate is on the command line
 };
 /// Loads a configuration and plans its run. run: overrides run.folder unless it is "".
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
@@ -35,9 +36,10 @@ Status check_before_start(const RunStart& start);
 Status check_run_folder(const RunFolder& run, const Config& config);
 /// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or
 /// checks an existing folder, and prints and records what has changed in its configuration. data: of
-/// prepare_and_check_data(). All processes of the run read the files that it has listed.
+/// prepare_and_check_data(). All processes of the run read the files that it has listed. rate_said: as
+/// of RunStart.
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
-                       const RunData& data);
+                       const RunData& data, bool rate_said);
 /// True if the run has trained all its steps and its last checkpoint is intact. Then it prints so,
 /// and how to train longer. Reads that checkpoint.
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan);

@@ -108,6 +108,8 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
   if (Status removed = epoch > 1 ? Status() : remove_unpublished(folder, all, files); !removed.ok())
     log::warn("{}", removed.message());
   SS_ASSIGN(job.facts, kept_facts(folder));
+  SS_ASSIGN(const std::string id, run_id(p.run()));
+  job.facts = with_run(job.facts, id);
   if (from) {
     SS_RETURN_IF_ERROR(find_left(p, folder, from->job, files, job));
     return job;

@@ -73,7 +73,7 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
 Status prepare_run(const RunFolder& run, const RunStart& start, const std::string& instance) {
   remove_old_preparation_files(run, instance);
   SS_ASSIGN(const RunData data, prepare_and_check_data(start.config, start.plan));
-  SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan, data));
+  SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan, data, start.rate_said));
   return EpochFiles(run, instance).begin();
 }
 

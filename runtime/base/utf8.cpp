@@ -1,5 +1,6 @@
 #include "runtime/base/utf8.hpp"
 
+#include <charconv>
 #include <cstring>
 
 namespace simplescale {
@@ -71,6 +72,36 @@ std::string replace_invalid_utf8(std::string_view text) {
     if (text.empty()) break;
     out += "\xEF\xBF\xBD";
     text.remove_prefix(broken_length(text));
+  }
+  return out;
+}
+
+std::string path_as_text(std::string_view path) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string out;
+  while (true) {
+    const size_t good = first_invalid_utf8(path);
+    out += path.substr(0, good);
+    if (good == path.size()) return out;
+    const auto byte = static_cast<unsigned char>(path[good]);
+    out += '\0';
+    out += kHex[byte >> 4];
+    out += kHex[byte & 15];
+    path.remove_prefix(good + 1);
+  }
+}
+
+std::string path_of_text(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    unsigned byte = 0;
+    // Only bytes of no ASCII character are written so: the text cannot hide a '/'.
+    const bool escaped =
+        text[at] == '\0' && at + 2 < text.size() &&
+        std::from_chars(&text[at + 1], &text[at + 1] + 2, byte, 16).ptr == &text[at + 1] + 2 &&
+        byte >= 0x80;
+    out += escaped ? static_cast<char>(byte) : text[at];
+    if (escaped) at += 2;
   }
   return out;
 }

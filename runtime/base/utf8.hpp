@@ -37,6 +37,12 @@ inline size_t code_point_before(std::string_view text, size_t end) {
   return at;
 }
 
+/// A path as UTF-8 text, which files of TOML and JSON must be: each byte that is no part of valid UTF-8
+/// becomes a NUL, which no path has, and two hex digits. In such a file it looks so: "caf\u0000E9".
+std::string path_as_text(std::string_view path);
+/// The path that path_as_text() made the text from. Other NULs stay.
+std::string path_of_text(std::string_view text);
+
 void append_utf8(std::string& text, char32_t code_point);
 
 }  // namespace simplescale

@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/object_store/transfer.hpp"
 
 namespace simplescale {
@@ -235,6 +236,9 @@ Result<Checkpoint> CheckpointBucket::fetch_newest(const std::string& checkpoints
     auto found = fetch(stored[i], temporary, &shape);
     if (found.ok()) {
       const std::string step = step_folder_name(stored[i].step);
+      SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
+      if (is_of_another_run(checkpoints + "/" + step, runs))  // CHECKPOINT-7
+        return Status(Code::bad_data, made_by_another(checkpoints + "/" + step));
       SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, step, files));
       SS_RETURN_IF_ERROR(files.rename(temporary, checkpoints + "/" + step));
       SS_RETURN_IF_ERROR(files.fsync_folder(checkpoints));

@@ -29,6 +29,10 @@
 //                 successor takes those names away (revoke_publishers()) before it reads the
 //                 folder: the deposed publisher finds nothing to rename.
 //
+//   CHECKPOINT-7  A checkpoint names the run that made it. In a folder with an owner
+//                 (run_checkpoints.hpp), those of other runs are not found, and neither replaced nor
+//                 removed.
+//
 // Threads: a node's checkpoint writers write, the supervisor and trainers read. Each tensor is
 // hashed, and written or read, by one of the threads of a Parallel.
 // Nothing outside the checkpoints folder is touched.
@@ -133,6 +137,12 @@ uint64_t generation_of(const CheckpointInfo& info);
 /// Sets the generation in info.resume.
 void set_generation(CheckpointInfo& info, uint64_t generation);
 
+/// The id of the run that made a checkpoint (run_checkpoints.hpp), in its CheckpointInfo::resume. "":
+/// an earlier version made it, or it was imported.
+std::string run_in(const std::string& resume);
+/// `resume` with that id.
+std::string with_run(const std::string& resume, const std::string& run);
+
 /// Renames those checkpoints of steps beyond `after` for which undone(step, generation) returns
 /// true to step-N.undone, where no reader finds them. generation: as in generation_of(); 0 also for
 /// a damaged checkpoint.
@@ -204,11 +214,11 @@ class Checkpoint {
 struct FoundCheckpoint {
   Checkpoint checkpoint;
   std::vector<std::string>
-      warnings;                 // a line per newer, damaged checkpoint: file and what is wrong
+      warnings;  // a line per newer checkpoint that is damaged or another run's: what is wrong
   std::vector<uint64_t> older;  // steps of older checkpoints, not verified, the newest last
 };
 /// The newest valid checkpoint of a checkpoints folder. not_found: there is no checkpoint;
-/// bad_data: all are damaged (lists all warnings); io: the folder, or a checkpoint newer than all
+/// bad_data: all are damaged or another run's (lists all warnings); io: the folder, or a checkpoint newer than all
 /// valid ones, cannot be read. An unreadable checkpoint is never replaced by an older one.
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints,
                                           Verify verify = Verify::full);

@@ -8,6 +8,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 
 namespace simplescale {
 
@@ -28,6 +29,35 @@ void set_generation(CheckpointInfo& info, uint64_t generation) {
   info.resume = facts.dump();
 }
 
+std::string run_in(const std::string& resume) {
+  const auto facts = parse_json(resume);
+  const bool known = facts.is_object() && facts.contains("run") && facts["run"].is_string();
+  return known ? facts["run"].get<std::string>() : "";
+}
+
+std::string with_run(const std::string& resume, const std::string& run) {
+  auto facts = parse_json(resume);
+  if (!facts.is_object()) return resume;  // write_manifest() reports it
+  facts["run"] = run;
+  return facts.dump();
+}
+
+std::string checkpoint_format::made_by_another(const std::string& folder) {
+  return folder +
+         ": another run made this checkpoint; move it away, or give one of the two runs another "
+         "checkpoint.folder";
+}
+
+bool checkpoint_format::is_of_another_run(const std::string& folder,
+                                          const std::vector<std::string>& runs) {
+  if (runs.empty()) return false;
+  const auto text = read_text_file(folder + "/" + kManifest, kManifestBytesMax);
+  const auto manifest = text.ok() ? parse_json(*text) : nlohmann::json();
+  if (!manifest.is_object() || !manifest.contains("resume")) return false;
+  const std::string run = run_in(manifest["resume"].dump());
+  return !run.empty() && std::ranges::find(runs, run) == runs.end();
+}
+
 namespace {
 
 struct Candidate {
@@ -35,11 +65,16 @@ struct Candidate {
   uint64_t step = 0;
 };
 
-/// The names of checkpoints, newest step first; step-N before step-N.replaced.
-std::vector<Candidate> candidates(const std::vector<std::string>& names) {
+/// The names of the checkpoints that the run which owns the folder may use, newest step first;
+/// step-N before step-N.replaced. runs: of owning_runs().
+std::vector<Candidate> candidates(const std::string& checkpoints,
+                                  const std::vector<std::string>& names,
+                                  const std::vector<std::string>& runs) {
   std::vector<Candidate> out;
   for (const std::string& name : names)
-    if (const auto step = parse_step_folder(name)) out.push_back({name, *step});
+    if (const auto step = parse_step_folder(name);
+        step && !is_of_another_run(checkpoints + "/" + name, runs))
+      out.push_back({name, *step});
   std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
     return a.step != b.step ? a.step > b.step : a.name.size() < b.name.size();
   });
@@ -78,12 +113,17 @@ Status checkpoint_format::remove_checkpoint(const std::string& checkpoints, cons
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify verify) {
   std::vector<std::string> warnings;
   SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
-  const std::vector<Candidate> all_of_them = candidates(names);
-  for (const Candidate& candidate : all_of_them) {
+  SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
+  const std::vector<Candidate> own = candidates(checkpoints, names, runs);
+  for (const Candidate& candidate : candidates(checkpoints, names, {})) {
+    if (std::ranges::find(own, candidate.name, &Candidate::name) == own.end()) {  // CHECKPOINT-7
+      warnings.push_back(made_by_another(checkpoints + "/" + candidate.name));
+      continue;
+    }
     auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
     if (checkpoint.ok()) {
       FoundCheckpoint found{checkpoint.take(), std::move(warnings), {}};
-      for (const Candidate& other : all_of_them) {
+      for (const Candidate& other : own) {
         const bool listed = !found.older.empty() && found.older.front() == other.step;
         if (other.step < candidate.step && !listed)  // step-N and step-N.replaced are one step
           found.older.insert(found.older.begin(), other.step);
@@ -114,7 +154,9 @@ Result<Checkpoint> open_step(const std::string& checkpoints, uint64_t step) {
 
 std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints) {
   std::vector<uint64_t> steps;
-  for (const Candidate& candidate : candidates(list_folder(checkpoints)))
+  const auto runs = owning_runs(checkpoints);
+  for (const Candidate& candidate : candidates(checkpoints, list_folder(checkpoints),
+                                               runs.ok() ? *runs : std::vector<std::string>()))
     if (!candidate.name.ends_with(kReplaced)) steps.insert(steps.begin(), candidate.step);
   return steps;
 }
@@ -158,7 +200,8 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
   std::error_code error;
   const std::string latest = fs::read_symlink(checkpoints + "/latest", error).string();
   SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
-  const std::vector<Candidate> all = candidates(names);
+  SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
+  const std::vector<Candidate> all = candidates(checkpoints, names, runs);
   const std::vector<Candidate> best =
       rules.keep_best > 0 ? best_checkpoints(checkpoints, all, rules.keep_best, verify)
                           : std::vector<Candidate>();
@@ -218,7 +261,8 @@ Status revoke_publishers(const std::string& checkpoints, FileOps& ops) {
     else if (shards && dot != std::string::npos)
       SS_RETURN_IF_ERROR(ops.rename(path, path.substr(0, dot)));
   }
-  for (const auto& [name, step] : candidates(names))
+  SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
+  for (const auto& [name, step] : candidates(checkpoints, names, runs))
     if (open_checked(checkpoints + "/" + name, Verify::sizes).ok())
       return name.ends_with(kReplaced) ? Status() : set_link(checkpoints, "latest", name, ops);
   return {};
@@ -251,9 +295,10 @@ Status set_aside_undone(const std::string& checkpoints, uint64_t after,
                         const std::function<bool(uint64_t step, uint64_t generation)>& undone,
                         FileOps& ops) {
   SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
   std::vector<std::string> aside;
   std::string newest;  // of those that stay
-  for (const auto& [name, step] : candidates(names)) {
+  for (const auto& [name, step] : candidates(checkpoints, names, runs)) {
     if (step <= after && (aside.empty() || !newest.empty())) break;
     const auto checkpoint = open_checked(checkpoints + "/" + name, Verify::sizes);
     const uint64_t generation = checkpoint.ok() ? generation_of(checkpoint->info()) : 0;

@@ -1,6 +1,6 @@
 // What writing and reading a checkpoint have in common: names, the text of the manifest, the places
-// of shards, and the removal of a folder. Any thread; all functions but remove_checkpoint() are
-// pure. Used in runtime/checkpoint/ only.
+// of shards, and the removal of a folder. Any thread; all functions but remove_checkpoint() and
+// is_of_another_run() are pure. Used in runtime/checkpoint/ only.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,12 @@ std::optional<uint64_t> parse_step_folder(const std::string& name);
 /// Renames <checkpoints>/<name> to tmp-delete-<name> before it removes the folder, so that neither a
 /// crash nor a deposed publisher leaves a partial folder under that name. ok if there is none.
 Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops);
+
+/// True if the checkpoint's manifest names a run that is none of `runs`. False if it names none, if
+/// it cannot be read, or if `runs` is empty.
+bool is_of_another_run(const std::string& folder, const std::vector<std::string>& runs);
+/// What is wrong with such a checkpoint.
+std::string made_by_another(const std::string& folder);
 
 std::string shard_file_name(size_t shard, size_t shards);
 std::string tensor_name(StateKind kind, const Unit& unit);

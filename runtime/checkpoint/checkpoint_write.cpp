@@ -7,6 +7,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -112,6 +113,8 @@ Status move_into_place(const std::string& checkpoints, const std::string& own,
   std::error_code error;
   const bool replaces = std::filesystem::exists(folder, error);
   if (replaces) {
+    SS_ASSIGN(const std::vector<std::string> runs, owning_runs(checkpoints));
+    if (is_of_another_run(folder, runs)) return {Code::bad_data, made_by_another(folder)};
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name + kReplaced, ops));
     SS_RETURN_IF_ERROR(ops.rename(folder, replaced));
     moved = true;

@@ -94,11 +94,19 @@ NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& rep
   NewestCheckpoint newest;
   const auto names = read_folder(folder);
   if (!names.ok()) section.problem(names.status().message());
+  const auto runs = owning_runs(folder);
+  if (!runs.ok()) section.problem(runs.status().message());
+  size_t nameless = 0;
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     const auto step = checkpoint_format::parse_step_folder(name);
     if (!step) continue;
     ++count;
+    if (runs.ok() && checkpoint_format::is_of_another_run(folder + "/" + name, *runs)) {
+      section.problem(checkpoint_format::made_by_another(folder + "/" + name));
+      continue;
+    }
     auto checkpoint = Checkpoint::open(folder + "/" + name);
+    nameless += checkpoint.ok() && run_in(checkpoint->info().resume).empty();
     const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
     if (*step >= newest.step) {
       newest = {*step, 0, std::nullopt};
@@ -116,6 +124,9 @@ NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& rep
   if (std::filesystem::is_symlink(latest, error) && !std::filesystem::exists(latest, error))
     section.problem(latest + ": names a checkpoint that does not exist");
   if (section.clean()) section.note(std::to_string(count) + " checked, all checksums match");
+  if (nameless > 0)
+    section.note(std::to_string(nameless) +
+                 " of them name no run: an earlier version made them, or they were imported");
   return newest;
 }
 

@@ -139,6 +139,13 @@ Result<Mixture> mixture_of(const Config& config, int64_t block_size) {
   return mixture;
 }
 
+bool uses_source(const Mixture& mixture, const std::string& name, uint64_t samples) {
+  const auto found = std::ranges::find(mixture.names, name);
+  if (found == mixture.names.end()) return false;
+  return MixtureSchedule(mixture).count(static_cast<size_t>(found - mixture.names.begin()),
+                                        samples) > 0;
+}
+
 namespace {
 
 /// How the texts of a source are read differently now. "": as before.
@@ -157,17 +164,12 @@ std::string read_otherwise(const Config& was, const Config& is) {
   return "";
 }
 
-/// Which source of the first `samples` samples is another one now. "": none is.
-std::string moved_source(const Config& before, const Config& now, const Mixture& was,
-                         uint64_t samples) {
-  if (was.empty()) return "";
-  const MixtureSchedule schedule(was);
-  for (size_t i = 0; i < before.data.blend.size(); ++i) {
-    const BlendSource& source = before.data.blend[i];
+/// Which source of the first `samples` samples is read in another way now. "": none is.
+std::string changed_source(const Config& before, const Config& now, const Mixture& was,
+                           uint64_t samples) {
+  for (const BlendSource& source : before.data.blend) {
     const auto same_name = std::ranges::find(now.data.blend, source.name, &BlendSource::name);
-    if (same_name == now.data.blend.end() || schedule.count(i, samples) == 0) continue;
-    if (same_name->source != source.source)
-      return "\"" + source.name + "\" was " + source.source + " and is now " + same_name->source;
+    if (same_name == now.data.blend.end() || !uses_source(was, source.name, samples)) continue;
     const std::string otherwise =
         read_otherwise(config_of(before, source), config_of(now, *same_name));
     if (!otherwise.empty()) return "\"" + source.name + "\"" + otherwise;
@@ -182,7 +184,7 @@ Status check_same_mixture(const Config& before, const Config& now, int64_t block
   SS_ASSIGN(const Mixture was, mixture_of(before, block_size));
   SS_ASSIGN(const Mixture is, mixture_of(now, block_size));
   std::string what = mixture_change(was, is, samples);
-  if (what.empty()) what = moved_source(before, now, was, samples);
+  if (what.empty()) what = changed_source(before, now, was, samples);
   if (what.empty()) return {};
   return bad("data.blend: " + what + "; the run has trained " + std::to_string(samples) +
              " samples of the old mixture: keep its data.blend and data.stage, and change the "

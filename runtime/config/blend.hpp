@@ -21,9 +21,13 @@ std::vector<Status> check_blend(const Config& config);
 /// rounded up. bad_config: as check_blend(); two stages begin with the same sample.
 Result<Mixture> mixture_of(const Config& config, int64_t block_size);
 
+/// True if one of the first `samples` samples is of the source.
+bool uses_source(const Mixture& mixture, const std::string& name, uint64_t samples);
+
 /// bad_config: with `now`, one of the first `samples` samples would be another one than with
 /// `before`, so that the run would see samples twice or never. Tells how to change the mixture from
-/// there on.
+/// there on. Sources of one name count as the same wherever they lie: app/launch/manifest.hpp
+/// compares what they hold.
 Status check_same_mixture(const Config& before, const Config& now, int64_t block_size,
                           uint64_t samples);
 

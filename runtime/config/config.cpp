@@ -37,9 +37,11 @@ int threads_per_trainer(const Config& config, int cores, int trainers) {
 
 void make_paths_absolute(Config& config) {
   for (const schema::Key& key : schema::keys())
-    for (std::string* path : schema::paths_of(key, config))
+    for (std::string* path : schema::paths_of(key, config)) {
       if (schema::is_relative(*path) || path->starts_with('/'))
         *path = std::filesystem::absolute(*path).lexically_normal().string();
+      while (path->ends_with('/') && path->size() > 1 && !path->ends_with("://")) path->pop_back();
+    }
 }
 
 Config with_derived_values(const Config& config) {
@@ -82,6 +84,24 @@ Config config_of(const Config& config, const BlendSource& source) {
   return c;
 }
 
+namespace {
+/// Two names of one place, as far as the disk tells: through a link, or with "..".
+bool same_place(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || (a.starts_with('/') && b.starts_with('/') &&
+                    std::filesystem::weakly_canonical(a, error) ==
+                        std::filesystem::weakly_canonical(b, error) &&
+                    !error);
+}
+
+/// The value of a key that is a place; "" for other keys.
+std::string place_in(const schema::Key& key, const Config& config) {
+  const schema::Ref value = key.in(config);
+  const auto* text = std::get_if<std::string*>(&value);
+  return text ? **text : "";
+}
+}  // namespace
+
 ConfigDifference diff(const Config& given_a, const Config& given_b) {
   Config a = given_a, b = given_b;
   make_paths_absolute(a);
@@ -110,10 +130,15 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
   for (const schema::Key& key : schema::keys()) {
     const std::string name = key.full_name();
     if (name == "run.folder" || name == "run.name") continue;  // a run may be moved
-    const bool defines = key.matters == schema::Matters::always ||
-                         (key.matters == schema::Matters::layout && layout_matters) ||
-                         (folder_is_source && name == "data.folder");
-    const bool derived = defines || key.matters == schema::Matters::recipe;
+    const bool is_place =
+        key.matters == schema::Matters::place || (folder_is_source && name == "data.folder");
+    const std::string from = is_place ? place_in(key, was) : "",
+                      to = is_place ? place_in(key, now) : "";
+    const bool moved = is_place && !from.empty() && !to.empty();
+    if (moved && (same_place(from, to) || place_in(key, a) == place_in(key, b))) continue;
+    const bool defines = key.matters == schema::Matters::always || (is_place && !moved) ||
+                         (key.matters == schema::Matters::layout && layout_matters);
+    const bool derived = defines || moved || key.matters == schema::Matters::recipe;
     KeyDifference difference{name, schema::to_toml(key.in(derived ? was : a)),
                              schema::to_toml(key.in(derived ? now : b))};
     if (difference.was == difference.now) continue;

@@ -324,7 +324,8 @@ Result<LoadedConfig> load_user_config(const std::string& path, const Overrides& 
 /// Makes the paths that are set absolute.
 void make_paths_absolute(Config& config);
 
-/// Every key of the config as a TOML file. load_config() reads it back to an equal Config.
+/// Every key of the config as a TOML file. load_config() reads it back to an equal Config. Paths may
+/// hold any bytes (path_as_text()).
 std::string to_toml(const Config& config);
 
 struct KeyDifference {
@@ -336,7 +337,8 @@ struct ConfigDifference {
   /// layout (parallel, cluster) counts only without train.deterministic.
   std::vector<KeyDifference> defining;
   /// What a run may change when it is started again: its length, learning rate and optimizer,
-  /// layout, checkpoints, supervision, reporting.
+  /// layout, checkpoints, supervision, reporting; and the places of its data, tokenizer and parent,
+  /// if they hold the same (app/launch/manifest.hpp compares them).
   std::vector<KeyDifference> allowed;
 };
 ConfigDifference diff(const Config& a, const Config& b);

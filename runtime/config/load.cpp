@@ -11,6 +11,7 @@
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/base/printable.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
@@ -474,6 +475,8 @@ CheckedConfig check_text(const std::string& text, const std::string& file,
   }
   settle_rivals(said, loaded);
   note_keys_without_effect(loaded);
+  for (const Key& key : schema::keys())
+    for (std::string* path : schema::paths_of(key, loaded.config)) *path = path_of_text(*path);
   if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
   for (const Status& problem : check_combinations(loaded.config))
     checked.problems.push_back(located(problem, loaded));

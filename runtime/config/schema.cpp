@@ -68,14 +68,14 @@ constexpr Range fraction{.min = 0, .max = 1, .below_max = true};
 #define REF(member) [](Config& c) -> Ref { return &c.member; }
 #define ENUM(member, names) [](Config& c) -> Ref { return named(c.member, names); }
 constexpr Matters run = Matters::always, layout = Matters::layout, recipe = Matters::recipe,
-                  no = Matters::never;
+                  place = Matters::place, no = Matters::never;
 
 // clang-format off
 const Key table[] = {
   {"run", "name", REF(run.name), any, no, "Letters, digits, '-', '_' and '.'. Part of the names of processes, shared memory and folders. Empty: the file's name."},
   {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>.", true},
   {"run", "seed", REF(run.seed), not_negative, run, "Seed of the initial parameters, of the tokenizer and, unless data.seed is set, of the shuffle."},
-  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, Hugging Face folder, or s3://BUCKET/PREFIX. Empty: begin with random weights.", true},
+  {"run", "from", REF(run.from), any, place, "Begin with the weights of this run (its newest checkpoint), checkpoint, Hugging Face folder, or s3://BUCKET/PREFIX. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
   {"run", "trust_folder", REF(run.trust_folder), any, no, "Write to checkpoint.folder and data.folder also if another user owns them or may write them. --trust-folder sets it."},
@@ -103,13 +103,13 @@ const Key table[] = {
   {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3 or yarn: the sequence length before it was stretched. 0: from the preset, else 8192."},
   {"model", "rope_attention_factor", REF(model.rope_attention_factor), {0, 1e6}, run, "With rope_scaling = yarn: what cosines and sines are multiplied with, attention_factor of transformers. 0: 0.1 ln(rope_factor) + 1."},
 
-  {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
+  {"tokenizer", "path", REF(tokenizer.path), any, place, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
-  {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source, or the texts of the blend.", true},
+  {"tokenizer", "train_on", REF(tokenizer.train_on), any, place, "Text to train the tokenizer on. Empty: data.source, or the texts of the blend.", true},
   {"tokenizer", "append_eos", ENUM(tokenizer.append_eos, choice_names), any, no, "Prepared documents end with the tokenizer's EOS. auto: if it has one that is not its BOS; tokens that were prepared before stay as they are. true: refuse a tokenizer without one, and prepare such tokens again."},
 
-  {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},
+  {"data", "source", REF(data.source), any, place, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, s3://BUCKET/KEY of one of these, or \"debian:<package>\" (text from an installed Debian package).", true},
   {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens) and its own format, text_key and loss_mask_key. A source without weight is used by the stages that name it (docs/data.md).", true},
   {"data", "stage", REF(data.stage), any, recipe, "Other weights later in the run: [[data.stage]] with from_tokens (rounded up to whole samples) and weights = { NAME = WEIGHT }; sources that it does not name rest."},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},

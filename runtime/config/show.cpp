@@ -142,6 +142,8 @@ const char* when_changed(schema::Matters matters) {
       return "may change; without train.deterministic it cannot";
     case schema::Matters::recipe:
       return "may change; the steps from then on have other results";
+    case schema::Matters::place:
+      return "may change, if the same lies there";
     case schema::Matters::never:
       return "may change; the results stay the same";
   }

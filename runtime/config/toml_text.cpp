@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/secrets.hpp"
 
@@ -228,10 +229,12 @@ std::string shown(const Key& key, const Config& config) {
 
 namespace {
 
-std::string toml_of(const Config& config, bool with_secrets) {
+std::string toml_of(const Config& given, bool with_secrets) {
   const Config defaults;
+  Config config = given;
   std::string out, section;
   for (const schema::Key& key : schema::keys()) {
+    for (std::string* path : schema::paths_of(key, config)) *path = path_as_text(*path);
     if (section != key.section) {
       if (!section.empty()) out += "\n";
       section = key.section;

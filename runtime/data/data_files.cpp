@@ -16,6 +16,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/own_folder.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
@@ -295,9 +296,9 @@ Listed read_listing(const std::string& file) {
     for (const auto& [source, objects] : root.items()) {
       std::vector<DataFiles::Object> found;
       for (const json& object : objects)
-        found.push_back(
-            {object.at("name"), object.at("bytes"), object.at(identity_of(object.at("name")))});
-      listed[source] = std::move(found);
+        found.push_back({path_of_text(object.at("name").get<std::string>()), object.at("bytes"),
+                         object.at(identity_of(object.at("name")))});
+      listed[path_of_text(source)] = std::move(found);
     }
   } catch (const json::exception&) {
     // damaged: what is missing is listed again
@@ -477,9 +478,9 @@ Status DataFiles::save_listing(const std::string& file) const {
   json root = json::object();
   for (const auto& [source, objects] : all)
     for (const Object& object : objects)
-      root[source].push_back({{"name", object.path},
-                              {"bytes", object.bytes},
-                              {identity_of(object.path), object.etag}});
+      root[path_as_text(source)].push_back({{"name", path_as_text(object.path)},
+                                            {"bytes", object.bytes},
+                                            {identity_of(object.path), object.etag}});
   return write_file_atomic(file, json_text(root, 1) + "\n");
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -53,10 +54,10 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
       return Status(Code::bad_data, path + ": format " + std::to_string(m.format) + " is not " +
                                         std::to_string(Manifest::current_format) +
                                         "; prepare the data again");
-    m.source = root.at("source");
+    m.source = path_of_text(root.at("source").get<std::string>());
     m.source_signature = root.at("source_signature");
     m.source_hash = root.at("source_xxh3_128");
-    m.tokenizer_path = root.at("tokenizer_path");
+    m.tokenizer_path = path_of_text(root.at("tokenizer_path").get<std::string>());
     m.tokenizer_signature = root.at("tokenizer_signature");
     m.tokenizer_hash = root.at("tokenizer_xxh3_128");
     m.vocab = root.at("vocab");
@@ -71,8 +72,8 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
     m.row_texts = root.value("row_texts", Manifest::trimmed);
     m.appended_eos = root.value("appended_eos", -1);
     for (const json& source : root.value("sources", json::array()))
-      m.sources.push_back(
-          {source.at("path"), source.at("bytes"), source.at("documents"), source.at("xxh3_128")});
+      m.sources.push_back({path_of_text(source.at("path").get<std::string>()), source.at("bytes"),
+                           source.at("documents"), source.at("xxh3_128")});
     m.masked_tokens = root.value("masked_tokens", uint64_t{0});
     const json& files = root.at("files");
     m.tokenizer = file_from(files.at("tokenizer"));
@@ -96,10 +97,10 @@ Result<Manifest> read_manifest(const std::string& folder, const DataFiles& files
 
 Status write_manifest(const std::string& folder, const Manifest& m) {
   json root = {{"format", m.format},
-               {"source", m.source},
+               {"source", path_as_text(m.source)},
                {"source_signature", m.source_signature},
                {"source_xxh3_128", m.source_hash},
-               {"tokenizer_path", m.tokenizer_path},
+               {"tokenizer_path", path_as_text(m.tokenizer_path)},
                {"tokenizer_signature", m.tokenizer_signature},
                {"tokenizer_xxh3_128", m.tokenizer_hash},
                {"vocab", m.vocab},
@@ -121,12 +122,11 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
     if (!mask->hash.empty()) root["files"][key] = to_json(*mask);
   if (m.appended_eos >= 0) root["appended_eos"] = m.appended_eos;
   for (const SourceFile& source : m.sources)
-    root["sources"].push_back({{"path", source.path},
+    root["sources"].push_back({{"path", path_as_text(source.path)},
                                {"bytes", source.bytes},
                                {"documents", source.documents},
                                {"xxh3_128", source.hash}});
   if (m.masked_tokens > 0) root["masked_tokens"] = m.masked_tokens;
-  // json_text(): a path may have bytes that are not UTF-8.
   const std::string text = json_text(root, 2) + "\n";
   return write_file_atomic(folder + "/manifest.json", text);
 }

@@ -1,11 +1,15 @@
 #include "runtime/data/prepare.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -90,10 +94,13 @@ Status check_folder(const PrepareOptions& options) {
 }
 
 /// Replaces the tokenizer's file. bad_config: complete tokens were made with another one.
-Status write_tokenizer(const PrepareOptions& options, const Manifest& old, const std::string& path,
+Status write_tokenizer(const PrepareOptions& options, Manifest& old, const std::string& path,
                        const std::string& model) {
   if (old.complete() && old.tokenizer_hash != hash128(model.data(), model.size()).hex())
     return other_tokenizer(options, old);
+  if (old.tokenizer_hash == hash128(model.data(), model.size()).hex() &&
+      old.tokenizer.name == fs::path(path).filename() && revalidate(options.folder, old.tokenizer))
+    return {};
   SS_RETURN_IF_ERROR(check_folder(options));
   return write_file_atomic(path, model);
 }
@@ -257,6 +264,8 @@ Status check_tokens_kept(const PrepareOptions& options, const Corpus& corpus, Ma
                                        (old.source == options.source
                                             ? ", which has changed or is read with other keys"
                                             : ""));
+    if (old.tokenizer_signature == old.source_signature)
+      old.tokenizer_signature = corpus.signature();  // it was trained on this text
     old.source_signature = corpus.signature();
   }
   if (old.validation_fraction != options.validation_fraction)
@@ -300,7 +309,7 @@ std::string hash_of_tokenizer(const std::string& path) {
 /// True if a complete folder is what the options ask for, as far as this can be told without the
 /// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
-  return manifest.complete() && same_path(manifest.source, options.source) &&
+  return manifest.complete() &&
          (same_path(manifest.tokenizer_path, options.tokenizer_path) ||
           hash_of_tokenizer(options.tokenizer_path) == manifest.tokenizer_hash) &&
          manifest.tokenizer.name == file_of_tokenizer(options) &&
@@ -414,25 +423,81 @@ std::string tokenizer_signature(const PrepareOptions& options) {
   return text.ok() ? *text : kept;
 }
 
-std::string free_folder(const PrepareOptions& options) {
+namespace {
+
+/// True if the tokens were made from the options' text: by its signature or, where only names and times
+/// of its files may differ, by what they hold. Reads the text then, once in a process.
+bool is_of_text(const Manifest& made, const PrepareOptions& options, const Corpus& corpus) {
+  if (made.source_signature == corpus.signature()) return true;
+  bool alike = made.sources.size() == corpus.files();
+  for (size_t file = 0; alike && file < corpus.files(); ++file)
+    alike = made.sources[file].bytes == corpus.bytes(file);
+  if (!alike) return false;
+  static std::mutex mutex;
+  static std::map<std::string, std::string> hashes;  // by signature
+  const std::lock_guard lock(mutex);
+  auto known = hashes.find(corpus.signature());
+  if (known == hashes.end()) {
+    log::warn("{} may be the text that {} was prepared from: comparing their contents",
+              options.source, made.source);
+    const auto hash = text_hash(corpus, jobs_of(options), [](double) {});
+    known = hashes.emplace(corpus.signature(), hash.ok() ? *hash : "").first;
+  }
+  return known->second == made.source_hash && !made.source_hash.empty();
+}
+
+/// Complete prepared folders of this user below `around`, in it or in a folder of it.
+std::vector<std::pair<std::string, Manifest>> folders_below(const std::string& around) {
+  size_t left = 10'000;  // entries to look at: users may keep other things there
+  std::vector<std::string> paths;
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(around, error);
+  for (; !error && entry != fs::recursive_directory_iterator() && left-- > 0;
+       entry.increment(error)) {
+    std::error_code ignored;
+    if (!entry->is_directory(ignored)) continue;
+    struct stat info {};
+    const std::string path = entry->path().string();
+    const bool own =
+        ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
+    if (!own || entry.depth() > 0) entry.disable_recursion_pending();
+    if (own) paths.push_back(path);
+  }
+  std::ranges::sort(paths);
+  std::vector<std::pair<std::string, Manifest>> found;
+  for (const std::string& path : paths)
+    if (auto made = read_manifest(path); made.ok() && made->complete())
+      found.emplace_back(path, made.take());
+  return found;
+}
+
+}  // namespace
+
+std::string free_folder(const PrepareOptions& options, const std::string& around) {
   const auto there = read_manifest(options.folder);
-  const std::string text = signature_of(options.source, options.corpus);
-  if ((!there.ok() && file_of_others(options).empty()) || text.empty()) return options.folder;
-  const std::string trained_on = tokenizer_signature(options);
+  const auto corpus = Corpus::open(options.source, options.corpus);
+  if (!corpus.ok()) return options.folder;
+  const std::string text = corpus->signature(), trained_on = tokenizer_signature(options);
   const std::string hash = hash_of_tokenizer(options.tokenizer_path);
   const bool trains = !trained_on.empty();
-  const bool same_tokenizer =
-      !there.ok() ? false
-      : trains && !there->tokenizer_signature.empty()
-          ? there->tokenizer_signature == trained_on && there->vocab == options.vocab &&
-                there->seed == options.seed &&
-                (there->tokenizer_path.empty() || !options.tokenizer_path.empty())
-          : !hash.empty() && there->tokenizer_hash == hash;
-  if (same_tokenizer && there->tokenizer.name == file_of_tokenizer(options) &&
-      there->source_signature == text &&
-      there->validation_fraction == options.validation_fraction &&
-      eos_suits(*there, options.append_eos))
-    return options.folder;
+  const auto same_tokenizer = [&](const Manifest& made, bool by_contents) {
+    if (!hash.empty() && made.tokenizer_hash == hash) return true;
+    if (!trains || made.tokenizer_signature.empty()) return false;
+    const bool same_text =
+        made.tokenizer_signature == trained_on ||
+        // trained on the text itself
+        (by_contents && options.tokenizer_path.empty() && options.train_tokenizer_on.empty() &&
+         made.tokenizer_signature == made.source_signature);
+    return same_text && made.vocab == options.vocab && made.seed == options.seed &&
+           (made.tokenizer_path.empty() || !options.tokenizer_path.empty());
+  };
+  const auto suits = [&](const Manifest& made, bool by_contents) {
+    return same_tokenizer(made, by_contents) && made.tokenizer.name == file_of_tokenizer(options) &&
+           made.validation_fraction == options.validation_fraction &&
+           eos_suits(made, options.append_eos) &&
+           (by_contents ? is_of_text(made, options, *corpus) : made.source_signature == text);
+  };
+  if (there.ok() && suits(*there, false)) return options.folder;
   const std::string made_from =
       fmt::format("{} {} {} {} {}", text, trains ? trained_on : hash, trains ? options.vocab : 0,
                   trains ? options.seed : 0, options.validation_fraction) +
@@ -440,7 +505,17 @@ std::string free_folder(const PrepareOptions& options) {
       (options.append_eos == Choice::yes  ? " append_eos"
        : options.append_eos == Choice::no ? " no_eos"
                                           : "");
-  return options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
+  const std::string other =
+      options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
+  const auto others =
+      around.empty() ? std::vector<std::pair<std::string, Manifest>>() : folders_below(around);
+  for (const bool by_contents : {false, true}) {
+    if (by_contents && there.ok() && there->complete() && suits(*there, true))
+      return options.folder;
+    for (const auto& [folder, made] : others)
+      if (made.bad_lines <= options.corpus.skip_bad && suits(made, by_contents)) return folder;
+  }
+  return !there.ok() && file_of_others(options).empty() ? options.folder : other;
 }
 
 Status check_tokenizer_kept(const PrepareOptions& options) {
@@ -473,10 +548,12 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   if (opened.ok()) SS_RETURN_IF_ERROR(check(options));
   const auto ready = read_manifest(options.folder);
   const bool suits = ready.ok() && matches_options(*ready, options);
+  const bool same_source = suits && same_path(ready->source, options.source);
   const bool changed =
-      opened.ok() && suits && options.of_run && ready->source_signature != opened->signature();
+      opened.ok() && same_source && options.of_run && ready->source_signature != opened->signature();
   if (!opened.ok() || changed) {
-    if (!suits) return opened.status();
+    // A run compares the tokens with those that it has trained.
+    if (!same_source && !(suits && options.of_run)) return opened.status();
     SS_RETURN_IF_ERROR(check_bad_lines(*ready, options));
     log::warn("{}; using {}, which was prepared from it",
               changed ? options.source + " has changed" : opened.status().message(),
@@ -532,16 +609,19 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.validation_mask = old.validation_mask;
     // What another user has prepared is only read.
     if (read.ok() && (made == *read || !check_folder(options).ok())) return made;
-  } else {
-    SS_RETURN_IF_ERROR(check_folder(options));
-    // A manifest without tokens: if this is interrupted, the folder is not complete() but the
-    // tokenizer is kept.
-    SS_ASSIGN(const Tokenizer tokenizer,
-              Tokenizer::load(options.folder + "/" + made.tokenizer.name));
-    SS_ASSIGN(made.appended_eos, eos_of(options, tokenizer));
-    SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
-    SS_RETURN_IF_ERROR(make_tokens(options, corpus, tokenizer, made, report));
+    // The same text with other names or times; next time it is compared again.
+    if (const Status written = write_manifest(options.folder, made); !written.ok())
+      log::info("{}", written.message());
+    fs::remove_all(pieces_folder(options.folder), error);
+    return made;
   }
+  SS_RETURN_IF_ERROR(check_folder(options));
+  // A manifest without tokens: if this is interrupted, the folder is not complete() but the
+  // tokenizer is kept.
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/" + made.tokenizer.name));
+  SS_ASSIGN(made.appended_eos, eos_of(options, tokenizer));
+  SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
+  SS_RETURN_IF_ERROR(make_tokens(options, corpus, tokenizer, made, report));
   SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
   fs::remove_all(pieces_folder(options.folder), error);
   return made;

@@ -88,10 +88,13 @@ uint64_t help_prepare(const PrepareOptions& options);
 /// that on which the prepared folder's was trained. "": it is not trained, or neither is there.
 std::string tokenizer_signature(const PrepareOptions& options);
 
-/// The folder for the options' tokens that takes none away from another run: options.folder, unless
-/// it holds those of another text, tokenizer or split, or files of others; then options.folder, "-" and a hash of what
-/// the tokens are made from, which is the same before and after a tokenizer is trained.
-std::string free_folder(const PrepareOptions& options);
+/// The folder for the options' tokens that takes none away from another run: options.folder if it
+/// holds them; a folder of this user in `around`, or in a folder there, that holds them; or else
+/// options.folder, unless it holds those of another text, tokenizer or split, or files of others; then
+/// options.folder, "-" and a hash of what the tokens are made from, which is the same before and after
+/// a tokenizer is trained. A text with the same contents is the same text. around: "": no other folder
+/// is looked for.
+std::string free_folder(const PrepareOptions& options, const std::string& around = "");
 
 /// bad_config: the options' folder is complete, and was prepared with another tokenizer than the
 /// options', which prepare() would put in its place.

@@ -345,9 +345,6 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
   return slice;
 }
 
-namespace {
-
-/// A word for validation, between characters that are no letters, is in the file's name.
 bool is_for_validation(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   const auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
@@ -360,6 +357,8 @@ bool is_for_validation(const std::string& path) {
   }
   return false;
 }
+
+namespace {
 
 constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files must not take long
 const std::string no_tokens = "; if it holds text, set data.format = \"text\"";

@@ -115,6 +115,9 @@ class TokenSource {
   DataFiles files_;
 };
 
+/// True if a word for validation, between characters that are no letters, is in the file's name.
+bool is_for_validation(const std::string& path);
+
 /// The tokens to train on and those held back for validation, which may be none.
 struct Dataset {
   TokenSource train, validation;

@@ -14,6 +14,7 @@
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/exports/append_file.hpp"
@@ -60,7 +61,7 @@ void add_items(ProtobufWriter& message, int field, const MetricsRow& row, double
 
 /// A TOML value as JSON. Values that are not valid JSON become strings.
 std::string json_of_toml(const std::string& text) {
-  return json::accept(text) ? text : json(text).dump();
+  return json::accept(text) ? text : json_text(text);
 }
 
 /// What a successor needs to know of a record.

@@ -12,6 +12,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/http/access.hpp"
@@ -142,7 +143,7 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
     response.set_header("X-Age", std::to_string(status_age_s(run)));  // seconds
     if (text.ok()) return response.set_content(text.take(), "application/json");
     response.status = 503;
-    response.set_content(json{{"error", text.status().message()}}.dump(), "application/json");
+    response.set_content(json_text({{"error", text.status().message()}}), "application/json");
   });
   server.Get("/metrics", [run](const httplib::Request&, httplib::Response& response) {
     response.set_content(prometheus_text(status_of(run), last_line(run.metrics())),

@@ -68,7 +68,8 @@ class Continue(Case):
         self.assertIn("valid", self.verify(branch))
         self.assertIn("begins with the weights of step 5 of", (branch / "events.jsonl").read_text())
         self.assertEqual(json.loads((branch / "control/manifest.json").read_text())["starts"][0]["from"],
-                         {"path": str(parent), "with_optimizer": True, "step": 5})
+                         {"path": str(parent), "with_optimizer": True, "step": 5,
+                          "identity": "run " + (parent / "control/id").read_text().strip()})
         runs = {r["folder"].rpartition("/")[2]: r for r in json.loads(self.command("runs", self.folder, "--json"))}
         self.assertEqual((runs["branch"]["from"], runs["parent"]["from"]), (str(parent), ""))
         self.assertIn("parent", self.command("runs", self.folder))

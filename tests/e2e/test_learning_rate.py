@@ -5,7 +5,7 @@ import shutil
 import signal
 import unittest
 
-from common import Case, last_step, lines, status, trainer_pids
+from common import TINY, Case, last_step, lines, status, trainer_pids
 
 
 def events(run, kind):
@@ -45,6 +45,33 @@ class LearningRate(Case):
         self.assertEqual(*rates)
         self.assertAlmostEqual(rates[0][first] / rates[0][first - 1], 1 / 3, delta=.02)
         self.assertEqual({(e["step"], e["learning_rate"]) for e in lines(same / "ledger.jsonl") if "learning_rate" in e}, {(first, .001)})
+
+    def test_a_branch_with_the_optimizer_takes_a_rate_that_was_set(self):
+        keys = ["--train.schedule=constant", "--train.warmup_steps=0"]
+        parent, process = self.start("parent", *keys, "--train.max_steps=100000", "--checkpoint.disk_every_steps=50")
+        self.wait_for(lambda: last_step(parent) >= 10, "step 10")
+        self.command("console", parent, "-c", "set train.learning_rate 0.001")
+        self.wait_for(lambda: lines(parent / "metrics.jsonl")[-1]["lr"] == .001, "a step with the new rate")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        end = f"--train.max_steps={last_step(parent) + 3}"
+
+        def rates(name, *more, source=parent):
+            run = self.train(name, *keys, end, "--from", source, "--with-optimizer", *more)
+            self.verify(run)
+            return {m["lr"] for m in lines(run / "metrics.jsonl")}
+
+        self.assertEqual(rates("branch"), {.001})
+        self.assertIn("goes on with 0.001, which was set in the console of parent", self.stderr)
+        self.assertEqual(rates("of_step", source=parent / "checkpoints/latest"), {.001})
+        self.assertEqual(rates("said", "--train.learning_rate=3e-3"), {.003})
+        self.assertIn("is 0.003, as this run says, not 0.001", self.stderr)
+        self.assertEqual(rates("other", "--train.learning_rate=2e-3"), {.002})
+        self.write_config({**TINY, "train.learning_rate": 2e-3})
+        self.assertEqual(rates("of_file"), {.002})
+        self.write_config(TINY)
+        end = f"--train.max_steps={last_step(parent) + 5}"
+        self.assertEqual(rates("grandchild", source=self.folder / "branch"), {.001})
 
 
 if __name__ == "__main__":

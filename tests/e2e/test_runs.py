@@ -212,9 +212,34 @@ class Runs(Case):
         self.train("moved", *here)
         self.assertEqual(self.digest(moved), want)
 
+    def test_a_checkpoint_of_another_run_is_not_used(self):
+        """CHECKPOINT-7, in a folder that both once had: neither resumed from, nor replaced, removed or called valid."""
+        keys = [*self.two_by_two, "--checkpoint.disk_every_steps=2", "--checkpoint.keep=2", "--train.schedule=constant", "--train.warmup_steps=0"]
+        other = self.train("other", *keys, "--train.max_steps=8", "--run.seed=7")
+        run = self.train("run", *keys, "--train.max_steps=4")
+        want = self.digest(self.train("want", *keys, "--train.max_steps=10"))
+        shutil.copytree(other / "checkpoints/step-00000008", run / "checkpoints/step-00000008")
+        self.assertIn("step-00000008: another run made this checkpoint", self.command("verify", run, code=1))
+        self.command("resume", run, "--train.max_steps=10")
+        self.assertIn("step-00000008: another run made this checkpoint", (run / "events.jsonl").read_text())
+        self.assertEqual(self.digest(run), want)
+        self.assertEqual((other / "checkpoints/step-00000008/manifest.json").read_bytes(),
+                         (run / "checkpoints/step-00000008/manifest.json").read_bytes())
+        self.assertTrue((run / "checkpoints/step-00000006").exists())  # keep = 2 counts its own only
+        shutil.rmtree(run / "checkpoints/step-00000008")
+        self.verify(run)
+        alone = self.folder / "alone"
+        shutil.copytree(other / "checkpoints/step-00000008", alone / "checkpoints/step-00000008")
+        self.train("alone", *keys, code=65)
+        self.assertIn("step-00000008: another run made this checkpoint", self.stderr)
+        moved = run.rename(self.folder / "elsewhere")
+        self.command("resume", moved, "--train.max_steps=12")
+        self.verify(moved)
+
     def test_a_checkpoint_beyond_the_last_step_is_refused(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=6")
-        shutil.copytree(run / "checkpoints", self.folder / "shorter/checkpoints", symlinks=True)
+        for part in "checkpoints", "control":  # its identity is control/id
+            shutil.copytree(run / part, self.folder / "shorter" / part, symlinks=True)
         self.train("shorter", *self.two_by_two, "--train.max_steps=3", code=78)
         self.assertIn("step-00000006 is beyond the configuration's last step, 3", self.stderr)
 

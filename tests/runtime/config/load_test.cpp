@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/schema.hpp"
@@ -469,6 +470,37 @@ TEST_SUITE("config load") {
       FAIL_CHECK(d.key, " ", d.was, " ", d.now);
   }
 
+  TEST_CASE("config: paths may hold any bytes, and one place has one name") {
+    const Folder folder;
+    Config config;
+    config.data.source = folder.path.string() + "/caf\xE9/\xF0\x9F.bin";
+    config.data.blend = {{.name = "a", .source = "/\xFF", .folder = "/b\xFE//c/"}};
+    config.tokenizer.path = "/\u00e9\"\\\n";
+    const std::string text = to_toml(config);
+    CHECK(first_invalid_utf8(text) == text.size());
+    const auto read = load_config(folder.write("a.toml", text));
+    REQUIRE(read.status().message() == "");
+    CHECK(read->config.data.source == config.data.source);
+    CHECK(read->config.data.blend[0].source == "/\xFF");
+    CHECK(read->config.data.blend[0].folder == "/b\xFE//c/");
+    CHECK(read->config.tokenizer.path == config.tokenizer.path);
+    config.data.source = "s3://bucket/a/";
+    make_paths_absolute(config);
+    CHECK(config.data.source == "s3://bucket/a");
+    CHECK(config.data.blend[0].folder == "/b\xFE/c");
+    for (const char* kept : {"s3://", "debian:bible-kjv", "/"}) {
+      config.data.source = kept;
+      make_paths_absolute(config);
+      CHECK(config.data.source == kept);
+    }
+    std::filesystem::create_directory(folder.path.string() + "/real");
+    std::filesystem::create_symlink("real", folder.path.string() + "/link");
+    Config a, b;
+    a.data.source = folder.path.string() + "/real/x.bin", b.data.source = folder.path.string() + "/link/x.bin";
+    CHECK(diff(a, b).allowed.empty());
+    CHECK(diff(a, b).defining.empty());
+  }
+
   std::vector<std::string> keys_of(const std::vector<KeyDifference>& differences) {
     std::vector<std::string> keys;
     for (const KeyDifference& difference : differences) keys.push_back(difference.key);
@@ -515,7 +547,11 @@ TEST_SUITE("config load") {
     CHECK(allowed({"--data.skip_samples=84-87"}) == Keys{"data.skip_samples"});
     CHECK(defining({"--data.token_bytes=2"}).empty());  // what is not said is read so
     CHECK(defining({"--data.token_bytes=4"}) == Keys{"data.token_bytes"});
-    CHECK(defining({"--data.source=y"}) == Keys{"tokenizer.train_on", "data.source"});
+    // What lies at a place counts, not its name: record_start() compares it.
+    CHECK(defining({"--data.source=y", "--tokenizer.train_on=z"}).empty());
+    CHECK(allowed({"--data.source=y"}) == Keys{"data.source"});
+    CHECK(allowed({"--data.source=./x/", "--data.folder="}).empty());
+    CHECK(defining({"--tokenizer.path=y"}) == Keys{"tokenizer.path"});
     CHECK(defining({"--run.from=z"}) == Keys{"run.from"});
     const Config loose = parsed(text, {"--train.deterministic=false"});
     CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 
 #include "runtime/data/prepare.hpp"
@@ -44,6 +45,51 @@ TEST_SUITE("prepare") {
     CHECK(free_folder(options) == options.folder);
     folder.write("a.txt", prose(601));  // edited: runs that train keep the tokens they have
     changed([](auto&) {});
+  }
+
+  TEST_CASE("prepare: a text is known by its contents, in folders of other names, too") {
+    const Folder folder;
+    fs::create_directory(folder.path + "/text");
+    folder.write("text/a.txt", prose(300));
+    folder.write("text/b.txt", prose(400, 2));
+    PrepareOptions options{.source = folder.path + "/text",
+                           .folder = folder.path + "/data/run",
+                           .byte_level = true,
+                           .vocab = 320};
+    REQUIRE(prepare(options).ok());
+    PrepareOptions other = options;
+    other.folder = folder.path + "/data/other";
+    const auto place = [&] { return free_folder(other, folder.path + "/data"); };
+    CHECK(free_folder(other) == other.folder);
+    CHECK(place() == options.folder);
+    const auto touch = [&](const std::string& name, int seconds) {
+      fs::last_write_time(folder.path + "/text/" + name,
+                          fs::file_time_type() + std::chrono::seconds(seconds));
+    };
+    touch("a.txt", 5);
+    CHECK(free_folder(options) == options.folder);
+    CHECK(place() == options.folder);
+    const std::string tokens = contents(options.folder + "/train.bin");
+    const auto made = fs::last_write_time(options.folder + "/train.bin");
+    REQUIRE(prepare(options).ok());
+    CHECK(fs::last_write_time(options.folder + "/train.bin") == made);
+    CHECK(read_manifest(options.folder)->tokenizer_signature ==
+          read_manifest(options.folder)->source_signature);
+    fs::rename(folder.path + "/text/b.txt", folder.path + "/text/c.txt");  // still the second one
+    fs::rename(folder.path + "/text", folder.path + "/texts");
+    options.source = other.source = folder.path + "/texts";
+    CHECK(place() == options.folder);
+    // One whose manifest cannot be written: here it is a folder.
+    fs::create_directory(options.folder + "/manifest.json.part");
+    CHECK(prepare(options).ok());
+    fs::rename(folder.path + "/texts/c.txt", folder.path + "/texts/0.txt");  // other order
+    CHECK(place() == other.folder);
+    fs::rename(folder.path + "/texts/0.txt", folder.path + "/texts/b.txt");
+    std::string changed = contents(folder.path + "/texts/b.txt");
+    changed[50] = changed[50] == 'x' ? 'y' : 'x';  // of the same size
+    folder.write("texts/b.txt", changed);
+    CHECK(place() == other.folder);
+    CHECK(free_folder(options) != options.folder);
   }
 
   TEST_CASE("prepare: the folder of a text is the same before and after its tokenizer is trained") {
