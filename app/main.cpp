@@ -26,7 +26,7 @@ namespace {
 
 int print_text(const std::string& text) {
   terminal::text(text);
-  return std::fflush(stdout) == 0 ? 0 : report_status(Status(Code::io, "cannot print"));
+  return 0;
 }
 
 /// Adds all commands to `app` and holds the values of their options. The callback of the command

@@ -2,6 +2,10 @@
 #include "app/terminal.hpp"
 #include "runtime/base/printable.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <string>
 
 namespace simplescale {
@@ -16,6 +20,15 @@ int report_status(const Status& status) {
 void report_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes)
     terminal::error("simplescale: note: %s\n", shown_name(note, 2 << 10).c_str());
+}
+
+int end_output(int code) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout);
+  if (written || code != 0) return code;
+  return report_status(
+      {Code::io, std::string("the output could not be written") +
+                     (errno == 0 ? "" : std::string(": ") + std::strerror(errno))});
 }
 
 }  // namespace simplescale

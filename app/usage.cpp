@@ -1,5 +1,6 @@
 #include "app/usage.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -183,11 +184,29 @@ namespace {
   std::abort();
 }
 
+/// Of a command that users call, not of one that processes of a run start.
+int end_of_command(const CLI::App& app, int code) {
+  const auto chosen = app.get_subcommands();
+  const bool internal = !chosen.empty() && chosen.front()->get_group().empty();
+  return internal ? code : end_output(code);
+}
+
+/// A file that is opened gets no descriptor of a closed standard stream, whose texts would go there.
+void occupy_standard_streams() {
+  for (int fd = 0; fd <= 2;) {
+    if (fcntl(fd, F_GETFD) >= 0)
+      ++fd;
+    else if (open("/dev/null", O_RDONLY) < 0)
+      return;
+  }
+}
+
 }  // namespace
 
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   std::set_terminate(end_with_a_sentence);
   if (Status stack = raise_stack_limit(); !stack.ok()) return report_status(stack);
+  occupy_standard_streams();
   umask(umask(0) | S_IWGRP | S_IWOTH);  // never wider than the user's
   init_logging("simplescale");
   app.set_version_flag("--version", SIMPLESCALE_VERSION);
@@ -201,7 +220,7 @@ int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) return end_of_command(app, app.exit(error));
     return report_status(Status(Code::usage, usage_text(app, error, words)));
   } catch (const std::filesystem::filesystem_error& error) {
     return report_status(
@@ -209,7 +228,7 @@ int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   } catch (const std::exception& error) {
     return report_status(exception_status(error));
   }
-  return exit_code;
+  return end_of_command(app, exit_code);
 }
 
 }  // namespace simplescale

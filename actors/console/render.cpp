@@ -159,6 +159,9 @@ std::string render_status(const json& document, const RenderOptions& options) {
                      counted(whole_of(document, "incidents"), "incident"));
   if (const std::string stall = text(member_of(document, "stall"), "sentence"); !stall.empty())
     out += painted(stall, "33", options) + "\n";
+  for (const char* line : {"notice", "why", "next"})
+    if (const std::string said = text(document, line); !said.empty())
+      out += painted(said, "33", options) + "\n";
   out += pace_of(document, options);
   const json& supervisor = member_of(document, "supervisor");
   const json& standby = member_of(document, "standby");

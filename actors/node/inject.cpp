@@ -77,7 +77,9 @@ Status forward_to_all_trainers(const InjectContext& c, const InjectFault& fault)
   return {};
 }
 
-Status kill_agent(const InjectContext&, const InjectFault&) {
+/// As if its host died: the trainers die with their agent, and so must its supervisor or standby.
+Status kill_agent(const InjectContext& c, const InjectFault&) {
+  if (c.kill_supervisors) c.kill_supervisors();
   kill(getpid(), SIGKILL);
   return {};
 }

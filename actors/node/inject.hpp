@@ -22,6 +22,7 @@ struct InjectContext {
   std::vector<pid_t> processes;                             // of all trainer processes
   std::function<pid_t(const std::string& trainer)> pid_of;  // 0: not up
   std::function<void(const std::string& trainer, const InjectFault&)> send_to_trainer;
+  std::function<void()> kill_supervisors;  // those of this node; may be empty
   std::function<void(TransportFault)> inject_network_fault;
   std::shared_ptr<StateStore> states;
   std::function<Status()> corrupt_peer_copies;  // in this node's PeerStore; empty: it has none

@@ -56,6 +56,7 @@ struct NodeOptions {
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string batch_log;        // Slurm's log file, in the run's logs folder; "": not read
   std::vector<CpuList> places;  // CPUs of each slot; empty: those of the agent
+  std::function<void()> kill_supervisors;  // that this agent has started, for the drill kill_agent
   std::string name() const { return node_name(index); }
 };
 

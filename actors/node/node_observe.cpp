@@ -65,6 +65,7 @@ void inject_fault(Self* self, const InjectFault& fault) {
   context.inject_network_fault = [&o](const TransportFault& network) {
     if (o.inject_network_fault) o.inject_network_fault(network);
   };
+  context.kill_supervisors = o.kill_supervisors;
   context.states = o.states;
   if (o.peers) context.corrupt_peer_copies = [&o] { return o.peers->store.flip_bits(); };
   context.disk = o.disk;

@@ -5,6 +5,7 @@
 
 #include "actors/checkpoint/uploader.hpp"
 #include "actors/clock.hpp"
+#include "actors/supervisor/commands.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/status.hpp"
 #include "runtime/base/log.hpp"
@@ -77,14 +78,21 @@ void record_end(Self* self, int exit_code, const std::string& reason) {
 
 // --- Injected faults ---
 
-bool inject(Self* self, const InjectFault& fault) {
+std::string inject(Self* self, const InjectFault& fault) {
   JobSupervisorState& s = self->state;
-  append_event(self, s.incidents.event_line(s.job, {"", "injected", fault.target, fault.kind},
+  const std::string node = node_of(fault.target);
+  std::string why = why_unreachable(s.job, fault);
+  const bool sent = why.empty() && (fault.kind == "kill_supervisor" || to_node(self, node, fault));
+  if (why.empty() && !sent) why = node + " is not connected to the supervisor";
+  append_event(self, s.incidents.event_line(s.job,
+                                            {"", sent ? "injected" : "not_injected", fault.target,
+                                             fault.kind + (sent ? "" : ": " + why)},
                                             now_ms(self)));
-  log::info("injected: {} {}", fault.kind, fault.target);
-  if (fault.kind == "kill_supervisor") return true;
-  const bool trainer = s.job.trainers.contains(fault.target);
-  return to_node(self, trainer ? node_of(fault.target) : fault.target, fault);
+  if (sent)
+    log::info("injected: {} {}", fault.kind, fault.target);
+  else
+    log::warn("not injected: {} {}: {}", fault.kind, fault.target, why);
+  return why;
 }
 
 void inject_due(Self* self, uint64_t committed) {
@@ -96,7 +104,7 @@ void inject_due(Self* self, uint64_t committed) {
   });
   for (const InjectFault& fault : due) {
     if (fault.kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
-    inject(self, fault);
+    (void)inject(self, fault);
   }
 }
 

@@ -62,9 +62,9 @@ void publish_status(Self* self, bool last = false);
 /// Writes control/end.json: how this start of the run ended.
 void record_end(Self* self, int exit_code, const std::string& reason);
 
-/// Injects a fault now. False: its target is not connected. "kill_supervisor" is only recorded; the
-/// caller ends the process.
-bool inject(Self* self, const InjectFault& fault);
+/// Injects a fault now and records it. Returns why it hits nothing, or "". "kill_supervisor" is only
+/// recorded; the caller ends the process.
+std::string inject(Self* self, const InjectFault& fault);
 /// Injects the planned faults of the step after `committed`.
 void inject_due(Self* self, uint64_t committed);
 

@@ -84,7 +84,8 @@ Request parse_inject(const job::State& state, const std::vector<std::string>& wo
     const std::string wrong = read_option(state, words[next], text, fault);
     if (!wrong.empty()) return refuse(wrong);
   }
-  const std::string why = refused(state, fault.kind, fault.target);
+  std::string why = refused(state, fault.kind, fault.target);
+  if (why.empty() && fault.step == 0) why = why_unreachable(state, fault);
   if (!why.empty()) return refuse(why);
   Request request;
   request.fault = std::move(fault);
@@ -166,10 +167,34 @@ Request parse_drain(const job::State& state, const std::string& verb, const std:
   return ask(job::DrainRequested{target, verb == "drain", reason});
 }
 
+/// Why no trainer will train before a user acts; "" if training goes on, or will by itself.
+std::string why_no_training(const job::State& state) {
+  if (state.paused) return "the run is paused; `resume` continues it";
+  if (job::over(state.phase)) return std::string("the run is over: ") + job::to_string(state.phase);
+  if (state.stop_requested) return "the run is being stopped, which saves its newest step";
+  return "";
+}
+
+/// Between two generations, as after `set train.learning_rate`, or during a recovery.
+bool between_generations(const job::State& state) {
+  return state.phase != job::Phase::training || state.leaving || state.layout.cells.empty() ||
+         std::ranges::any_of(job::places(state.rules, state.layout), [&](const job::Place& place) {
+           return state.trainers.at(place.trainer).state != job::TrainerState::training;
+         });
+}
+
+Request refuse_early(const job::State& state) {
+  Request request =
+      refuse(std::string("no trainer trains now: ") +
+             (state.leaving || state.phase == job::Phase::training ? "the next generation begins"
+                                                                   : job::to_string(state.phase)));
+  request.early = true;
+  return request;
+}
+
 Request parse_save(const job::State& state) {
-  if (state.phase != job::Phase::training || state.leaving || state.layout.cells.empty())
-    return refuse(std::string("it is not training now: ") +
-                  (state.paused ? "paused" : job::to_string(state.phase)));
+  if (std::string why = why_no_training(state); !why.empty()) return refuse(std::move(why));
+  if (between_generations(state)) return refuse_early(state);
   Request request;
   request.save = job::places(state.rules, state.layout).front().trainer;
   return request;
@@ -181,6 +206,10 @@ Request parse_restart(const job::State& state, const std::string& target) {
   for (const job::Place& place : job::places(state.rules, state.layout))
     if (place.trainer == target || "g" + std::to_string(place.group) == target)
       request.restart.push_back(place.trainer);
+  const bool known = state.trainers.contains(target) || state.layout.cells.empty();
+  if (request.restart.empty() && known && why_no_training(state).empty() &&
+      between_generations(state))
+    return refuse_early(state);
   if (request.restart.empty()) return refuse("no trainer or group '" + target + "' trains");
   return request;
 }
@@ -210,6 +239,20 @@ Request parse_verb(const job::State& state, const std::vector<std::string>& word
 }
 
 }  // namespace
+
+std::string why_unreachable(const job::State& state, const InjectFault& fault) {
+  if (fault_target(fault.kind) == FaultTarget::supervisor) return "";
+  const std::string name = node_of(fault.target);
+  const auto node = state.nodes.find(name);
+  if (node == state.nodes.end()) return "there is no node '" + name + "'";
+  if (node->second.state == job::NodeState::absent)
+    return name + " is absent: its agent has not reported yet";
+  if (node->second.state == job::NodeState::lost) return name + " is lost: " + node->second.reason;
+  const auto trainer = state.trainers.find(fault.target);
+  if (trainer != state.trainers.end() && trainer->second.state == job::TrainerState::down)
+    return fault.target + " has no process now; another one takes its place";
+  return "";
+}
 
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who) {

@@ -15,6 +15,8 @@ namespace simplescale {
 /// What a command asks for: an event for decide(), another action, or nothing (a question).
 struct Request {
   std::string error;  // why the command is refused; empty: it is not
+  bool early =
+      false;  // refused only because the next generation is not up yet: it can be asked again
   std::string words;  // the command, separated by spaces
   std::optional<job::Event> event;
   std::optional<InjectFault> fault;
@@ -31,6 +33,10 @@ struct Request {
 /// words: one of verbs() (verbs.hpp) and its arguments. who: the client, for the event log.
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
+
+/// Why this fault hits nothing now: its node has no agent that reports, or its trainer no process.
+/// "" if it does.
+std::string why_unreachable(const job::State& state, const InjectFault& fault);
 
 /// Answers the questions why and plan, and set and inject without arguments. Nothing for other
 /// questions, which the caller answers with the status document.

@@ -23,7 +23,8 @@ CommandReply execute_fault(Self* self, const InjectFault& fault) {
     perform(self, s.lead.replicate());
     return {true, "planned for step " + std::to_string(fault.step), ""};
   }
-  if (!inject(self, fault)) return {false, fault.target + " is not connected", ""};
+  if (const std::string why = inject(self, fault); !why.empty())
+    return {false, "nothing was injected: " + why, ""};
   return {true, "injected " + fault.kind + (fault.target.empty() ? "" : " into " + fault.target),
           ""};
 }
@@ -54,7 +55,9 @@ void command(Self* self, const Command& command) {
   JobSupervisorState& s = self->state;
   auto promise = self->make_response_promise();
   const Request request = parse_command(s.job, command.words, command.who);
-  if (!request.error.empty()) return promise.deliver(CommandReply{false, request.error, ""});
+  if (!request.error.empty())
+    return promise.deliver(
+        CommandReply{false, request.error, request.early ? R"({"early":true})" : ""});
   if (!request.acts()) {
     auto reply = answer_question(s.job, s.incidents, s.lead.standby(), command.words);
     return promise.deliver(reply ? *reply : CommandReply{true, "", status_text(s, false)});

@@ -167,7 +167,7 @@ bool Incidents::resume(const SupervisorState& from, const std::string& lost, int
   count_ = std::max(count_, from.incidents);
   // A snapshot is taken before its records are written. If the job is in no incident any more, the
   // snapshot's incident was about to end.
-  const bool goes_on = from.incident_since_ms >= 0 && from.job.incident;
+  const bool goes_on = from.incident_since_ms != no_incident && from.job.incident;
   if (goes_on) {
     current_ = Incident{from.incident_since_ms, from.incident, {}};
   } else {

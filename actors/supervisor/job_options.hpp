@@ -66,6 +66,12 @@ struct JobOptions {
   std::set<StepLine> recorded_beyond;     // lines of later steps that the records have already
   std::map<uint64_t, nlohmann::json> validations;  // in the records, of the newest validated steps
   uint64_t incidents = 0;  // in the records of earlier starts and supervisors
+  /// All processes of the start before this one died: its records have no end.
+  struct Died {
+    double newest_time = 0;  // of the records, seconds since the epoch
+    uint64_t step = 0;       // the newest one in the records
+  };
+  std::optional<Died> died;
   LeadershipOptions leadership;
   /// Where samples lie in the token files (places_text()). Null: not known.
   std::function<std::string(const std::vector<uint64_t>& runs)> sample_places;

@@ -94,6 +94,11 @@ bool Journal::flush() {
          !writer.failing_ && !writer.stopped_;
 }
 
+std::string Journal::trouble() const {
+  std::lock_guard lock(writer_->mutex_);
+  return writer_->trouble_;
+}
+
 void Journal::stop() {
   writer_->stopped_ = true;
 }
@@ -352,6 +357,10 @@ void Journal::Writer::settle(bool written) {
   // LEAD-1: a line may be spoiled that was written after a successor had looked at the file's end.
   written = written && may_write();
   failing_ = !written && !stopped_;
+  if (written) {
+    std::lock_guard lock(mutex_);
+    trouble_.clear();
+  }
   if (written && mark_) {
     const Job mark = *std::exchange(mark_, std::nullopt);
     std::lock_guard lock(mutex_);
@@ -366,6 +375,10 @@ void Journal::Writer::settle(bool written) {
 
 /// Logs the first failure. Returns false.
 bool Journal::Writer::failed(const std::string& file, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    trouble_ = file + ": " + why;
+  }
   if (!std::exchange(complained_, true))
     log::error(
         "cannot write {}/{}: {}; training continues; what is not written is tried again, and no "

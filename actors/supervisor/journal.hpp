@@ -58,6 +58,9 @@ class Journal {
   /// Calls `done` once, on the journal's thread: true when all lines appended before are on the
   /// disk; false if the disk has refused one of them, or if this journal has stopped.
   void when_written(std::function<void(bool)> done);
+  /// What the disk refuses now: the file and why, as "metrics.jsonl: No space left on device"; "":
+  /// nothing.
+  std::string trouble() const;
   /// Waits until the queue is on the disk. False: not within patience_ms, or the disk refuses it.
   bool flush();
   /// Drops the queue; nothing is written from now on.
@@ -123,6 +126,7 @@ class Journal {
     uint64_t newest_mark_ = 0, history_ = 0;  // history_: how often a mark was lower than before
     bool dropped_ = false,
          lost_ = false;  // a line did not fit the queue: ever; since the last call
+    std::string trouble_;
     // Read by other threads.
     std::atomic<bool> stopped_ = false, failing_ = false;
     std::atomic<uint64_t> marked_ = 0;

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -150,6 +152,8 @@ Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_
   steps.all = metrics.all;
   for (const json& line : metrics.lines) {
     if (position(line).second == 0) continue;
+    if (const double time = real_of(line, "time"); time > steps.newest_time)
+      steps.newest_time = time;
     steps.metrics.insert(position(line));
     if (json members = validation_of(line); !members.empty())
       steps.validations[position(line).second] = std::move(members);
@@ -163,14 +167,19 @@ Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_
   return steps;
 }
 
-/// Reads the newest incident and the newest generation in events.jsonl.
+/// Reads the newest incident and generation in events.jsonl, and whether the newest start has ended.
 Status read_events(const std::string& path, RecordsEnd& end) {
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(const Tail events, read_tail(path, window));
+    bool ended = events.lines.empty();
     for (const json& line : events.lines) {
       end.incidents = std::max(end.incidents, number(line, "incident"));
       end.newest_generation = std::max(end.newest_generation, number(line, "generation"));
+      const std::string kind = text_of(line, "kind");
+      if (kind == "started" || ends_run(kind)) ended = ends_run(kind);
+      if (const double time = real_of(line, "time"); time > end.newest_time) end.newest_time = time;
     }
+    end.unended = !ended;
     if (end.incidents > 0 || events.all || window >= kWindowMax) return {};
   }
 }
@@ -197,6 +206,7 @@ RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& b
   const Position at = last.value_or(Position());
   RecordsEnd end;
   end.any = last.has_value();
+  end.newest_time = steps.newest_time;
   std::tie(end.generation, end.step) = at;
   end.validations = std::move(steps.validations);
   if (!steps.metrics.empty()) end.newest_generation = steps.metrics.rbegin()->first;
@@ -251,6 +261,8 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
     if (!end.any && !all && window < kWindowMax) continue;
     end.incidents = found.incidents;
     end.newest_generation = std::max(found.newest_generation, end.newest_generation);
+    end.unended = found.unended;
+    end.newest_time = std::max(found.newest_time, end.newest_time);
     return end;
   }
 }

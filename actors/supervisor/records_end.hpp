@@ -43,7 +43,10 @@ struct RecordsEnd {
   uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
   uint64_t incidents = 0;             // number of the last one
   uint64_t newest_generation = 0;     // that a line names; GEN-2: its number is used
-  std::set<StepLine> beyond;          // lines of later steps, which are not whole
+  bool unended = false;  // events.jsonl has no end of the newest start: all its processes died
+  double newest_time =
+      0;  // of the lines of metrics.jsonl and events.jsonl, seconds since the epoch
+  std::set<StepLine> beyond;  // lines of later steps, which are not whole
   /// Of the newest steps that were validated, by step: validation_of() their lines.
   std::map<uint64_t, nlohmann::json> validations;
 };
@@ -53,7 +56,8 @@ struct RecordedSteps {
   std::set<Position> metrics;
   std::map<uint64_t, nlohmann::json> validations;              // the last line of a step counts
   std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
-  bool all = true;  // both files were read from their beginning
+  bool all = true;         // both files were read from their beginning
+  double newest_time = 0;  // of a line of metrics.jsonl
 };
 /// Finds the last step that both files have; without a ledger, that metrics.jsonl has. said: as
 /// SupervisorState::recorded_step of the predecessor: both had all lines up to that step, so a file

@@ -49,6 +49,7 @@ void to_json(nlohmann::json& j, const Node& n) {
        {"reason", n.reason},
        {"since_ms", n.since_ms},
        {"failures_ms", n.failures_ms},
+       {"failed", n.failed},
        {"failed_at_step", n.failed_at_step},
        {"checking", n.checking},
        {"peer", n.peer}};
@@ -60,6 +61,7 @@ void from_json(const nlohmann::json& j, Node& n) {
   j.at("reason").get_to(n.reason);
   j.at("since_ms").get_to(n.since_ms);
   j.at("failures_ms").get_to(n.failures_ms);
+  j.at("failed").get_to(n.failed);
   j.at("failed_at_step").get_to(n.failed_at_step);
   j.at("checking").get_to(n.checking);
   j.at("peer").get_to(n.peer);
@@ -169,8 +171,7 @@ void rebase(SupervisorState& state, int64_t now_ms) {
   const int64_t shift = now_ms - state.now_ms;
   state.now_ms = now_ms;
   move_times(state.job, shift);
-  if (state.incident_since_ms >= 0)
-    state.incident_since_ms = std::max<int64_t>(0, state.incident_since_ms + shift);
+  if (state.incident_since_ms != no_incident) state.incident_since_ms += shift;
 }
 
 }  // namespace simplescale

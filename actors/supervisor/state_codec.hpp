@@ -18,13 +18,15 @@
 
 namespace simplescale {
 
+constexpr int64_t no_incident = INT64_MIN;
+
 /// Everything that a supervisor needs to continue where its predecessor stopped.
 struct SupervisorState {
   job::State job;
   int64_t now_ms = 0;  // time of the snapshot, by the clock of all times in it
   uint64_t epoch = 0, sequence = 0;
   uint64_t incidents = 0;
-  int64_t incident_since_ms = -1;  // -1: no incident
+  int64_t incident_since_ms = no_incident;  // less than 0: it began before its clock did
   job::IncidentFacts incident;
   std::string node;            // of the supervisor
   uint64_t recorded_step = 0;  // newest that is surely in the records; if they have no line: the

@@ -82,6 +82,13 @@ json stall_json(const std::optional<job::Stall>& stall) {
           {"sentence", stall->sentence()}};
 }
 
+/// Null unless the newest state that was to be saved is not.
+json failed_checkpoint_json(const job::State& job) {
+  const bool since = !job.has_checkpoint || job.failed_checkpoint > job.checkpoint_step;
+  if (job.failed_checkpoint_reason.empty() || !since) return nullptr;
+  return {{"step", job.failed_checkpoint}, {"reason", job.failed_checkpoint_reason}};
+}
+
 /// What is trained, and how; of this only tokens_per_step may change during a start of the run.
 json plan_json(const JobSupervisorState& s) {
   const Config& config = s.options.config;
@@ -129,6 +136,8 @@ json run_json(const JobSupervisorState& s) {
       {"paused", s.job.paused},
       {"diagnosing", job::diagnosing(s.job)},
       {"stall", stall_json(s.stall)},
+      {"unwritten", s.options.journal ? s.options.journal->trouble() : ""},
+      {"checkpoint_failed", failed_checkpoint_json(s.job)},
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
       {"plan", plan_json(s)},
       {"standby", s.lead.standby()

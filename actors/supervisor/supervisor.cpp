@@ -312,6 +312,24 @@ void tick(Self* self) {
   if (s.status_due || now_ms(self) - s.status_ms >= kStatusMs) publish_status(self);
 }
 
+/// The start before this one died with all of its processes: an incident, from its newest record to
+/// the first step of this start.
+void record_death(Self* self, const JobOptions::Died& died) {
+  JobSupervisorState& s = self->state;
+  const int64_t now = now_ms(self);
+  const auto away_ms =
+      static_cast<int64_t>(std::clamp(wall_time_s() - died.newest_time, 0.0, 1e9) * 1e3);
+  const auto record = [&](const job::Record& record) {
+    const json at = {{"step", died.step}};
+    append_event(self, s.incidents.record(s.job, record, now, at, now - away_ms).line);
+  };
+  s.job.incident = true;  // the first committed step ends it
+  record({"detect", "run_died", "", "no process of the last start has recorded its end"});
+  if (died.step > s.job.checkpoint_step)
+    record({"", "steps_undone", std::to_string(died.step - s.job.checkpoint_step),
+            "no checkpoint has them"});
+}
+
 void start(Self* self, JobOptions options) {
   JobSupervisorState& s = self->state;
   s.options = std::move(options);
@@ -342,6 +360,7 @@ void start(Self* self, JobOptions options) {
   s.copy_rounds =
       job::CopyRounds(static_cast<uint64_t>(peer_every_steps(config, s.options.plan.topology)));
   if (!o.state) {
+    if (s.options.died) record_death(self, *s.options.died);
     for (const std::string& why : s.options.skipped)
       record(self, {"", "checkpoint_skipped", "", why});
     const auto record_start = [self, &s](job::Record record) {

@@ -16,6 +16,7 @@
 #include "actors/supervisor/journal.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/launch/auto_device.hpp"
+#include "app/launch/command_line.hpp"
 #include "app/launch/mixture_text.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_start.hpp"
@@ -36,6 +37,7 @@
 #include "runtime/http/facts.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/agent_lock.hpp"
+#include "runtime/run/notice.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
 #include "transport/caf/address.hpp"
@@ -66,6 +68,25 @@ Status check_is_run(const std::string& run) {
   return Status(Code::bad_data, "no run in " + run + "; `runs FOLDER` lists the runs of a folder");
 }
 
+namespace {
+
+/// Adds why the run is over, and what to type next. died: no process has told of the end.
+void tell_end(const RunFolder& run, bool died, nlohmann::json& document) {
+  const auto end = end_of(run);
+  const std::string resume = command_line({"resume", shown_path(run.path)});
+  if (document["state"] == "finished") return;
+  document["why"] = end    ? end->reason
+                    : died ? "all of its processes ended without a word: they were killed, or "
+                             "their hosts went down"
+                           : "";
+  const bool wrong_input =
+      end && (end->code == exit_code(Code::bad_data) || end->code == exit_code(Code::bad_config));
+  document["next"] = wrong_input ? "mend what the reason names, then: " + resume
+                                 : "to continue from the newest checkpoint: " + resume;
+}
+
+}  // namespace
+
 Result<nlohmann::json> current_status(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
@@ -76,10 +97,16 @@ Result<nlohmann::json> current_status(const std::string& run) {
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   const RunFolder folder{run};
   const bool current = text_of(document, "instance") == instance_of(folder);
-  if (current && agents_may_live(folder)) return document;
+  if (current && agents_may_live(folder)) {
+    if (std::string notice = notice_of(folder, document); !notice.empty())
+      document["notice"] = std::move(notice);
+    return document;
+  }
   const bool held = RunLock::held(folder);
+  const bool died = !held && !has_ended(document);
   if (!has_ended(document) || (held && !current))  // else all died without writing an end
     document["state"] = held ? "starting" : "failed";
+  if (!held) tell_end(folder, died, document);
   for (nlohmann::json& node : document["nodes"]) {
     if (!node.is_object()) continue;
     node["state"] = "ended";

@@ -29,6 +29,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
 
 namespace simplescale {
@@ -41,6 +42,9 @@ constexpr int64_t kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // 
 constexpr int kRedrawMs = 500;
 constexpr int kDiagnosisMs = 600'000;  // deadline; the diagnosis starts at the end of a step
 constexpr int kSaveMs = 600'000;       // deadline
+constexpr int kEarlyMs = 120'000;      // deadline for the next generation to be up
+constexpr int kAskMs = 1'000;          // between two questions to the supervisor during a wait
+constexpr int kRefusals = 4;           // answers in a row that the disk refuses the checkpoint
 constexpr int kPollMs = 50;
 
 volatile sig_atomic_t interrupted = 0;
@@ -106,17 +110,37 @@ class Console {
     if (verb->name == "watch") return watch(as_json);
     if (quit) return {};
     const int64_t asked_at = size_of_events(run_);
-    auto reply = client_.ask({words, requester()}, verb->answerer == Answerer::action);
+    auto reply = ask(words, verb->answerer == Answerer::action);
     const bool document = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
     if (!reply.ok() && document) return document_of_folder(words[0], as_json, reply.status());
     if (!reply.ok()) return reply.status();
     if (!reply->ok) return Status(Code::usage, reply->text);
     if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
     if (verb->name == "save") return saved(asked_at, reply->json, as_json);
-    if (as_json)
+    if (document) {
+      json shown = parse_json(reply->json);
+      if (const std::string notice = notice_of(run_, shown); !notice.empty() && shown.is_object())
+        shown["notice"] = notice;
+      print(as_json ? json_text(shown) : render(words[0], shown));
+    } else if (as_json) {
       print(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
-    else
-      print(document ? render(words[0], parse_json(reply->json)) : printable(reply->text));
+    } else {
+      print(printable(reply->text));
+    }
+    return {};
+  }
+
+  /// Runs the lines in order. After one that fails, the others are not run but named; only a
+  /// `resume` that ends a pause of this chain is, so that no run is left paused.
+  Status run_chain(const std::vector<std::string>& lines) {
+    bool quit = false, paused = false;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      Status status = run(lines[i], quit);
+      const auto words = split_words(lines[i]);
+      if (status.ok() && !words.empty())
+        paused = words[0] == "pause" || (paused && words[0] != "resume");
+      if (!status.ok()) return Status(status.code(), status.message() + rest(lines, i, paused));
+    }
     return {};
   }
 
@@ -139,6 +163,54 @@ class Console {
   }
 
  private:
+  /// "; not run: `save`", and that a pause was ended. failed: index of the line that failed.
+  std::string rest(const std::vector<std::string>& lines, size_t failed, bool paused) {
+    std::string skipped, ended;
+    for (size_t i = failed + 1; i < lines.size(); ++i) {
+      bool quit = false;
+      if (paused && split_words(lines[i]) == std::vector<std::string>{"resume"}) {
+        paused = false;
+        const Status resumed = run(lines[i], quit);
+        ended = resumed.ok() ? "; `resume` was run, since `pause` was"
+                             : "; `resume` failed: " + resumed.message();
+      } else {
+        skipped += (skipped.empty() ? "; not run: `" : ", `") + lines[i] + "`";
+      }
+    }
+    return skipped + ended + (paused ? "; the run is paused: `resume` continues it" : "");
+  }
+
+  /// Asks the supervisor, again while a command is only too early.
+  Result<CommandReply> ask(const std::vector<std::string>& words, bool acts) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kEarlyMs);
+    while (true) {
+      auto reply = client_.ask({words, requester()}, acts);
+      const bool early =
+          reply.ok() && !reply->ok && member_of(parse_json(reply->json), "early") == json(true);
+      if (!early || interrupted) return reply;
+      if (std::chrono::steady_clock::now() > deadline) {
+        reply->text += "; waited " + std::to_string(kEarlyMs / 1000) + " s for it";
+        return reply;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+    }
+  }
+
+  /// Why the checkpoint of a step after `after` is not saved, or waits for the disk, as the
+  /// supervisor knows it; "" if neither. On a full disk no event tells it.
+  std::string why_unsaved(uint64_t after) {
+    const auto reply = client_.ask({{"status"}, requester()}, false);
+    const json now = reply.ok() ? parse_json(reply->json) : json();
+    const json& failed = member_of(now, "checkpoint_failed");
+    if (failed.is_object() && whole_of(failed, "step") > static_cast<int64_t>(after))
+      return "saving step " + std::to_string(whole_of(failed, "step")) +
+             " failed: " + text_of(failed, "reason");
+    const std::string unwritten = text_of(now, "unwritten");
+    return unwritten.empty() ? ""
+                             : "no checkpoint can be published while the run cannot write " +
+                                   unwritten + "; it is published once the disk takes the records";
+  }
+
   /// text: with colours; its parts from elsewhere are printable() already.
   static void print(const std::string& text) {
     terminal::painted(text);
@@ -184,10 +256,20 @@ class Console {
     return {};
   }
 
+  /// On stderr: that the records below are old, or that the newest state is not saved.
+  void print_notice() {
+    const auto document = current_status(run_.path);
+    if (!document.ok()) return;
+    for (const char* line : {"notice", "why", "next"})
+      if (const std::string said = text_of(*document, line); !said.empty())
+        terminal::error("%s\n", said.c_str());
+  }
+
   Status events(const std::string& count, bool as_json) {
     char* end = nullptr;
     const unsigned long wanted = std::strtoul(count.c_str(), &end, 10);
     if (*end != '\0') return Status(Code::usage, "events [N]: '" + count + "' is not a number");
+    print_notice();
     const std::vector<json> list = newest(events_of(run_, kTail), wanted);
     print(as_json ? json_text(list) : render_events(list, look_));
     return {};
@@ -199,7 +281,8 @@ class Console {
     const json reply = parse_json(accepted);
     const uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
-    while (!interrupted && std::chrono::steady_clock::now() < deadline) {
+    auto due = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAskMs);
+    for (int refused = 0; !interrupted && std::chrono::steady_clock::now() < deadline;) {
       for (const json& event : events_from(run_, asked_at)) {
         const std::string kind = text_of(event, "kind"), subject = text_of(event, "subject");
         const bool saves = kind == "checkpoint_saved" || kind == "checkpoint_failed";
@@ -222,6 +305,11 @@ class Console {
                         "saved; `events` shows what was saved");
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+      if (std::chrono::steady_clock::now() < due) continue;
+      due = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAskMs);
+      const std::string why = why_unsaved(after);
+      refused = why.empty() ? 0 : refused + 1;
+      if (refused == kRefusals) return Status(Code::io, why);
     }
     return Status(Code::deadline,
                   "the checkpoint is not saved yet; `events` will show checkpoint_saved");
@@ -261,6 +349,7 @@ class Console {
 
   Status why(const std::string& number, bool as_json) {
     if (number == "diagnosis") return why_diagnosis(as_json);
+    if (number.empty()) print_notice();
     std::vector<json> list;
     int64_t wanted = std::strtoll(number.c_str(), nullptr, 10);
     const std::vector<json> all = events_of(run_, kAll);
@@ -336,9 +425,12 @@ std::string history_file() {
   return home && *home ? std::string(home) + "/.simplescale_history" : "";
 }
 
-/// For scripts: every failed command gives exit code 64, except damaged files (65).
+/// For scripts: every failed command gives exit code 64, except damaged files (65) and a disk that
+/// refuses a checkpoint (74).
 Status as_exit(const Status& status) {
-  return status.code() == Code::bad_data ? status : Status(Code::usage, status.message());
+  return status.ok() || status.code() == Code::bad_data || status.code() == Code::io
+             ? status
+             : Status(Code::usage, status.message());
 }
 
 }  // namespace
@@ -353,10 +445,8 @@ Status console_command(const std::string& folder, const std::vector<std::string>
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   Console console(run, loaded.config, json);
+  if (!commands.empty()) return as_exit(console.run_chain(commands));
   bool quit = false;
-  for (const std::string& text : commands)
-    if (Status status = console.run(text, quit); !status.ok()) return as_exit(status);
-  if (!commands.empty()) return {};
   LineEditor editor(history_file(), [&](const auto& before, const std::string& prefix) {
     return console.complete(before, prefix);
   });

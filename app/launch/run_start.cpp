@@ -174,6 +174,8 @@ std::vector<ConfigChange> changes_of_program(const RunFolder& run, const RunData
                        "not the one behind it; the version that has trained this run so far did "
                        "the opposite"});
   return changes;
+}
+
 /// Which sources of its blend a run has trained in its first `step` steps.
 Result<std::function<bool(const std::string&)>> trained_sources(const RunFolder& run,
                                                                 const Plan& plan, uint64_t step) {

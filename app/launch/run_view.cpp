@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/exports/records.hpp"
+#include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
 #include "runtime/training/task_score.hpp"
 
@@ -84,7 +85,7 @@ void RunView::update() {
          [this](const std::string& text) { on_event(text); });
   follow(metrics_, run_.metrics(), partial_metric_,
          [this](const std::string& text) { on_step(text); });
-  show_stall();
+  show_state();
   show_page();
 }
 
@@ -101,17 +102,35 @@ void RunView::show_page() {
                         : command_line({"status", shown_path(run_.path)}) + " shows its address"));
 }
 
-/// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.
-void RunView::show_stall() {
+/// Shows what status.json says beside the steps.
+void RunView::show_state() {
   const auto now = std::chrono::steady_clock::now();
-  if (last_step_ == 0 || now - looked_ < kLookEvery) return;
-  looked_ = now;
+  if (now - read_ < kLookEvery) return;
+  read_ = now;
   std::ifstream file = open_lines(run_.status());
   std::string head;  // all but the nodes
   if (!next_line(file, head)) return;
   const json status = parse_json(head + "]}");
   if (text_of(status, "instance") != instance_of(run_)) return;
+  show_notice(status);
+  if (last_step_ > 0 && now - looked_ >= kLookEvery) show_stall(status);
+}
+
+/// Records that are not written: once, and once more when they are. A checkpoint that was not saved
+/// has an event.
+void RunView::show_notice(const json& status) {
+  json records = status;
+  records.erase("checkpoint_failed");
+  const std::string notice = ends_run(text_of(status, "state")) ? "" : notice_of(run_, records);
+  if (notice.empty() != noticed_) return;
+  noticed_ = !notice.empty();
+  line_.print_line(noticed_ ? "warning: " + notice : "the run's records are written again");
+}
+
+/// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.
+void RunView::show_stall(const json& status) {
   const json& stall = member_of(status, "stall");
+  looked_ = std::chrono::steady_clock::now();
   if (!stall.is_object()) return;
   const std::string sentence = text_of(stall, "sentence");
   if (line_.terminal())

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "app/launch/progress.hpp"
@@ -30,7 +31,9 @@ class RunView {
   void follow(std::ifstream& file, const std::string& path, std::string& partial, Use use);
   void on_step(const std::string& text);
   void on_event(const std::string& text);
-  void show_stall();
+  void show_state();
+  void show_stall(const nlohmann::json& status);
+  void show_notice(const nlohmann::json& status);
   void show_page();
   void draw_step(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
@@ -46,10 +49,12 @@ class RunView {
   std::ifstream metrics_, events_;
   std::string partial_metric_, partial_event_, last_reason_;
   int64_t last_step_ = 0, printed_step_ = -1;
-  std::chrono::steady_clock::time_point looked_{};   // for a stall
+  std::chrono::steady_clock::time_point read_{};     // status.json
+  std::chrono::steady_clock::time_point looked_{};   // the newest step or stall was shown
   std::chrono::steady_clock::time_point printed_{};  // the newest line of a step
   bool stalled_ = false;                             // a stall was shown, and no step has followed
   bool page_shown_ = false;
+  bool noticed_ = false;  // the newest line about the records was a notice
 };
 
 }  // namespace simplescale

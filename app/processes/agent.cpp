@@ -119,6 +119,13 @@ class SupervisorProcesses {
     return {};
   }
 
+  /// For a drill: with the host, its supervisor and its standby die, too.
+  void kill() {
+    std::lock_guard lock(shared_->mutex);
+    for (const pid_t pid : shared_->started)
+      if (!shared_->ended.contains(pid)) ::kill(pid, SIGKILL);
+  }
+
   /// True if all have ended within the time. False: one still runs; it is not killed.
   bool wait(int64_t timeout_ms) {
     std::unique_lock lock(shared_->mutex);
@@ -314,6 +321,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       std::make_shared<LogRules>(std::move(rules)),
                       slurm::batch_log(slurm_task()),
                       places};
+  options.kill_supervisors = [supervisors] { supervisors->kill(); };
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   end_process_with(node, "node");
   transport.publish("node", node);

@@ -1,6 +1,9 @@
 #include "runtime/checkpoint/verify_run.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -30,6 +33,7 @@ using nlohmann::json;
 namespace {
 
 constexpr size_t kProblemsShownMax = 20;  // per section; further ones are only counted
+constexpr int kReadingsMax = 4;           // of records that grow while they are read
 
 /// Collects the problems and notes of one file.
 class Section {
@@ -88,9 +92,46 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
 
 // -- Checkpoints --------------------------------------------------------------------------------
 
+/// Tells a folder from another one that gets its name later; nothing: there is no such folder.
+std::optional<std::array<int64_t, 4>> identity_of(const std::string& folder) {
+  struct stat facts {};
+  if (stat(folder.c_str(), &facts) != 0) return std::nullopt;
+  return std::array<int64_t, 4>{static_cast<int64_t>(facts.st_dev),
+                                static_cast<int64_t>(facts.st_ino), facts.st_mtim.tv_sec,
+                                facts.st_mtim.tv_nsec};
+}
+
+struct Verified {
+  Status status;
+  CheckpointInfo info;   // if the status is ok
+  bool removed = false;  // the run has removed it meanwhile, which is no error
+};
+
+/// A run that trains removes checkpoints, and may put another one of the same step in their place.
+Verified verify_checkpoint(const std::string& path) {
+  while (true) {
+    const auto before = identity_of(path);
+    if (!before) return {{}, {}, true};
+    auto checkpoint = Checkpoint::open(path);
+    const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
+    if (status.ok()) return {{}, checkpoint->info()};
+    if (identity_of(path) == before) return {status, {}};
+  }
+}
+
+/// False if the link names a folder that is gone, and goes on doing so.
+bool link_is_whole(const std::string& link) {
+  std::error_code error, gone;
+  while (true) {
+    const auto target = std::filesystem::read_symlink(link, error);
+    if (error || std::filesystem::exists(link, gone)) return true;
+    if (std::filesystem::read_symlink(link, error) == target) return false;
+  }
+}
+
 NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& report) {
   Section section(report, "checkpoints");
-  size_t count = 0;
+  size_t count = 0, removed = 0;
   NewestCheckpoint newest;
   const auto names = read_folder(folder);
   if (!names.ok()) section.problem(names.status().message());
@@ -100,30 +141,33 @@ NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& rep
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     const auto step = checkpoint_format::parse_step_folder(name);
     if (!step) continue;
-    ++count;
     if (runs.ok() && checkpoint_format::is_of_another_run(folder + "/" + name, *runs)) {
+      ++count;
       section.problem(checkpoint_format::made_by_another(folder + "/" + name));
       continue;
     }
-    auto checkpoint = Checkpoint::open(folder + "/" + name);
-    nameless += checkpoint.ok() && run_in(checkpoint->info().resume).empty();
-    const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
+    const Verified checkpoint = verify_checkpoint(folder + "/" + name);
+    checkpoint.removed ? ++removed : ++count;
+    if (checkpoint.removed) continue;
+    nameless += checkpoint.status.ok() && run_in(checkpoint.info.resume).empty();
     if (*step >= newest.step) {
       newest = {*step, 0, std::nullopt};
-      if (status.ok())
-        newest = {*step, checkpoint->info().next_sample, mixture_in(checkpoint->info().resume)};
+      if (checkpoint.status.ok())
+        newest = {*step, checkpoint.info.next_sample, mixture_in(checkpoint.info.resume)};
     }
-    if (!status.ok())
-      section.problem(status.message());
-    else if (checkpoint->info().step != *step)
+    if (!checkpoint.status.ok())
+      section.problem(checkpoint.status.message());
+    else if (checkpoint.info.step != *step)
       section.problem(folder + "/" + name + ": its manifest says step " +
-                      std::to_string(checkpoint->info().step));
+                      std::to_string(checkpoint.info.step));
   }
-  std::error_code error;
-  const std::string latest = folder + "/latest";
-  if (std::filesystem::is_symlink(latest, error) && !std::filesystem::exists(latest, error))
+  if (const std::string latest = folder + "/latest"; !link_is_whole(latest))
     section.problem(latest + ": names a checkpoint that does not exist");
-  if (section.clean()) section.note(std::to_string(count) + " checked, all checksums match");
+  if (section.clean())
+    section.note(std::to_string(count) + " checked, all checksums match" +
+                 (removed == 0
+                      ? ""
+                      : "; " + std::to_string(removed) + " were removed by the run meanwhile"));
   if (nameless > 0)
     section.note(std::to_string(nameless) +
                  " of them name no run: an earlier version made them, or they were imported");
@@ -327,6 +371,15 @@ void verify_ledger(const std::string& path, const BatchSchedule& batch,
                  (skipped.empty() ? "" : "; left out: " + skipped.text()));
 }
 
+/// Sizes of the files that a run appends to.
+std::array<uintmax_t, 3> record_bytes(const std::string& run) {
+  std::error_code error;
+  const auto bytes = [&](const char* name) {
+    return std::filesystem::file_size(run + "/" + name, error);
+  };
+  return {bytes("events.jsonl"), bytes("metrics.jsonl"), bytes("ledger.jsonl")};
+}
+
 }  // namespace
 
 Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& trained) {
@@ -348,21 +401,35 @@ Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& tr
     report.lines.push_back(config.status().message());
   }
   const NewestCheckpoint newest = verify_checkpoints(checkpoints_of({run}), report);
-  const Generations generations = verify_events(run, report);
-  const Committed committed =
-      verify_metrics(run + "/metrics.jsonl", first_step(run), newest.step, generations, report);
-  if (!ledger) {
-    report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
-  } else if (global_batch < 1) {
-    report.ok = false;
-    report.lines.push_back(
-        "config.toml: no train.global_batch_size, so the ledger cannot be checked");
-  } else {
-    SourcesSeen sources(trained.mixture, newest);
-    verify_ledger(run + "/ledger.jsonl",
-                  trained.batch.value_or(BatchSchedule(static_cast<uint64_t>(global_batch))),
-                  skipped, committed, generations, sources, report);
+  const auto verify_records = [&] {
+    VerifyReport records;
+    const Generations generations = verify_events(run, records);
+    const Committed committed =
+        verify_metrics(run + "/metrics.jsonl", first_step(run), newest.step, generations, records);
+    if (!ledger) {
+      records.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
+    } else if (global_batch < 1) {
+      records.ok = false;
+      records.lines.push_back(
+          "config.toml: no train.global_batch_size, so the ledger cannot be checked");
+    } else {
+      SourcesSeen sources(trained.mixture, newest);
+      verify_ledger(run + "/ledger.jsonl",
+                    trained.batch.value_or(BatchSchedule(static_cast<uint64_t>(global_batch))),
+                    skipped, committed, generations, sources, records);
+    }
+    return records;
+  };
+  // A run that trains may have written one file after it was read, and the next one before: problems
+  // that this makes are gone when the files are read again.
+  VerifyReport records;
+  for (int readings = 0; readings < kReadingsMax; ++readings) {
+    const auto before = record_bytes(run);
+    records = verify_records();
+    if (records.ok || record_bytes(run) == before) break;
   }
+  report.ok = report.ok && records.ok;
+  report.lines.insert(report.lines.end(), records.lines.begin(), records.lines.end());
   return report;
 }
 

@@ -1,5 +1,6 @@
 // Verifies a run folder: checksums of the checkpoints, sample ledger, events and metrics. Reads
-// only. Any thread; blocks on the disk.
+// only. The run may train meanwhile: what it removes itself is no error. Any thread; blocks on the
+// disk.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,6 @@
 #include "runtime/http/server.hpp"
 
 #include <httplib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "runtime/http/lines.hpp"
 #include "runtime/http/page.hpp"
 #include "runtime/http/prometheus.hpp"
+#include "runtime/run/notice.hpp"
 
 namespace simplescale {
 
@@ -76,12 +76,6 @@ void serve_log(const RunFolder& run, const httplib::Request& request, httplib::R
   FileLines lines = read_lines(path, {number(request, "after"), number(request, "last"), 0});
   response.set_header("X-Next", std::to_string(lines.next));
   response.set_content(without_key(run, std::move(lines.text)), "text/plain; charset=utf-8");
-}
-
-/// Seconds since the supervisor last wrote status.json; -1: there is none.
-int64_t status_age_s(const RunFolder& run) {
-  struct stat file {};
-  return stat(run.status().c_str(), &file) == 0 ? time(nullptr) - file.st_mtime : -1;
 }
 
 void serve_health(const RunFolder& run, httplib::Response& response) {
@@ -141,6 +135,8 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
   server.Get("/status", [run](const httplib::Request&, httplib::Response& response) {
     auto text = read_text(run.status());
     response.set_header("X-Age", std::to_string(status_age_s(run)));  // seconds
+    if (const std::string notice = notice_of(run, status_of(run)); !notice.empty())
+      response.set_header("X-Notice", json(notice).dump(-1, ' ', true));  // a header is ASCII
     if (text.ok()) return response.set_content(text.take(), "application/json");
     response.status = 503;
     response.set_content(json_text({{"error", text.status().message()}}), "application/json");

@@ -217,7 +217,7 @@ class Console(Case):
         shell = self.open(run)
         shell.command("pause")
         self.wait_for(lambda: status(run)["paused"] and all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
-        self.assertIn("it is not training now", shell.command("save"))
+        self.assertIn("the run is paused; `resume` continues it", shell.command("save"))
         step = last_step(run)
         shell.command("resume")
         self.wait_for(lambda: last_step(run) > step and status(run)["state"] == "training" and not status(run)["paused"], "training again")

@@ -10,13 +10,18 @@ import subprocess
 import threading
 import unittest
 
-from common import BIN, PROGRAM, Case, lines
+from common import BIN, PROGRAM, TINY, Case, lines
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(*words, **more):
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, **more)
+
+
+def run_in(folder, words, stdout=subprocess.PIPE):
+    return subprocess.run([PROGRAM, *map(str, words)], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=folder,
+                          timeout=120)
 
 
 class Help(Case):
@@ -175,6 +180,60 @@ class Run(Case):
         self.assertEqual(document["remaining_s"], 0)
         self.command("export", run, self.folder / "model", "--dtype", "bf16")
         self.assertIn("bfloat16", (self.folder / "model/config.json").read_text())
+
+
+class Output(Case):
+    def test_every_command_whose_output_cannot_be_written_exits_74(self):
+        """The disk behind stdout is full, or stdout is closed. In a table, so that a new command is not forgotten."""
+        text = self.folder / "text.txt"
+        text.write_text("\n".join(" ".join(f"{i * k * 2654435761 % 9973:x}" for k in range(3, 30)) for i in range(400)))
+        self.write_config({**TINY, "data.source": f'"{text}"', "data.folder": f'"{self.folder}/prepared"', "tokenizer.kind": '"byte_bpe"',
+                           "model.vocab": 300})
+        run = self.train("run", *self.layout(1, 1), "--train.max_steps=4", "--metrics.trace_steps=[2]")
+        sweep = self.folder / "sweep.toml"
+        sweep.write_text(self.config.read_text() + '[sweep]\nseeds = [1, 2]\n')
+        number = iter(range(1000))
+        new = lambda: self.folder / f"new-{next(number)}"
+        calls = {
+            "train": lambda: ["train", self.config, f"--run={run}", *self.layout(1, 1), "--train.max_steps=4", "--metrics.trace_steps=[2]"],
+            "resume": lambda: ["resume", run], "submit": lambda: ["submit", self.config, f"--run={new()}", "--dry-run"],
+            "prepare": lambda: ["prepare", self.config], "config show": lambda: ["config", "show", self.config],
+            "config validate": lambda: ["config", "validate", self.config], "config explain": lambda: ["config", "explain", "train"],
+            "digest": lambda: ["digest", run], "export": lambda: ["export", run, new()],
+            "import": lambda: ["import", self.folder / "hf", new()], "verify": lambda: ["verify", run],
+            "status": lambda: ["status", run], "console": lambda: ["console", run, "-c", "events"], "runs": lambda: ["runs", self.folder],
+            "plot": lambda: ["plot", run, "-o", self.folder / "plot.svg"], "report": lambda: ["report", run, "-o", self.folder / "r.html"],
+            "sweep": lambda: ["sweep", sweep, f"--run={new()}", "--dry-run"], "logs": lambda: ["logs", run],
+            "trace": lambda: ["trace", run], "doctor": lambda: ["doctor"],
+            "generate": lambda: ["generate", run, "--prompt=the", "--max-tokens=2"], "evaluate": lambda: ["evaluate", run],
+            "help": lambda: ["help"], "completion": lambda: ["completion", "bash"], "man": lambda: ["man"],
+        }
+        self.command("export", run, self.folder / "hf")
+        listed = [name for name in Help.commands(self) if name not in ("simplescale", "config")]
+        self.assertEqual([name for name in listed if name not in calls], [])
+        more = {"--version": lambda: ["--version"], "--help": lambda: ["--help"],
+                "train a new run": lambda: ["train", self.config, f"--run={new()}", *self.layout(1, 1), "--train.max_steps=2"],
+                "status --help": lambda: ["status", "--help"],
+                "status --json": lambda: ["status", run, "--json"], "trace --list": lambda: ["trace", run, "--list"],
+                "console help": lambda: ["console", run, "-c", "help"], "console status": lambda: ["console", run, "-c", "status"]}
+        for name, call in {**calls, **more}.items():
+            if name == "plot" and not shutil.which("gnuplot"):
+                continue
+            before = run_in(self.folder, call())
+            if name == "doctor" and before.returncode == 3:  # this machine is not fit to train
+                continue
+            self.assertEqual(before.returncode, 0, f"{name}: {before.stdout}{before.stderr}")
+            code = 74 if before.stdout else 0
+            self.assertTrue(before.stdout or name in ("train", "resume"), name)  # of a finished run: on stderr
+            with open("/dev/full", "w") as full:
+                done = run_in(self.folder, call(), stdout=full)
+            self.assertEqual(done.returncode, code, f"{name}: {done.stderr}")
+            if code:
+                self.assertIn("No space left on device", done.stderr, name)
+            closed = subprocess.run(["bash", "-c", '"$@" >&-', "bash", PROGRAM, *map(str, call())], stderr=subprocess.PIPE, text=True,
+                                    stdin=subprocess.DEVNULL, cwd=self.folder, timeout=120)
+            self.assertEqual(closed.returncode, code, f"{name} with a closed stdout: {closed.stderr}")
+        self.assertIn("each sample exactly once", self.verify(run))  # nothing was written into the run's files
 
 
 class Install(Case):

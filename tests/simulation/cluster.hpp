@@ -350,6 +350,7 @@ class Cluster {
   std::vector<std::unique_ptr<Supervisor>> supervisors;
   std::map<uint64_t, std::shared_ptr<Generation>> generations;
   std::map<std::string, uint64_t> faults;  // by kind
+  size_t causes = 0;                       // how often these may have made one node fail
   std::map<std::string, int> node_index, trainer_index;
   std::unique_ptr<Invariants> invariants;
   uint64_t events = 0;

@@ -43,6 +43,7 @@ struct Kind {
   const char* name;
   int weight;
   Make make;
+  int causes = 1;  // how often it may make one node fail
 };
 
 const Kind kinds[] = {
@@ -63,7 +64,8 @@ const Kind kinds[] = {
        for (int i = 0; i < 10; ++i)
          c.after(i * c.random.between(800, 3500) * ms, [&c, t] { c.kill_trainer(t, 0); });
        return 35 * second;
-     }},
+     },
+     10},
     {"hang_trainer", 10,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(100, 6000) * ms;
@@ -82,7 +84,8 @@ const Kind kinds[] = {
                                         "it computes nothing"});
          });
        return time;
-     }},
+     },
+     2},
     {"kill_node", 12,
      [](Cluster& c) -> Time {
        const Time away = c.random.between(200, 15'000) * ms;
@@ -102,7 +105,8 @@ const Kind kinds[] = {
            c.after(when + c.random.between(0, 300) * ms, [&c, n, away] { c.kill_node(n, away); });
          }
        return 12 * second;
-     }},
+     },
+     2},
     {"hang_node", 8,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(200, 8000) * ms;
@@ -156,7 +160,8 @@ const Kind kinds[] = {
        c.cut_off_due = true;
        c.after(3 * second, [&c] { c.cut_off_due = false; });
        return 11 * second;
-     }},
+     },
+     5},
     {"slow_node", 4,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(1, 10) * second;
@@ -198,7 +203,8 @@ const Kind kinds[] = {
        if (c.random.chance(60))
          c.after(c.random.between(0, 2000) * ms, [&c] { c.kill_trainer(any_trainer(c), 0); });
        return 2 * second;
-     }},
+     },
+     2},
     {"sick_node", 4,
      [](Cluster& c) -> Time {
        if (c.options.spares == 0 && c.options.nodes < 2 * c.options.cell_nodes) return 0;
@@ -267,7 +273,8 @@ const Kind kinds[] = {
        c.request(job::StopRequested{Code::ok, "the launcher has ended", false});
        c.after(c.random.between(0, 3000) * ms, [&c] { c.train_again(); });
        return 3 * second;
-     }},
+     },
+     2},
     {"kill_supervisor", 8,
      [](Cluster& c) -> Time {
        c.kill_supervisor();
@@ -310,7 +317,8 @@ const Kind kinds[] = {
        const int other = c.random.chance(50) ? -1 : any_node(c);
        cut_off(c, host, other, c.random.between(500, time / ms) * ms);
        return time;
-     }},
+     },
+     2},
     {"frozen_claim",
      4,  // a supervisor is frozen before its first act, and its successor leads then
      [](Cluster& c) -> Time {
@@ -326,7 +334,8 @@ const Kind kinds[] = {
        if (c.random.chance(50))
          c.after(c.random.between(0, 200) * ms, [&c] { c.start_twice(any_node(c)); });
        return 2 * second;
-     }},
+     },
+     2},
     {"damaged_checkpoint", 3,
      [](Cluster& c) -> Time {
        c.damage_checkpoint();
@@ -388,6 +397,7 @@ void make_fault(Cluster& c, const std::vector<int>& weights) {
     if ((chosen -= weights[i]) >= 0) continue;
     ++c.faults[kinds[i].name];
     if (c.logging()) c.log_line(std::string("--- ") + kinds[i].name);
+    c.causes += kinds[i].causes;
     c.quiet_at = std::max(c.quiet_at, c.now + kinds[i].make(c) + 5 * second);
     return;
   }
@@ -413,6 +423,7 @@ void keep_trainers_down(Cluster& c) {
   }
   c.after(when, [&c, first, away] {
     ++c.faults["trainers_do_not_start"];
+    c.causes += 1;
     for (int t = first; t < first + c.options.trainers; ++t) c.kill_trainer(t, away);
   });
   c.quiet_at = std::max(c.quiet_at, ends + 5 * second);
@@ -428,6 +439,7 @@ void keep_old_pages(Cluster& c) {
   const int host = random.chance(50) ? -1 : random.pick(c.options.nodes);
   c.after(when, [&c, host, lasts] {
     ++c.faults["old_page"];
+    c.causes += 2;
     for (int n = 0; n < c.options.nodes; ++n)
       if (host < 0 || n == host) c.keep_old_page(n, lasts);
   });
@@ -447,11 +459,29 @@ void stop_all_once(Cluster& c) {
   const int node = random.pick(c.options.nodes);
   c.after(when, [&c, node] {
     ++c.faults["stop_all"];
+    c.causes += 2;
     c.stop_due = true;
     c.hang_node(node, 3 * second);
   });
   c.after(when + 3 * second, [&c] { c.stop_due = false; });
   c.quiet_at = std::max(c.quiet_at, when + 8 * second);
+}
+
+/// In some histories the agent of one node, or one trainer, is stopped for much longer than silence
+/// is tolerated, and then goes on. Drawn by themselves, too.
+void stop_and_continue(Cluster& c) {
+  Random random(c.options.seed ^ 0x5709);
+  if (!random.chance(10)) return;
+  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
+  const Time lasts = random.between(5, 20) * second;
+  const int node = random.pick(c.options.nodes);
+  const int trainer = random.chance(50) ? node * c.options.trainers : -1;
+  c.after(when, [&c, node, trainer, lasts] {
+    ++c.faults["stop_and_continue"];
+    ++c.causes;
+    trainer < 0 ? c.hang_node(node, lasts) : c.hang_trainer(trainer, lasts);
+  });
+  c.quiet_at = std::max(c.quiet_at, when + lasts + 5 * second);
 }
 
 }  // namespace
@@ -472,6 +502,7 @@ void schedule_faults(Cluster& c) {
   keep_trainers_down(c);
   keep_old_pages(c);
   stop_all_once(c);
+  stop_and_continue(c);
 }
 
 }  // namespace simplescale::simulation

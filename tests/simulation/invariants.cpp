@@ -177,7 +177,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
   // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
   // them failures that it counted.
   for (auto& [name, f] : failures_) {
-    const size_t known = supervisor.job.nodes.at(name).failures_ms.size();
+    const size_t known = supervisor.job.nodes.at(node_of(name)).failures_ms.size();
     while (f.at_ms.size() > known &&
            (lost || f.at_ms.back() >= claimed / ms || f.at_ms.size() == known + 1))
       f.at_ms.pop_back();
@@ -213,7 +213,7 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
       return;
     if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // its successor does not know
-    Failures& f = failures_[node_of(down->trainer)];
+    Failures& f = failures_[down->trainer];
     f.at_ms.push_back(cluster_.now / ms);
     f.step = supervisor.job.committed_step;
   } else if (const auto* idle = std::get_if<job::TrainerIdle>(&event)) {
@@ -237,7 +237,8 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
   } else if (std::holds_alternative<job::StopRequested>(event)) {
     stop_asked_ = true;
   } else if (const auto* request = std::get_if<job::DrainRequested>(&event)) {
-    if (!request->drain) failures_.erase(request->node);
+    if (!request->drain)
+      std::erase_if(failures_, [&](const auto& f) { return node_of(f.first) == request->node; });
   } else if (const auto* step = std::get_if<job::StepCommitted>(&event)) {
     std::erase_if(failures_, [&](const auto& f) {
       return step->step >= f.second.step + supervisor.job.budget_steps;
@@ -267,6 +268,7 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     require(!adopts_ || !std::holds_alternative<job::Fence>(action), "takeover",
             "it ends a generation in which a trainer is, as its state says");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
+    if (std::holds_alternative<job::Fence>(action)) check_causes(supervisor);
     if (const auto* end = std::get_if<job::Shutdown>(&action)) check_given_up(supervisor, *end);
     check_waited(supervisor, action);
   }
@@ -390,14 +392,24 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
     }
 }
 
+/// Failures of one trainer count one by one. Half of the time, since an earlier failure of another
+/// trainer may have been the first one of the same cause.
 void Invariants::check_budgets(const Supervisor& supervisor) {
   for (auto& [name, f] : failures_) {
-    std::erase_if(f.at_ms,
-                  [&](int64_t at) { return cluster_.now / ms - at > supervisor.job.within_ms; });
+    std::erase_if(
+        f.at_ms, [&](int64_t at) { return cluster_.now / ms - at > supervisor.job.within_ms / 2; });
     require(f.at_ms.size() <= static_cast<size_t>(supervisor.job.max_restarts) ||
-                !supervisor.job.layout.contains(name) || !unknown_.empty(),
+                !supervisor.job.layout.contains(node_of(name)) || !unknown_.empty(),
             "budget", name + " trains again after " + number(f.at_ms.size()) + " failures");
   }
+}
+
+/// All that one fault makes fail on a node counts once for its restart budget.
+void Invariants::check_causes(const Supervisor& supervisor) {
+  for (const auto& [name, node] : supervisor.job.nodes)
+    require(node.failures_ms.size() <= cluster_.causes, "budget",
+            number(node.failures_ms.size()) + " failures of " + name + " count after " +
+                number(cluster_.causes) + " faults");
 }
 
 void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {

@@ -104,6 +104,7 @@ class Invariants {
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);
   void check_regained(const Supervisor& supervisor, const job::Join& join);
   void check_budgets(const Supervisor& supervisor);
+  void check_causes(const Supervisor& supervisor);
 
   const Cluster& cluster_;
   uint64_t committed_ = 0;                                   // the newest committed step
@@ -129,8 +130,8 @@ class Invariants {
     std::vector<int64_t> at_ms;
     uint64_t step = 0;
   };
-  std::map<std::string, Failures> failures_;
-  int64_t waiting_since_ms_ = 0;  // of the supervisor that decides now
+  std::map<std::string, Failures> failures_;  // of each trainer
+  int64_t waiting_since_ms_ = 0;              // of the supervisor that decides now
   bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
   Time progress_at_ = 0, checked_at_ = 0;
   uint64_t quiet_step_ = 0;

@@ -76,6 +76,7 @@ enum class Bug : unsigned char {
   agents_never_look,  // an agent that has a supervisor does not read the epoch files
   unknown_shards_published,  // shards of unknown generations are published instead of known ones
   gone_checkpoints_kept,     // a successor keeps checkpoints of its state that the disk has not
+  effects_counted,           // each failure that one cause brings counts for the restart budget
   stop_counted,              // time in which all processes were stopped counts as waiting
 };
 struct BugName {
@@ -146,6 +147,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::agents_never_look, "agents_never_look"},
     {Bug::unknown_shards_published, "unknown_shards_published", true},
     {Bug::gone_checkpoints_kept, "gone_checkpoints_kept", true},
+    {Bug::effects_counted, "effects_counted"},
     {Bug::stop_counted, "stop_counted"},
 };
 

@@ -108,6 +108,7 @@ void Decider::operator()(const DrainRequested& e) {
     if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
   } else if (!e.drain && node->state == NodeState::drained) {
     node->failures_ms.clear();
+    node->failed.clear();
     node->checking = false;
     record("", "undrained", e.node, e.reason);
     set_node_state(e.node, NodeState::up, "");
@@ -174,7 +175,7 @@ void Decider::operator()(const TrainerDown& e) {
   }
   const bool in = in_generation(*trainer);
   trainer->state = TrainerState::down;
-  record_failure(node_of(e.trainer));
+  record_failure(e.trainer);
   if (in)
     fence("detect", "trainer_down", e.trainer, e.reason);
   else
@@ -231,7 +232,7 @@ void Decider::operator()(const TrainerIdle& e) {
   }
   if (current && !(s_.leaving && e.fault == Fault::none)) {
     const bool wrong_state = e.fault == Fault::mismatch || e.fault == Fault::bad_copy;
-    if (wrong_state && !e.suspect.empty()) record_failure(node_of(e.suspect));
+    if (wrong_state && !e.suspect.empty()) record_failure(e.suspect);
     // These two every rank finds at once: the one that reports first is not at fault.
     const bool of_all = e.fault == Fault::mismatch || e.fault == Fault::non_finite;
     std::string subject = e.suspect.empty() && !of_all ? e.trainer : e.suspect;
@@ -275,7 +276,7 @@ void Decider::operator()(const TrainerHung& e) {
   if (!trainer || trainer->state != TrainerState::training || e.generation != s_.generation)
     return;  // GEN-1
   trainer->state = TrainerState::down;
-  record_failure(node_of(e.trainer));
+  record_failure(e.trainer);
   fence("detect", "trainer_hung", e.trainer, e.reason);
   if (over()) return;
   add_action(KillTrainer{e.trainer, e.reason});
@@ -496,6 +497,7 @@ Decision decide(int64_t now_ms, State& state, const Event& event, bool more) {
   Decider decider(now_ms, state, more);
   if (!decider.over()) std::visit(decider, event);
   decider.plan_if_due();
+  decider.end_causes();
   return decider.take();
 }
 

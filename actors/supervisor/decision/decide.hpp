@@ -88,12 +88,14 @@ struct Node {
   std::vector<uint8_t> address;      // of its agent's data plane; empty: the agent sends no state
   std::string reason;                // for `state`
   int64_t since_ms = 0;              // when `state` began
-  std::vector<int64_t> failures_ms;  // when the node or its trainers failed; forgotten after
-                                     // budget_steps committed steps without a failure
-  uint64_t failed_at_step = 0;       // the committed step at the newest failure
-  bool checking = false;             // a diagnosis is running
-  std::vector<PeerCopy> peer;        // in its peer store
-  uint64_t answered = 0;             // the newest fence that its agent has answered (PeerCopies)
+  std::vector<int64_t> failures_ms;  // when the node or its trainers failed, once for each cause;
+      // forgotten after budget_steps committed steps without a failure
+  uint64_t failed_at_step = 0;      // the committed step at the newest failure
+  bool checking = false;            // a diagnosis is running
+  std::vector<PeerCopy> peer;       // in its peer store
+  uint64_t answered = 0;            // the newest fence that its agent has answered (PeerCopies)
+  std::vector<std::string> failed;  // the node and trainers that the cause of the newest of
+                                    // failures_ms made fail; empty once they have recovered
 };
 
 /// finished: all steps are trained; stopped: ended before that on request; failed: gave up.

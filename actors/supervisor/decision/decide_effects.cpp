@@ -56,13 +56,31 @@ void Decider::drain_node(const std::string& name, const std::string& reason) {
   record("", "drained", name, reason);
 }
 
-void Decider::record_failure(const std::string& name) {
-  auto found = s_.nodes.find(name);
+void Decider::record_failure(const std::string& subject) {
+  auto found = s_.nodes.find(node_of(subject));
   if (found == s_.nodes.end()) return;
-  std::vector<int64_t>& failures = found->second.failures_ms;
+  Node& node = found->second;
+  node.failed_at_step = s_.committed_step;
+  std::vector<int64_t>& failures = node.failures_ms;
   std::erase_if(failures, [&](int64_t at) { return now_ - at > s_.within_ms; });
-  failures.push_back(now_);
-  found->second.failed_at_step = s_.committed_step;
+  // A node that is lost, and then each of its trainers: one cause. Only if the same trainer fails
+  // again before the node has recovered, that is another one.
+  const bool same_cause =
+      !node.failed.empty() && !failures.empty() && std::ranges::count(node.failed, subject) == 0;
+  if (!same_cause) {
+    failures.push_back(now_);
+    node.failed.clear();
+  }
+  node.failed.push_back(subject);
+}
+
+void Decider::end_causes() {
+  for (auto& [name, node] : s_.nodes)
+    if (!node.failed.empty() && node.state == NodeState::up &&
+        all_of_node(name, [](const Trainer& t) {
+          return t.state != TrainerState::down && t.state != TrainerState::draining;
+        }))
+      node.failed.clear();
 }
 
 void Decider::enforce_restart_budget(const std::string& name) {
@@ -137,7 +155,7 @@ void Decider::kill_trainers_ignoring_fence() {
   for (auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::draining) continue;
     trainer.state = TrainerState::down;
-    record_failure(node_of(name));
+    record_failure(name);
     const std::string why =
         "it did not leave its generation within " + milliseconds(s_.fence_timeout_ms);
     record("abort", "fence_ignored", name, "killed: " + why);

@@ -34,6 +34,8 @@ class Decider {
     if (!more_ && s_.plan_due_ms >= 0) plan();
   }
   bool over() const { return job::over(s_.phase); }
+  /// After each event: what fails on a node that has recovered has another cause.
+  void end_causes();
 
   // --- Nodes ---
   void operator()(const NodeUp& e);
@@ -146,7 +148,9 @@ class Decider {
   void request_rate(const SetRequested& e);
   /// A requested learning rate takes effect with the step after `step`.
   void begin_rate(uint64_t step);
-  void record_failure(const std::string& name);
+  /// subject: the node or trainer that failed. Counts for the node's restart budget, but only once
+  /// for all that one cause makes fail.
+  void record_failure(const std::string& subject);
   void enforce_restart_budget(const std::string& name);
   /// Forgets the copies of `step` that `trainer` and the peer store of its node hold.
   void discard_copy(const std::string& trainer, uint64_t step);

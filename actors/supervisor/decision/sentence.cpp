@@ -108,6 +108,7 @@ bool ended(const std::string& kind) {
 /// How well a record of this kind tells what went wrong. The failures of other trainers follow from
 /// the loss of a node, and most failed steps from the loss of a trainer.
 int rank_of(const std::string& kind) {
+  if (kind == "run_died") return 5;
   if (kind == "node_lost") return 4;
   if (kind == "step_failed" || kind == "left") return 1;
   if (kind == "no_first_step" || kind == "unknown_generation" || kind == "trainer_replaced")
@@ -135,6 +136,7 @@ std::string remaining_groups(const IncidentFacts& f, const Tense& tense) {
 
 /// "it was replaced", "n2 took the place of n1", …: what became of what failed.
 std::string remedy(const IncidentFacts& f, const Tense& tense) {
+  if (f.kind == "run_died") return f.undone == 0 ? "the run was started again" : "";
   std::vector<std::string> taken, given;
   for (const auto& cell : f.after.cells)
     for (const std::string& node : cell)
@@ -227,6 +229,9 @@ std::string of_supervisor(const IncidentFacts& f) {
 
 std::string what_failed(const std::string& kind, const std::string& subject,
                         const std::string& reason) {
+  if (kind == "run_died")
+    return "All processes of the run ended without a word: they were killed, or their hosts went "
+           "down";
   const std::string why = reason.empty() ? "" : ": " + with_durations(reason);
   const std::string who = (is_trainer(subject) ? "Trainer " : "Node ") + subject;
   if (kind == "supervisor_lost") {

@@ -111,6 +111,36 @@ TEST_SUITE("console") {
     CHECK(parse("inject kill_agent n1 --at").error == "--at needs a whole number");
   }
 
+  TEST_CASE("console: a fault on what is not there is refused with a sentence") {
+    job::State state = training();
+    state.nodes["n0"].state = job::NodeState::absent;
+    state.nodes["n1"].state = job::NodeState::lost;
+    state.nodes["n1"].reason = "its agent has ended";
+    for (const char* fault : {"inject kill_agent n0", "inject kill_trainer n0.1",
+                              "inject corrupt_snapshot n0", "inject disk_full n0 --ms 5"})
+      CHECK(parse(fault, state).error == "n0 is absent: its agent has not reported yet");
+    CHECK(parse("inject slow_node n1", state).error == "n1 is lost: its agent has ended");
+    CHECK(parse("inject kill_supervisor", state).error == "");
+    CHECK(parse("inject kill_agent n0 --at 100", state).error == "");  // it may be there by then
+    CHECK(parse("plan kill_agent n0", state).error == "");
+    state = training();
+    state.trainers["n1.0"].state = job::TrainerState::down;
+    CHECK(parse("inject kill_trainer n1.0", state).error.starts_with("n1.0 has no process now"));
+    CHECK(parse("inject kill_trainer n1.1", state).error == "");
+    CHECK(parse("inject kill_agent n1", state).error == "");
+  }
+
+  TEST_CASE("console: the status says what is wrong with the records, and why a run is over") {
+    json over = document();
+    over["why"] = "gave up: node n1 is drained";
+    over["next"] = "to continue from the newest checkpoint: simplescale resume runs/x";
+    CHECK(render_status(over, {}).find("\n" + std::string(over["why"]) + "\n" +
+                                       std::string(over["next"]) + "\n") != std::string::npos);
+    json full = document();
+    full["notice"] = "the records in r are 23 s old";
+    CHECK(render_tree(full, {}).find("\nthe records in r are 23 s old\n") != std::string::npos);
+  }
+
   TEST_CASE("console: the status shows a stall") {
     json stalled = document();
     CHECK(render_status(stalled, {}).find("no step") == std::string::npos);
@@ -215,7 +245,35 @@ TEST_SUITE("console") {
     job::State state = training();
     state.paused = true;
     state.phase = job::Phase::recovering;
-    CHECK(parse("save", state).error == "it is not training now: paused");
+    CHECK(parse("save", state).error == "the run is paused; `resume` continues it");
+    CHECK(!parse("save", state).early);
+  }
+
+  TEST_CASE(
+      "console: save and restart between two generations are to be asked again, not refused") {
+    job::State leaving = training();
+    leaving.leaving = true;           // as `set train.learning_rate` makes it
+    job::State between = training();  // all trainers have left, phase is still training
+    for (auto& [name, trainer] : between.trainers) trainer.state = job::TrainerState::idle;
+    job::State starting = training();
+    starting.phase = job::Phase::starting;
+    starting.layout.cells.clear();
+    job::State recovering = training();
+    recovering.phase = job::Phase::recovering;
+    for (const job::State& state : {leaving, between, starting, recovering}) {
+      CHECK(parse("save", state).early);
+      CHECK(parse("save", state).error.starts_with("no trainer trains now: "));
+      CHECK(!parse("restart nonsense", recovering).early);
+    }
+    CHECK(parse("restart n2.0", recovering).early);  // it may train in the next generation
+    CHECK(!parse("restart n2.0", training()).early);
+    for (job::State state : {leaving, starting}) {
+      state.stop_requested = true;  // no generation that trains follows
+      CHECK(!parse("save", state).early);
+      CHECK(parse("save", state).error.find("being stopped") != std::string::npos);
+      state.phase = job::Phase::failed;
+      CHECK(parse("save", state).error.find("over") != std::string::npos);
+    }
   }
 
   TEST_CASE("console: help explains every command with an example that the console accepts") {

@@ -43,6 +43,79 @@ TEST_CASE("job: a node that a user takes back has a new budget of failures") {
   CHECK(s.nodes.at("n1").failures_ms.empty());
 }
 
+namespace {
+
+/// n1's agent is stopped and continued, or cut off and back: n1 is lost, and its trainers fail late.
+/// Returns when it trains again.
+void stop_and_continue_agent(State& s, int64_t now) {
+  const auto generation = s.generation;
+  decide(now, s, NodeLost{"n1", "silent for 5000 ms"});
+  all_idle(s, Steps{3}, now);
+  decide(now + 20'000, s, NodeUp{"n1", 1});
+  for (const char* trainer : {"n1.0", "n1.1"})
+    decide(now + 20'000, s, TrainerUp{trainer, 5, {1}, 0, made(generation, {3}), generation});
+  decide(now + 20'001, s, NodeLost{"n1", "an old message: silent for 5000 ms"});
+  decide(now + 20'002, s, NodeUp{"n1", 1});
+  for (const char* trainer : {"n1.0", "n1.1"}) {
+    decide(now + 20'002, s, TrainerUp{trainer, 5, {1}, 0, made(generation, {3}), generation});
+    decide(now + 20'003, s, TrainerDown{trainer, "its process does not answer any more"});
+    decide(now + 20'004, s, TrainerUp{trainer, 6, {1}, 0, made(generation, {3}), 0});
+  }
+  decide(now + 20'005, s, NodeChecked{"n1", true, ""});
+}
+
+}  // namespace
+
+TEST_CASE("job: all failures that one stop of an agent brings count as one or two, not as six") {
+  State s = training(2);
+  s.max_restarts = 3;
+  s.within_ms = 60'000;
+  stop_and_continue_agent(s, 0);
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 2);  // the node was lost twice
+  CHECK(s.nodes.at("n1").failed.empty());
+}
+
+TEST_CASE("job: what one cause makes fail on a node counts once, whatever the order") {
+  using Events = std::vector<Event>;
+  const TrainerDown first{"n1.0", "signal 9"}, second{"n1.1", "signal 9"};
+  const auto up = [](const char* trainer) {
+    return TrainerUp{trainer, 5, {1}, 0, made(1, {3}), 0};
+  };
+  struct Row {
+    const char* what;
+    Events events;
+    size_t counted;
+  };
+  const std::vector<Row> rows = {
+      {"both trainers die", {first, second}, 1},
+      {"the node is lost, then its trainers are reported",
+       {NodeLost{"n1", "gone"}, NodeUp{"n1", 2}, up("n1.0"), first, up("n1.1"), second},
+       1},
+      {"one trainer hangs, the other one dies with it",
+       {TrainerHung{"n1.0", 1, "hung"}, second, TrainerDown{"n1.0", "killed"}},
+       1},
+      {"a trainer dies before the node has recovered, then the node is lost",
+       {first, NodeLost{"n1", "gone"}},
+       1},
+      {"the same trainer dies again", {first, up("n1.0"), first}, 2},
+      {"another one dies after the first is back and all trainers are idle",
+       {first, TrainerIdle{"n1.1", 1, 0, made(1, {3})}, up("n1.0"), second},
+       2},
+      {"the node is lost again",
+       {NodeLost{"n1", "gone"}, NodeUp{"n1", 2}, NodeLost{"n1", "gone"}},
+       2},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.what);
+    State s = training(2);
+    REQUIRE(s.generation == 1);
+    for (const Event& event : row.events) decide(0, s, event);
+    CHECK(s.nodes.at("n1").failures_ms.size() == row.counted);
+    CHECK(s.nodes.at("n0").failures_ms.empty());
+  }
+}
+
 TEST_CASE("job: failures count for a limited time") {
   State s = training(2);
   s.max_restarts = 2;

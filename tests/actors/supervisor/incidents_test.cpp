@@ -50,6 +50,41 @@ TEST_SUITE("incidents") {
     CHECK(incidents.count() == 2);
   }
 
+  TEST_CASE("incidents: the death of all processes began before this start, and costs its steps") {
+    for (const char* undone : {"17", ""}) {
+      job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
+      job.layout.cells = {{"n0"}, {"n1"}};
+      job.joined_from = "checkpoint";
+      job.joined_step = 40;
+      job.incident = true;
+      Incidents before(2);
+      // 12 minutes ago; the machine has been up for one.
+      const int64_t now = 60'000, since = now - 720'000;
+      const auto begin = before.record(job, {"detect", "run_died", "", "no end"}, now, {}, since);
+      CHECK(begin.line["incident"] == 3);
+      CHECK(begin.line["ms"] == 720'000);
+      if (*undone) before.record(job, {"", "steps_undone", undone, ""}, now, {}, since);
+      SupervisorState state;  // the supervisor dies, too
+      state.job = job;
+      before.save(state);
+      Incidents incidents(3);
+      CHECK(incidents.resume(state, "its process has ended", now, true));
+      incidents.record(job, {"detect", "node_lost", "n1", "late"}, now + 500);
+      incidents.record(job, {"decide", "joined", "", ""}, now + 1'000);
+      const auto end = incidents.record(job, {"resume", "committed", "", ""}, now + 2'000);
+      REQUIRE(end.summary);
+      const std::string sentence = (*end.summary)["sentence"];
+      CAPTURE(sentence);
+      CHECK(sentence.starts_with("All processes of the run ended without a word: "));
+      CHECK(sentence.find("Stopped for 12 min.") != std::string::npos);
+      CHECK(sentence.find(*undone
+                              ? "No newer state was left, so training went back from step 57 to "
+                                "checkpoint 40: 17 steps were repeated."
+                              : "The run was started again, and training went on with step 41: "
+                                "no step was lost.") != std::string::npos);
+    }
+  }
+
   TEST_CASE("incidents: one begins with the newest committed step before it was detected") {
     const job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
     Incidents incidents;

@@ -99,6 +99,28 @@ TEST_SUITE("job records") {
     CHECK(journal.flush());  // nothing is queued
   }
 
+  TEST_CASE("records: a start that has recorded no end has died") {
+    Folder folder;
+    const auto unended = [&](const std::string& events) {
+      folder.write("events.jsonl", events);
+      const auto end = end_of_records(folder.path, false, BatchSchedule(8));
+      REQUIRE(end.ok());
+      return end->unended;
+    };
+    const std::string started = "{\"kind\":\"started\",\"time\":5}\n",
+                      joined = "{\"kind\":\"joined\",\"time\":6.5}\n";
+    CHECK(!unended(""));  // a new run
+    CHECK(unended(started));
+    CHECK(unended(started + joined));
+    CHECK(end_of_records(folder.path, false, BatchSchedule(8))->newest_time == 6.5);
+    for (const char* kind : {"finished", "stopped", "failed"}) {
+      const std::string end = "{\"kind\":\"" + std::string(kind) + "\"}\n";
+      CHECK(!unended(started + joined + end));
+      CHECK(!unended(started + end + "{\"kind\":\"checkpoint_uploaded\"}\n"));  // by the launcher
+      CHECK(unended(started + end + started));
+    }
+  }
+
   TEST_CASE("records: they end with the last step of which both files have all lines") {
     Folder folder;
     auto end = [&](bool keeps_ledger = true, uint64_t said = 0) {
@@ -113,6 +135,7 @@ TEST_SUITE("job records") {
     folder.write("ledger.jsonl", whole(1) + whole(2));
     folder.write("events.jsonl", "{\"incident\":1}\n{\"incident\":2}\n{\"incident\":null}\n{}\n");
     CHECK(end().incidents == 2);
+    CHECK(end().unended);
     CHECK(end().step == 2);
     CHECK(end().generation == 1);
     CHECK(end().beyond.empty());
@@ -298,6 +321,7 @@ TEST_SUITE("job records") {
     journal.mark(1);
     REQUIRE(journal.flush());
     CHECK(journal.marked() == 1);
+    CHECK(journal.trouble() == "");
     {
       FullDisk full(metric(1).size() + 5);  // five bytes of the next line fit
       journal.append("metrics.jsonl", metric_line(2));
@@ -311,8 +335,10 @@ TEST_SUITE("job records") {
       CHECK(!journal.flush());
       CHECK(journal.marked() == 1);
       CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2).substr(0, 5));
+      CHECK(journal.trouble() == "metrics.jsonl: File too large");
     }
     CHECK(journal.flush());
+    CHECK(journal.trouble() == "");
     CHECK(journal.marked() == 3);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2) + metric(3));
   }

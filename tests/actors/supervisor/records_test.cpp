@@ -30,6 +30,7 @@ SupervisorState some_state() {
   s.job.layout.cells = {{"n0"}, {"n2"}};
   s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "",          1000,
                        {900, 950},         12, false,  {{1, 33, 6}}};
+  s.job.nodes["n0"].failed = {"n0.1"};
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
@@ -72,6 +73,7 @@ TEST_SUITE("job records") {
     CHECK(!job::undone(back->job, 32, 6));
     CHECK(job::is_suspect(back->job, 30, 4));
     CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
+    CHECK(back->job.nodes["n0"].failed == s.job.nodes["n0"].failed);
     CHECK(back->job.exit == Code::requeue);
     CHECK(back->sequence == 1ull << 60);
     CHECK(back->planned == s.planned);

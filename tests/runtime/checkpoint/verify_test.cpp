@@ -1,6 +1,10 @@
 // verify: every error in a run folder is reported with its file and line.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <thread>
+
+#include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/checkpoint/verify_run.hpp"
@@ -223,6 +227,38 @@ TEST_CASE("verify: all damaged checkpoints and missing files are named") {
     CHECK_HAS(verified->text, name);
   spew(empty / "config.toml", "[train\n");
   CHECK_HAS(verify_command(empty.path())->text, "config.toml:1: ");
+}
+
+TEST_CASE("verify: checkpoints that the run removes or replaces meanwhile are no errors") {
+  Run run;
+  REQUIRE(run.problems() == "");  // writes the files
+  const std::string folder = run.folder / "checkpoints";
+  std::atomic<bool> over = false;
+  std::thread training([&] {
+    const ModelShape shape = tiny_shape();
+    const auto state = random_state(shape, 1, true);
+    while (!over)
+      for (const uint64_t step : {2, 1}) {
+        const std::string older = checkpoint_format::step_folder_name(3 - step);
+        CHECK(save(folder, state, info_of(shape, step), 2).ok());
+        CHECK(checkpoint_format::remove_checkpoint(folder, older, system_files()).ok());
+      }
+  });
+  size_t removed = 0;
+  std::string invalid;
+  for (int i = 0; i < 2000 && removed == 0 && invalid.empty(); ++i) {
+    const auto verified = verify_command(run.folder.path());
+    REQUIRE(verified.ok());
+    removed += verified->text.find("removed by the run meanwhile") != std::string::npos;
+    if (!verified->ok) invalid = verified->text;
+  }
+  over = true;
+  training.join();
+  CHECK(invalid == "");
+  CHECK(removed > 0);
+  fs::remove(folder + "/step-00000003/manifest.json");  // not removed by the run: it is broken
+  CHECK_HAS(verify_command(run.folder.path())->text, "step-00000003/manifest.json");
+  CHECK_FALSE(verify_command(run.folder.path())->ok);
 }
 
 TEST_CASE("verify: the ledger tells what was seen of each source, and the checkpoint agrees") {
