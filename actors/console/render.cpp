@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/duration.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
@@ -67,15 +68,6 @@ std::string cut(const std::string& lines, const RenderOptions& options) {
 
 std::string process(const json& object) {
   return whole_of(object, "pid") > 0 ? fmt::format(" (process {})", whole_of(object, "pid")) : "";
-}
-
-/// "1 h 12 min", "3 min 20 s", "12 s", "0.3 s"
-std::string duration(double seconds) {
-  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<int64_t>(std::min(std::round(seconds), 9e15));
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
 /// "cpu 83 %", in yellow from 90 % and in red from 97 % on.

@@ -12,7 +12,26 @@ void Anomalies::reset() {
   slow_for_.clear();
 }
 
-std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
+namespace {
+constexpr const char* kMasks = "data.loss_mask_key, data.document_boundary_loss";
+}
+
+std::vector<Anomaly> validated_nothing(uint64_t step, const std::vector<uint64_t>& targets,
+                                       const std::vector<std::string>& sources) {
+  std::vector<Anomaly> found;
+  for (size_t i = 0; i < targets.size(); ++i)
+    if (targets[i] == 0) {
+      const std::string of = i < sources.size() ? " of " + sources[i] : "";
+      found.push_back(
+          {"no_targets", "validation" + of,
+           fmt::format("step {}: no target of the validation samples{} counts in the loss "
+                       "({}{}); the validation loss{} is null",
+                       step, of, kMasks, of.empty() ? "" : ", or too few tokens", of)});
+    }
+  return found;
+}
+
+std::vector<Anomaly> Anomalies::step(uint64_t step, double loss, double grad_norm,
                                      const std::map<std::string, double>& busy_ms) {
   std::vector<Anomaly> found;
   std::vector<double> sorted;
@@ -35,15 +54,13 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
                                    score->second, median, slow_steps)});
     }
   }
+  if (std::isnan(loss) && std::isfinite(grad_norm))
+    found.push_back(
+        {"no_targets", "",
+         fmt::format("step {}: no target of the global batch counts in the loss ({}); its "
+                     "loss is null, its gradient is zero",
+                     step, kMasks)});
   if (!std::isfinite(loss)) return found;
-  if (loss == 0) {
-    found.push_back({"no_targets", "",
-                     fmt::format("step {}: no target of the global batch counts in the loss "
-                                 "(data.loss_mask_key, data.document_boundary_loss); its gradient "
-                                 "is zero",
-                                 step)});
-    return found;
-  }
   const double deviation = std::sqrt(std::max(0.0, loss_square_ - loss_mean_ * loss_mean_));
   if (losses_ >= loss_memory && loss > loss_mean_ + spike_sigmas * std::max(deviation, 1e-3))
     found.push_back(

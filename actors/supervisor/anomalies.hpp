@@ -13,16 +13,21 @@ namespace simplescale {
 
 struct Anomaly {
   std::string kind;     // "straggler", "straggler_over", "loss_spike", "no_targets"
-  std::string subject;  // the trainer; empty for the others
+  std::string subject;  // the trainer; what has no targets, "": a step; empty for the others
   std::string reason;
 };
 
+/// A validation of which a source has no target that counts. targets: as in Validated. sources: their
+/// names; empty without data.blend.
+std::vector<Anomaly> validated_nothing(uint64_t step, const std::vector<uint64_t>& targets,
+                                       const std::vector<std::string>& sources);
+
 class Anomalies {
  public:
-  /// Takes a committed step and returns what is new. loss: nats per token; exactly 0 if no target of
-  /// the global batch counts. busy_ms: by trainer, the
-  /// step's time without waiting for other trainers.
-  std::vector<Anomaly> step(uint64_t step, double loss,
+  /// Takes a committed step and returns what is new. loss: nats per token. A loss that is NaN beside
+  /// a gradient norm is that of a step without targets; both are NaN if no trainer could report it.
+  /// busy_ms: by trainer, the step's time without waiting for other trainers.
+  std::vector<Anomaly> step(uint64_t step, double loss, double grad_norm,
                             const std::map<std::string, double>& busy_ms);
   /// Forgets all trainers' times; call when membership has changed. The loss is kept.
   void reset();

@@ -106,8 +106,8 @@ std::optional<RunLine> StepLedger::validated(const Validated& result) {
 
 json StepLedger::members_of(const Validated& result) const {
   json members = json::object();
-  const bool only_scores = std::isnan(result.loss) && !result.tasks.empty();
-  if (!only_scores) members["val_loss"] = number_or_null(result.loss);
+  const bool loss_due = !result.targets.empty() || !std::isnan(result.loss);
+  if (loss_due) members["val_loss"] = number_or_null(result.loss);
   if (json sources = by_source(result.sources); !sources.is_null())
     members["val_losses"] = std::move(sources);
   if (!result.tasks.empty()) members["tasks"] = task_json(result.tasks);

@@ -178,7 +178,8 @@ void commit(Self* self, const ReportedStep& reports) {
   record_step(self, reports);
   inject_due(self, step);
   copy_to_peers(self, step);
-  for (const Anomaly& a : s.anomalies.step(step, reports.newest.loss, reports.busy_ms))
+  for (const Anomaly& a :
+       s.anomalies.step(step, reports.newest.loss, reports.newest.grad_norm, reports.busy_ms))
     record(self, {"", a.kind, a.subject, a.reason});
   const auto ended_ns = static_cast<int64_t>(std::clamp(reports.first_time, 0.0, 4e9) * 1e9);
   write_traces(self, s.traces.committed(step, ended_ns, wall_ns()));
@@ -213,7 +214,9 @@ void validated(Self* self, const Validated& result) {
   commit_complete(self);
   const json shown = s.steps.members_of(result);
   const bool has_loss = shown.contains("val_loss"), has_scores = shown.contains("tasks");
-  std::string text = has_loss ? fmt::format("validation loss {:.4f}", result.loss) : "";
+  std::string text = !has_loss                 ? ""
+                     : std::isnan(result.loss) ? "no validation loss"
+                                               : fmt::format("validation loss {:.4f}", result.loss);
   if (has_scores) text += (has_loss ? ", " : "") + task_text(shown["tasks"]);
   if (known)
     return log::info("step {}: {}, as recorded before; training begins there", result.step, text);
@@ -224,6 +227,9 @@ void validated(Self* self, const Validated& result) {
   line["step"] = result.step;
   line.update(shown);
   append_event(self, line);
+  for (const Anomaly& a :
+       validated_nothing(result.step, result.targets, s.options.plan.mixture.names))
+    record(self, {"", a.kind, a.subject, a.reason});
   log::info("step {}: {}", result.step, text);
 }
 

@@ -214,6 +214,7 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
     SS_ASSIGN(ValidationLosses losses, validation_losses(*g.engine, *g.shard, *g.replicate,
                                                          validation_, options_.plan, wait_));
     result.loss = losses.loss;
+    result.targets = std::move(losses.targets);
     if (!options_.plan.mixture.empty()) result.sources = std::move(losses.sources);
   }
   if (scores_due) {

@@ -81,9 +81,10 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
     for (uint64_t i = 0; i < world && round * world + i < batches; ++i)
       sum += parts[i].loss, trained += parts[i].trained;
   }
+  if (trained == 0) return MeanLoss{};
   const double over = over_trained(batches * batch_size * static_cast<uint64_t>(T), trained);
   const auto count = static_cast<double>(batches);
-  return MeanLoss{sum / count * over, count / over};
+  return MeanLoss{sum / count * over, count / over, trained};
 }
 
 Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
@@ -92,16 +93,18 @@ Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Co
   ValidationLosses losses;
   double sum = 0, batches = 0;
   for (ValidationSource& source : sources) {
-    losses.sources.push_back(std::numeric_limits<double>::quiet_NaN());
-    if (source.batches == 0) continue;
-    SS_ASSIGN(const MeanLoss of_source,
-              validation_loss(engine, shard, replicate, source.tokens, plan, source.batches, wait));
-    losses.sources.back() = of_source.mean;
+    MeanLoss of_source;
+    if (source.batches > 0) {
+      SS_ASSIGN(of_source, validation_loss(engine, shard, replicate, source.tokens, plan,
+                                           source.batches, wait));
+    }
+    losses.sources.push_back(of_source.mean);
+    losses.targets.push_back(of_source.targets);
+    if (of_source.targets == 0) continue;
     sum += of_source.mean * of_source.batches;
     batches += of_source.batches;
   }
-  SS_ASSERT(batches > 0);
-  losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;
+  if (batches > 0) losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;
   return losses;
 }
 

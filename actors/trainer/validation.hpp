@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "model/engine/engine.hpp"
@@ -14,9 +15,11 @@
 
 namespace simplescale {
 
-/// mean: in nats over the trained targets. batches: as many micro-batches as these targets fill.
+/// mean: in nats over the trained targets, whose number is `targets`; NaN if there are none.
+/// batches: as many micro-batches as these targets fill.
 struct MeanLoss {
-  double mean = 0, batches = 0;
+  double mean = std::numeric_limits<double>::quiet_NaN(), batches = 0;
+  uint64_t targets = 0;
 };
 
 /// Mean loss over `batches` (at least 1) micro-batches, whose samples are spread evenly
@@ -34,11 +37,12 @@ struct ValidationSource {
   uint64_t batches = 0;
 };
 
-/// loss: the mean over the trained targets of all sources. sources: of each source; NaN without
-/// tokens.
+/// loss: the mean over the trained targets of all sources. sources: of each source. NaN where no
+/// target is trained. targets: how many targets of each source are trained.
 struct ValidationLosses {
-  double loss = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();
   std::vector<double> sources;
+  std::vector<uint64_t> targets;
 };
 
 /// validation_loss() of each source. Requires one that has micro-batches.

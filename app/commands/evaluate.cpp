@@ -1,4 +1,6 @@
 // evaluate and logits. B samples per forward pass, T = block_size, V = vocabulary.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -209,14 +211,26 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
 /// trained add nothing, and the number of the trained ones.
 struct Losses {
   double sum = 0;
-  uint64_t trained = 0;
+  uint64_t samples = 0, trained = 0;
+
+  /// Over the trained targets; NaN without any.
+  double mean(int64_t block_size) const {
+    if (trained == 0) return NAN;
+    return sum / static_cast<double>(samples) *
+           over_trained(samples * static_cast<uint64_t>(block_size), trained);
+  }
 };
+
+/// "none" for NaN.
+std::string shown(double value, int digits) {
+  return std::isnan(value) ? "none" : fmt::format("{:.{}f}", value, digits);
+}
 
 /// Of the first `samples` samples.
 Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t samples) {
   const auto row = static_cast<size_t>(model.shape.block_size + 1);
   std::vector<int32_t> tokens(kBatch * row);
-  Losses losses;
+  Losses losses{.samples = samples};
   constexpr uint64_t kAhead = 8 * kBatch;
   SamplesAhead ahead(source, model.shape.block_size, samples, kAhead, std::identity());
   // Whole batches. Each remaining sample fills a batch with copies of itself.
@@ -242,32 +256,35 @@ Status evaluate_command(const EvaluateOptions& o) {
   SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, o.ema, kBatch));
   SS_ASSIGN(const std::vector<NamedTokens> sources, validation_tokens(o, model));
   nlohmann::json by_source;
-  double sum = 0;
-  uint64_t counted = 0, trained = 0;
-  const auto T = static_cast<uint64_t>(model.shape.block_size);
+  Losses all;
   for (const auto& [name, source] : sources) {
     uint64_t samples = source.samples(model.shape.block_size);
     if (o.samples > 0) samples = std::min(samples, static_cast<uint64_t>(o.samples));
     SS_ASSIGN(const Losses losses, losses_of(model, source, samples));
-    const double loss =
-        losses.sum / static_cast<double>(samples) * over_trained(samples * T, losses.trained);
-    if (!name.empty()) by_source[name] = loss;
+    const double loss = losses.mean(model.shape.block_size);
+    if (losses.trained == 0)
+      terminal::error(
+          "simplescale: warning: %sno target counts in the loss (data.loss_mask_key, "
+          "data.document_boundary_loss), so there is no validation loss\n",
+          name.empty() ? "" : (name + ": ").c_str());
+    if (!name.empty()) by_source[name] = number_or_null(loss);
     if (!name.empty() && !o.json)
-      terminal::print("%s: validation loss %.4f, over %llu samples\n", name.c_str(), loss,
-                      static_cast<unsigned long long>(samples));
-    sum += losses.sum;
-    counted += samples;
-    trained += losses.trained;
+      terminal::print("%s: validation loss %s, over %llu samples\n", name.c_str(),
+                      shown(loss, 4).c_str(), static_cast<unsigned long long>(samples));
+    all.sum += losses.sum;
+    all.samples += losses.samples;
+    all.trained += losses.trained;
   }
-  const double loss = sum / static_cast<double>(counted) * over_trained(counted * T, trained);
-  const uint64_t count = trained;
+  const double loss = all.mean(model.shape.block_size);
   if (o.json) {
-    nlohmann::json result = {{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}};
+    nlohmann::json result = {{"val_loss", number_or_null(loss)},
+                             {"perplexity", number_or_null(std::exp(loss))},
+                             {"tokens", all.trained}};
     if (!by_source.is_null()) result["val_losses"] = by_source;
     terminal::print("%s\n", json_text(result).c_str());
   } else {
-    terminal::print("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss,
-                    std::exp(loss), static_cast<unsigned long long>(count));
+    terminal::print("validation loss %s, perplexity %s, over %llu tokens\n", shown(loss, 4).c_str(),
+                    shown(std::exp(loss), 2).c_str(), static_cast<unsigned long long>(all.trained));
   }
   return {};
 }

@@ -81,7 +81,6 @@ void on_interrupt(int signal) {
 }
 void on_hangup(int) {
   hung_up = 1;
-  signal(SIGPIPE, SIG_IGN);  // what read this process's output has ended, too
 }
 
 /// SIGHUP does not end the run: the launcher goes on without its terminal. After `nohup` SIGHUP
@@ -92,6 +91,7 @@ void handle_signals() {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // `train | head`: the run goes on without its reader
   sigaction(SIGHUP, nullptr, &before);
   if (before.sa_handler == SIG_IGN) return;
   action.sa_handler = on_hangup;

@@ -49,6 +49,12 @@ void ProgressLine::print_line(const std::string& text) {
   terminal::error("%s\n", text.c_str());
 }
 
+void ProgressLine::print_result(const std::string& text) {
+  clear();
+  terminal::print("%s\n", text.c_str());
+  std::fflush(stdout);  // of a pipe: a reader sees the line now
+}
+
 void ProgressLine::clear() {
   if (drawn_ && terminal()) {
     terminal::cursor::err(terminal::cursor::kLineStart);

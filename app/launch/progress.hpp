@@ -14,6 +14,8 @@ class ProgressLine {
   void report(const std::string& label, double fraction, const std::string& text);
   /// Prints a line above the progress line, on a terminal or not.
   void print_line(const std::string& text);
+  /// Prints a line to stdout, which keeps it if it is no terminal.
+  void print_result(const std::string& text);
   /// Removes the progress line.
   void clear();
   /// True if stderr is a terminal, which may end before this process.

@@ -32,6 +32,7 @@
 #include "runtime/data/divide_batches.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/mixture_report.hpp"
+#include "runtime/data/validation_samples.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
@@ -412,6 +413,8 @@ Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
   for (const std::string& warning : mixture_warnings(uses))
+    terminal::error("simplescale: warning: %s\n", warning.c_str());
+  for (const std::string& warning : validation_warnings(config, plan, data))
     terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_RETURN_IF_ERROR(check_tokens(config, data));
   return data;

@@ -1,17 +1,21 @@
 #include "app/launch/run_view.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "app/launch/command_line.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/bounded_read.hpp"
+#include "runtime/base/duration.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -61,7 +65,7 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool att
     if (file->is_open()) file->seekg(0, std::ios::end);  // skips the lines of earlier starts
   }
   if (attached && metrics_.is_open()) seek_last_line(metrics_);
-  if (!attached) line_.draw("starting", 0, "");
+  if (!attached && draws()) line_.draw("starting", 0, "");
 }
 
 template <class Use>
@@ -133,11 +137,17 @@ void RunView::show_stall(const json& status) {
   looked_ = std::chrono::steady_clock::now();
   if (!stall.is_object()) return;
   const std::string sentence = text_of(stall, "sentence");
-  if (line_.terminal())
+  if (draws())
     draw_step(sentence);
   else if (!stalled_)
     line_.print_line(sentence);
   stalled_ = true;
+}
+
+bool RunView::draws() const {
+  struct stat output {};
+  const bool pipe = fstat(STDOUT_FILENO, &output) == 0 && S_ISFIFO(output.st_mode);
+  return line_.terminal() && !pipe;
 }
 
 void RunView::draw_step(const std::string& text) {
@@ -147,9 +157,11 @@ void RunView::draw_step(const std::string& text) {
 
 void RunView::on_step(const std::string& text) {
   const json m = parse_json(text);
-  const double loss = real_of(m, "loss");
+  const double loss = real_of(m, "loss"), norm = real_of(m, "grad_norm");
   const int64_t step = whole_of(m, "step");
-  if (std::isnan(loss) || step < 1 || step > plan_.max_steps) return;
+  const bool reported =
+      !std::isnan(loss) || !std::isnan(norm);  // a gradient norm alone: no target counts
+  if (!reported || step < 1 || step > plan_.max_steps) return;
   last_step_ = step;
   stalled_ = false;
   looked_ = std::chrono::steady_clock::now();
@@ -157,44 +169,48 @@ void RunView::on_step(const std::string& text) {
     const double value = real_of(m, key);
     return std::isnan(value) ? 0 : value;
   };
-  const double rate = or_zero("tokens_per_second"), step_ms = or_zero("step_ms"),
-               left_s = or_zero("remaining_s"), share = real_of(m, "mfu");
-  const std::string mfu = std::isnan(share) ? "" : fmt::format(", mfu {:.1f} %", share * 100);
-  if (line_.terminal())
-    draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s{}, {:.0f} s left", loss, step_ms,
-                          rate, mfu, left_s));
+  const double step_ms = or_zero("step_ms"), share = real_of(m, "mfu");
+  const std::string shown_loss = std::isnan(loss) ? "loss none" : fmt::format("loss {:.4f}", loss);
+  std::string pace = fmt::format("{:.0f} tokens/s", or_zero("tokens_per_second"));
+  if (!std::isnan(share)) pace += fmt::format(", mfu {:.1f} %", share * 100);
+  pace += ", " + duration(or_zero("remaining_s")) + " left";
+  if (draws()) draw_step(fmt::format("{}, {:.0f} ms, {}", shown_loss, step_ms, pace));
   const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
   const bool due = last_step_ % every == 0 || last_step_ == plan_.max_steps || printed_step_ < 0 ||
                    looked_ - printed_ >= kPrintEvery;
-  if (line_.terminal() || !due) return;
+  if (!due || (draws() && isatty(STDOUT_FILENO))) return;
   printed_step_ = last_step_;
   printed_ = looked_;
-  line_.print_line(fmt::format(
-      "iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s{}, "
-      "remaining time: "
-      "{:.2f} hours",
-      whole_of(m, "iter"), last_step_, loss,
-      step_ms /
-          static_cast<double>(plan_.iters(plan_.batch.size(static_cast<uint64_t>(last_step_)))),
-      rate, mfu, left_s / 3600));
+  std::string iter, iter_time;  // as the paper's log has them
+  if (config_.metrics.iterations) {
+    const int64_t of_step = plan_.iters(plan_.batch.size(static_cast<uint64_t>(last_step_)));
+    iter = fmt::format("iter {} ", whole_of(m, "iter"));
+    iter_time = fmt::format(", iter time {:.2f} ms", step_ms / static_cast<double>(of_step));
+  }
+  line_.print_result(
+      fmt::format("{}step {}/{}: {}{}, learning rate {:.3g}, gradient norm {:.3g}, {}", iter,
+                  last_step_, plan_.max_steps, shown_loss, iter_time, or_zero("lr"), norm, pace));
 }
 
 void RunView::on_event(const std::string& text) {
   const json e = parse_json(text);
   const std::string kind = text_of(e, "kind"), reason = text_of(e, "reason");
   const int64_t step = whole_of(e, "step"), incident = whole_of(e, "incident");
-  if (const double val_loss = real_of(e, "val_loss");
-      kind == "validated" && !std::isnan(val_loss)) {
+  if (kind == "validated" && e.contains("val_loss")) {
+    const auto shown = [](const json& loss) {
+      return loss.is_number() ? fmt::format("{:.4f}", loss.get<double>()) : "none";
+    };
     std::string sources;
     for (const auto& [name, loss] : member_of(e, "val_losses").items())
-      if (loss.is_number())
-        sources +=
-            fmt::format("{}{} {:.4f}", sources.empty() ? ": " : ", ", name, loss.get<double>());
-    line_.print_line(fmt::format("step {}: validation loss {:.4f}{}", step, val_loss, sources));
+      sources += fmt::format("{}{} {}", sources.empty() ? ": " : ", ", name, shown(loss));
+    line_.print_result(
+        fmt::format("step {}: validation loss {}{}", step, shown(e["val_loss"]), sources));
   }
   if (kind == "validated") {
     if (const std::string scores = task_text(member_of(e, "tasks")); !scores.empty())
-      line_.print_line(fmt::format("step {}: {}", step, scores));
+      line_.print_result(fmt::format("step {}: {}", step, scores));
+  } else if (kind == "no_targets") {
+    if (warned_.insert(text_of(e, "subject")).second) line_.print_line("warning: " + reason);
   } else if (kind == "recovered" && incident > 0) {
     line_.print_line(fmt::format("incident {}: {}", incident, text_of(e, "sentence", reason)));
   } else if (kind == "checkpoint_failed") {
@@ -244,11 +260,18 @@ bool RunView::print_summary() const {
     terminal::print(first == last ? "  %-16s %.4f\n" : "  %-16s %.4f -> %.4f\n", name, first, last);
   };
   uint64_t step = 0;
-  if (!records.rows.empty()) {
-    const auto first = records.rows.front().find("loss"), last = records.rows.back().find("loss");
-    if (first && last) print_range("training loss", *first, *last);
-    step = records.rows.back().at.step;
+  std::vector<double> losses;  // of the steps that have one
+  size_t without = 0;
+  for (const MetricsRow& row : records.rows) {
+    if (const auto loss = row.find("loss"))
+      losses.push_back(*loss);
+    else
+      without += row.find("grad_norm").has_value();
   }
+  if (!losses.empty()) print_range("training loss", losses.front(), losses.back());
+  if (without > 0)
+    terminal::print("  without targets  %zu of %zu steps\n", without, records.rows.size());
+  if (!records.rows.empty()) step = records.rows.back().at.step;
   if (!records.val_losses.empty())
     print_range("validation loss", records.val_losses.front().second,
                 records.val_losses.back().second);

@@ -1,10 +1,12 @@
-// What `train` prints while the agents train. It only reads metrics.jsonl, events.jsonl and
-// status.json, so it cannot affect the run.
+// What `train` prints while the agents train. Results (steps, validations, scores) go to stdout,
+// everything else to stderr. It only reads metrics.jsonl, events.jsonl and status.json, so it cannot
+// affect the run.
 #pragma once
 
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 
 #include "app/launch/progress.hpp"
@@ -35,6 +37,9 @@ class RunView {
   void show_stall(const nlohmann::json& status);
   void show_notice(const nlohmann::json& status);
   void show_page();
+  /// True: a progress line is drawn on stderr. Not if stdout is a pipe, since its reader (`tee`)
+  /// prints on the same terminal.
+  bool draws() const;
   void draw_step(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
   std::string resume_command_line() const;
@@ -55,6 +60,7 @@ class RunView {
   bool stalled_ = false;                             // a stall was shown, and no step has followed
   bool page_shown_ = false;
   bool noticed_ = false;  // the newest line about the records was a notice
+  std::set<std::string> warned_;  // what has no targets, of the warnings shown
 };
 
 }  // namespace simplescale

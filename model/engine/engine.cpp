@@ -1,5 +1,7 @@
 #include "model/engine/engine.hpp"
 
+#include <limits>
+
 #include "model/engine/engine_parts.hpp"
 #include "model/engine/initial_values.hpp"
 #include "runtime/observe/trace.hpp"
@@ -95,7 +97,8 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     SS_RETURN_IF_ERROR(end_on_error(verdict.status()));
     SS_RETURN_IF_ERROR(verdict->status);  // every rank's: this engine can be used again
     const double over_trained = p.over_trained(*verdict);
-    result.loss = verdict->loss * over_trained;
+    result.loss = verdict->trained > 0 ? verdict->loss * over_trained
+                                       : std::numeric_limits<double>::quiet_NaN();
     result.grad_norm = verdict->grad_norm * over_trained;
     result.agreed = verdict->agreed;
     if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;

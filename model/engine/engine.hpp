@@ -68,7 +68,7 @@ struct StepControl {
 
 struct StepResult {
   double loss = 0;       // mean nats per trained target of the global batch, before the update; the
-                         // same bits on every rank
+                         // same bits on every rank; NaN if no target is trained
   double grad_norm = 0;  // before clipping; the same bits on every rank
   StepControl agreed;    // all ranks' requests, combined
   Hash128 state_hash;    // of this rank's shard before the step, as compared among replicas; zero

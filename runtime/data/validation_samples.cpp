@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/words.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -26,6 +28,24 @@ uint64_t validation_batches(const Config& config, const Plan& plan, const TokenS
   const auto wanted = static_cast<uint64_t>(config.train.validation_samples);
   const uint64_t samples = std::min(wanted, source.samples(plan.shape.block_size));
   return samples / static_cast<uint64_t>(plan.micro_batch_size);
+}
+
+std::vector<std::string> validation_warnings(const Config& config, const Plan& plan,
+                                             const RunData& data) {
+  std::vector<std::string> warnings;
+  if (config.train.validation_samples == 0) return warnings;
+  for (const RunData::Source& source : data.sources) {
+    const TokenSource& tokens = source.data.validation;
+    const bool wanted = config.data.validation_fraction > 0 || tokens.tokens() > 0;
+    if (!wanted || validation_batches(config, plan, tokens) > 0) continue;
+    warnings.push_back(
+        (source.name.empty() ? "" : source.name + ": ") + "no validation loss: the " +
+        std::to_string(tokens.tokens()) + " validation tokens, or " +
+        "train.validation_samples, are fewer than a micro-batch of " +
+        counted(plan.micro_batch_size, "sample") + " of " + std::to_string(plan.shape.block_size) +
+        " tokens (data.validation_fraction)");
+  }
+  return warnings;
 }
 
 uint64_t validation_position(uint64_t index, uint64_t samples, uint64_t available) {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/data/data_location.hpp"
 #include "runtime/data/token_file.hpp"
 
 namespace simplescale {
@@ -18,6 +21,11 @@ bool tasks_due(const Config& config, const Plan& plan, uint64_t step);
 
 /// Micro-batches of a validation; 0: there is nothing to validate.
 uint64_t validation_batches(const Config& config, const Plan& plan, const TokenSource& source);
+
+/// A warning for each source of which validation tokens are wanted but too few for a micro-batch, so
+/// that it has no validation loss.
+std::vector<std::string> validation_warnings(const Config& config, const Plan& plan,
+                                             const RunData& data);
 
 /// Position of sample `index` of `samples` in a source of `available` samples: the samples are
 /// spread evenly over the source.

@@ -47,8 +47,8 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
   MetricsRow row;
   row.at = {*generation, *step};
   row.time_s = real(line, "time").value_or(0);
-  for (const char* name :
-       {"loss", "val_loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation"})
+  for (const char* name : {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second",
+                           "step_ms", "mfu", "generation"})
     if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
   if (const auto sources = line.find("val_losses"); sources != line.end() && sources->is_object())
     for (const auto& [name, ignored] : sources->items())

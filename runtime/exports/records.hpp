@@ -29,8 +29,8 @@ struct MetricsRow {
   std::vector<std::pair<std::string, double>> scalars;  // finite values by their keys in the file
   std::optional<double> find(const std::string& name) const;
 };
-/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation, the
-/// losses of the sources in val_losses as val_loss/NAME, and the scores of tasks as tasks/NAME/acc,
+/// Parses one line: loss, val_loss, grad_norm, lr, tokens (trained so far), tokens_per_second,
+/// step_ms, mfu, generation, the losses of the sources in val_losses as val_loss/NAME, and the scores of tasks as tasks/NAME/acc,
 /// acc_norm, word_perplexity and byte_perplexity.
 /// Nothing if it is not a line of metrics.jsonl.
 std::optional<MetricsRow> parse_metrics(const std::string& line);

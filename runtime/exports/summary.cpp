@@ -72,9 +72,28 @@ using Row = std::vector<std::string>;
 const Row kHeader = {"run",      "state",    "step",       "loss", "val loss",
                      "accuracy", "tokens/s", "recoveries", "when", "from"};
 
+/// Relative to `folder` if it is in there.
+std::string name_in(const fs::path& path, const std::string& folder) {
+  const std::string name = path.lexically_relative(folder).string();
+  return name.empty() || name == "." || name.starts_with("..") ? path.string() : name;
+}
+
+/// Whose weights a run began with: a run is named as in the table, a checkpoint of a run by both.
+std::string from_of(const std::string& from, const std::string& folder) {
+  fs::path path = fs::path(from).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  if (from.empty() || from.find("://") != std::string::npos) return from;
+  const fs::path checkpoints = path.parent_path();
+  std::error_code error;
+  const bool in_run = checkpoints.filename() == "checkpoints" &&
+                      fs::exists(checkpoints.parent_path() / "config.toml", error);
+  const std::string base = fs::absolute(folder, error).lexically_normal();
+  if (!in_run) return name_in(path, base);
+  return name_in(checkpoints.parent_path(), base) + " " + path.filename().string();
+}
+
 Row row_of(const RunSummary& run, const std::string& folder) {
-  const std::string name = fs::path(run.folder).lexically_relative(folder).string();
-  return {name.empty() || name == "." ? run.folder : name,
+  return {name_in(run.folder, folder),
           run.state,
           run.max_steps ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step),
           shown(run.loss, "{:.4f}"),
@@ -83,7 +102,7 @@ Row row_of(const RunSummary& run, const std::string& folder) {
           shown(run.tokens_per_second, "{:.0f}"),
           std::to_string(run.recoveries),
           local_time(run.time_s),
-          fs::path(run.from).filename().string()};
+          from_of(run.from, folder)};
 }
 
 /// Removes the columns of kHeader that are empty in all rows: accuracy and from.
@@ -133,9 +152,8 @@ json json_of(const RunSummary& run) {
 
 /// The loss that a sweep's runs are compared by.
 auto loss_to_compare(const std::vector<SweepResult>& results) {
-  const bool validated = std::ranges::all_of(results, [](const SweepResult& result) {
-    return result.run.val_loss.has_value() || !result.run.loss;
-  });
+  const bool validated = std::ranges::any_of(
+      results, [](const SweepResult& result) { return result.run.val_loss.has_value(); });
   return [validated](const SweepResult& result) {
     return validated ? result.run.val_loss : result.run.loss;
   };

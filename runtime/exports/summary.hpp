@@ -40,8 +40,8 @@ struct SweepResult {
   std::vector<std::pair<std::string, std::string>> choices;  // the varied keys and their values
   bool best = false;
 };
-/// Marks the run with the lowest validation loss, or with the lowest training loss if not every run
-/// has a validation loss. If some runs are finished, only these count.
+/// Marks the run with the lowest validation loss, or with the lowest training loss if no run has a
+/// validation loss. If some runs are finished, only these count.
 void mark_best(std::vector<SweepResult>& results);
 /// summary_table() with a column for each varied key. The best run comes first, marked by `*`; runs
 /// without a loss come last.

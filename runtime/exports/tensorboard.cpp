@@ -69,20 +69,25 @@ std::optional<Position> position_of(std::string_view event) {
 
 class TensorBoard : public MetricsSink {
  public:
-  TensorBoard(AppendFile file, std::optional<Position> position)
-      : file_(std::move(file)), position_(position) {}
+  TensorBoard(AppendFile file, AppendFile by_tokens, std::optional<Position> position)
+      : file_(std::move(file)), by_tokens_(std::move(by_tokens)), position_(position) {}
   std::optional<Position> position() const override { return position_; }
   Status write(std::span<const MetricsRow> rows) override {
-    std::string text;
+    std::string text, over_tokens;
     std::optional<Position> last = position_;
     bool begins = first_;
     for (const MetricsRow& row : rows) {
-      if (begins || (last && row.at.step <= last->step))
-        text += tensorboard::record(tensorboard::start_event(row.time_s, row.at.step));
+      const bool starts = begins || (last && row.at.step <= last->step);
+      text += events_of(row, starts);
+      MetricsRow moved = row;
+      moved.at.step = static_cast<uint64_t>(row.find("tokens").value_or(0));
+      if (moved.at.step > 0) over_tokens += events_of(moved, starts);
       begins = false;
-      text += tensorboard::record(tensorboard::scalars_event(row));
       last = row.at;
     }
+    // First what position() does not follow: a row that both files lack is written again, and a
+    // START removes the first copy.
+    SS_RETURN_IF_ERROR(by_tokens_.append(over_tokens));
     SS_RETURN_IF_ERROR(file_.append(text));
     position_ = last;
     first_ = begins;
@@ -91,10 +96,46 @@ class TensorBoard : public MetricsSink {
   Status finish(int) override { return {}; }
 
  private:
-  AppendFile file_;
+  static std::string events_of(const MetricsRow& row, bool starts) {
+    std::string text;
+    if (starts) text = tensorboard::record(tensorboard::start_event(row.time_s, row.at.step));
+    return text + tensorboard::record(tensorboard::scalars_event(row));
+  }
+
+  AppendFile file_, by_tokens_;
   std::optional<Position> position_;
   bool first_ = true;
 };
+
+/// In the order of their numbers.
+std::vector<std::string> event_files(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix))
+      names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+/// A file behind the others: readers read the files in the order of their names and never return to
+/// an earlier one.
+Result<AppendFile> new_file(const std::string& folder, const std::vector<std::string>& names) {
+  const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                               std::chrono::system_clock::now().time_since_epoch())
+                                               .count()) /
+                       1e3;
+  auto number = static_cast<int64_t>(now_s);
+  if (!names.empty())
+    number = std::max<int64_t>(number, std::atoll(names.back().c_str() + std::strlen(kPrefix)) + 1);
+  char host[256] = "host";
+  gethostname(host, sizeof host - 1);
+  const std::string path =
+      folder + "/" + kPrefix + fmt::format("{:010}.{}.{}.0", number, host, getpid());
+  SS_ASSIGN(AppendFile file, AppendFile::create(path));
+  SS_RETURN_IF_ERROR(file.append(tensorboard::record(tensorboard::version_event(now_s))));
+  return file;
+}
 
 }  // namespace
 
@@ -155,34 +196,20 @@ std::optional<Position> last_position(std::string_view file) {
 }  // namespace tensorboard
 
 Result<std::unique_ptr<MetricsSink>> open_tensorboard(const std::string& folder) {
+  const std::string by_tokens = folder + "/by_tokens";
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder, error))
-    if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix))
-      names.push_back(name);
-  std::ranges::sort(names);
+  fs::create_directories(by_tokens, error);
+  if (error) return Status(Code::io, "cannot create " + by_tokens + ": " + error.message());
+  const std::vector<std::string> names = event_files(folder);
   std::optional<Position> position;
   for (auto name = names.rbegin(); name != names.rend() && !position; ++name) {
     SS_ASSIGN(const std::string text, read_text(folder + "/" + *name, SIZE_MAX));
     position = tensorboard::last_position(text);
   }
-  // Readers read the files in the order of their names and never return to an earlier one.
-  const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                               std::chrono::system_clock::now().time_since_epoch())
-                                               .count()) /
-                       1e3;
-  auto number = static_cast<int64_t>(now_s);
-  if (!names.empty())
-    number = std::max<int64_t>(number, std::atoll(names.back().c_str() + std::strlen(kPrefix)) + 1);
-  char host[256] = "host";
-  gethostname(host, sizeof host - 1);
-  const std::string path =
-      folder + "/" + kPrefix + fmt::format("{:010}.{}.{}.0", number, host, getpid());
-  SS_ASSIGN(AppendFile file, AppendFile::create(path));
-  SS_RETURN_IF_ERROR(file.append(tensorboard::record(tensorboard::version_event(now_s))));
-  return std::unique_ptr<MetricsSink>(std::make_unique<TensorBoard>(std::move(file), position));
+  SS_ASSIGN(AppendFile file, new_file(folder, names));
+  SS_ASSIGN(AppendFile over_tokens, new_file(by_tokens, event_files(by_tokens)));
+  return std::unique_ptr<MetricsSink>(
+      std::make_unique<TensorBoard>(std::move(file), std::move(over_tokens), position));
 }
 
 }  // namespace simplescale

@@ -1,6 +1,6 @@
 // TensorBoard's event files: TFRecords of Event messages. Every supervisor starts a new file. A
 // step that is trained again follows a SessionLog of START: readers then drop their events of this
-// step and of later steps.
+// step and of later steps. The folder `by_tokens` has the same values over the tokens trained so far.
 //
 //   record: u64 length, u32 masked crc32c of it, data, u32 masked crc32c of data; little-endian
 #pragma once

@@ -10,12 +10,14 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/exports/append_file.hpp"
 #include "runtime/exports/checksum.hpp"
@@ -35,8 +37,8 @@ enum Fragment : char { whole = 1, first = 2, middle = 3, last = 4 };
 constexpr int record_number = 1, record_history = 2, record_summary = 3, record_run = 17,
               record_exit = 18;
 constexpr int item_key = 1, item_nested_key = 2, item_json = 16;
-constexpr int run_id = 1, run_project = 3, run_config = 4, run_name = 8, run_host = 13,
-              run_start = 17;
+constexpr int run_id = 1, run_entity = 2, run_project = 3, run_config = 4, run_name = 8,
+              run_tag = 10, run_host = 13, run_start = 17;
 
 std::string record(int kind, const std::string& message, uint64_t number) {
   return ProtobufWriter().number(record_number, number).bytes(kind, message).text();
@@ -116,10 +118,9 @@ class Wandb : public MetricsSink {
         if (before && known.at.step >= *before) break;
         position_ = known.at;
       }
-      if (known.kind != record_summary && known.kind != record_exit)
-        kept.push_back(std::move(text));
+      if (known.kind == record_history) kept.push_back(std::move(text));
     }
-    if (kept.empty()) kept.push_back(wandb::run_record(info_, 1));
+    kept.insert(kept.begin(), wandb::run_record(info_, 1));  // a resume may have changed keys
     std::string contents = wandb::header();
     for (const std::string& text : kept) contents += wandb::fragments(text, contents.size());
     records_ = kept.size();
@@ -249,19 +250,17 @@ std::string run_record(const RunInfo& info, uint64_t number) {
   }
   double seconds = 0;
   const double nanos = std::modf(info.start_s, &seconds) * 1e9;
-  return record(record_run,
-                ProtobufWriter()
-                    .bytes(run_id, info.id)
-                    .bytes(run_project, "simplescale")
-                    .bytes(run_config, config.text())
-                    .bytes(run_name, info.name)
-                    .bytes(run_host, info.host)
-                    .bytes(run_start, ProtobufWriter()
-                                          .number(1, static_cast<uint64_t>(seconds))
-                                          .number(2, static_cast<uint64_t>(nanos))
-                                          .text())
-                    .text(),
-                number);
+  ProtobufWriter run;
+  run.bytes(run_id, info.id);
+  if (!info.entity.empty()) run.bytes(run_entity, info.entity);
+  run.bytes(run_project, info.project).bytes(run_config, config.text()).bytes(run_name, info.name);
+  for (const std::string& tag : info.tags) run.bytes(run_tag, tag);
+  run.bytes(run_host, info.host)
+      .bytes(run_start, ProtobufWriter()
+                            .number(1, static_cast<uint64_t>(seconds))
+                            .number(2, static_cast<uint64_t>(nanos))
+                            .text());
+  return record(record_run, run.text(), number);
 }
 
 std::string history_record(const MetricsRow& row, double start_s, uint64_t number) {
@@ -294,6 +293,11 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
   char host[256] = "host";
   gethostname(host, sizeof host - 1);
   info.host = host;
+  info.project = config.metrics.wandb_project;
+  info.entity = config.metrics.wandb_entity;
+  std::istringstream tags(config.metrics.wandb_tags);
+  for (std::string tag; std::getline(tags, tag, ',');)
+    if (tag = trimmed(tag); !tag.empty()) info.tags.push_back(tag);
   for (const schema::Key& key : schema::keys())
     info.config.emplace_back(key.full_name(), json_of_toml(schema::shown(key, config)));
 

@@ -1,7 +1,8 @@
 // A Weights & Biases offline run: FOLDER/offline-run-<time>-<id>/run-<id>.wandb, which `wandb sync`
 // uploads. There is one file for the whole run. A new supervisor copies the valid records to a new
-// file of the same name and continues there; a deposed supervisor that still writes has only the
-// old, unlinked file. A repeated step replaces the records from that step on.
+// file of the same name and continues there, with the configuration of its start; a deposed
+// supervisor that still writes has only the old, unlinked file. A repeated step replaces the records
+// from that step on.
 //
 //   file      ":W&B", u16 0xbee1, u8 0, then records cut into fragments that do not cross blocks of
 //             32,768 bytes
@@ -30,7 +31,8 @@ std::string fragments(std::string_view record, uint64_t offset);
 std::vector<std::string> records(std::string_view file);
 
 struct RunInfo {
-  std::string id, name, host;
+  std::string id, name, host, project, entity;  // entity: ""; the user's default
+  std::vector<std::string> tags;
   double start_s = 0;
   std::vector<std::pair<std::string, std::string>> config;  // key, value as JSON
 };

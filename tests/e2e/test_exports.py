@@ -1,11 +1,14 @@
 """TensorBoard and W&B read the exported files, also after changes of the supervisor. `runs`, `plot`, the manifest, and the
 fault drills in configs/."""
 
+import gzip
+import http.server
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import threading
 import unittest
 import xml.dom.minidom
 
@@ -36,11 +39,45 @@ while (data := store.scan_data()) is not None:
     value = getattr(record, kind)
     if kind == 'history': value = {i.key: json.loads(i.value_json) for i in value.item}
     elif kind == 'summary': value = {i.key: json.loads(i.value_json) for i in value.update}
-    elif kind == 'run': value = [value.run_id, value.display_name, {'.'.join(i.nested_key): json.loads(i.value_json) for i in value.config.update}]
+    elif kind == 'run': value = [value.run_id, value.display_name, [value.entity, value.project, *value.tags], {'.'.join(i.nested_key): json.loads(i.value_json) for i in value.config.update}]
     else: value = value.exit_code
     records.append([record.num, kind, value])
 print(json.dumps(records))
 """
+
+
+class WandbServer(http.server.ThreadingHTTPServer):
+    """As much of W&B's server as `wandb sync` needs: keeps a run's config, and its lines of history by their numbers."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), WandbRequest)
+        self.config, self.lines = None, {}
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class WandbRequest(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.loads(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+        history = (body.get("files") or {}).get("wandb-history.jsonl", {"offset": 0, "content": []})
+        for i, line in enumerate(history["content"]):
+            self.server.lines[history["offset"] + i] = json.loads(line)
+        data, sent = {}, body.get("variables") or {}
+        if "upsertBucket" in body.get("query", ""):
+            self.server.config = {key: value["value"] for key, value in json.loads(sent["config"]).items()}
+            project = {"id": "p", "name": sent["project"], "entity": {"id": "e", "name": "me"}}
+            data["upsertBucket"] = {"inserted": True, "bucket": {"id": "x", "name": sent["name"], "displayName": "d", "description": "", "config": "{}",
+                                                                "sweepName": None, "historyLineCount": 0, "project": project}}
+        elif "createRunFiles" in body.get("query", ""):
+            data["createRunFiles"] = {"runID": "x", "uploadHeaders": [], "files": []}
+        text = json.dumps({"data": data, "limits": {}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
 
 
 def needs(module):
@@ -57,7 +94,8 @@ def read(script, path):
 class Exports(Case):
     def run_with_deaths(self):
         """A run that loses a trainer and its supervisor, is interrupted, and is resumed to its end."""
-        keys = {**TINY, "metrics.tensorboard": True, "metrics.wandb": True, "cluster.peak_flops": 1e12}
+        keys = {**TINY, "metrics.tensorboard": True, "metrics.wandb": True, "cluster.peak_flops": 1e12,
+                "metrics.wandb_project": '"a project"', "metrics.wandb_entity": '"team"', "metrics.wandb_tags": '"red, big one"'}
         self.write_config(keys)
         flags = [*LAYOUT, "--train.max_steps=400"]
         run, process = self.start("run", *flags)
@@ -84,8 +122,10 @@ class Exports(Case):
         metrics = self.metrics(run)
         self.assertEqual(list(metrics), list(range(1, 401)))
         scalars = read(READ_TENSORBOARD, run / "tb")
-        self.assertEqual(set(scalars), {"loss", "val_loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation", "recoveries"})
-        for tag in ("loss", "val_loss", "lr", "generation", "grad_norm"):
+        self.assertEqual(set(scalars), {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "mfu", "generation", "recoveries"})
+        over_tokens = read(READ_TENSORBOARD, run / "tb/by_tokens")
+        self.assertEqual(over_tokens["loss"], [[metrics[s]["tokens"], value] for s, value in scalars["loss"]])
+        for tag in ("loss", "val_loss", "lr", "generation", "grad_norm", "tokens"):
             known = {s: m[tag] for s, m in metrics.items() if m.get(tag) is not None}
             self.assertEqual([s for s, _ in scalars[tag]], list(known), tag)
             for step, value in scalars[tag]:
@@ -102,13 +142,53 @@ class Exports(Case):
         self.assertEqual([number for number, _, _ in records], list(range(1, len(records) + 1)))
         kinds = [kind for _, kind, _ in records]
         self.assertEqual(kinds, ["run"] + ["history"] * 400 + ["summary", "exit"])
-        run_id, name, config = records[0][2]
+        run_id, name, belongs, config = records[0][2]
+        self.assertEqual(belongs, ["team", "a project", "red", "big one"])
+        self.assertEqual([r[2]["tokens"] for r in records[1:401]], [metrics[s]["tokens"] for s in range(1, 401)])
         self.assertEqual([files[0].name, name], [f"run-{run_id}.wandb", "run"])
         self.assertEqual(config["model.dim"], TINY["model.dim"])
         self.assertEqual([r[2]["_step"] for r in records[1:401]], list(range(1, 401)))
         self.assertEqual([r[2].get("loss") for r in records[1:401]], [metrics[s]["loss"] for s in range(1, 401)])
         self.assertEqual(records[-2][2]["loss"], metrics[400]["loss"])
         self.assertEqual(records[-1][2], 0)
+        # The run goes on: its config follows.
+        self.assertEqual(config["train.max_steps"], 400)
+        self.train("run", *LAYOUT, "--train.max_steps=404", "--metrics.wandb_tags=blue")
+        records = read(READ_WANDB, files[0])
+        self.assertEqual([number for number, _, _ in records], list(range(1, 408)))
+        self.assertEqual((records[0][2][0], records[0][2][3]["train.max_steps"]), (run_id, 404))
+        self.assertEqual(records[0][2][2], ["team", "a project", "blue"])
+        self.assertEqual(read(READ_TENSORBOARD, run / "tb/by_tokens")["tokens"][-1][0], self.metrics(run)[404]["tokens"])
+
+    @needs("wandb")
+    def test_wandb_sync_shows_a_run_while_it_trains(self):
+        server = WandbServer()
+        self.addCleanup(server.shutdown)
+        environment = {**os.environ, "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "a" * 40,
+                       "WANDB_ERROR_REPORTING": "false", "HOME": str(self.folder)}
+
+        def sync():  # as docs/operations.md has it
+            [offline] = (run / "wandb").glob("offline-run-*")
+            done = subprocess.run([PYTHON, "-m", "wandb", "sync", "--no-mark-synced", offline], env=environment, cwd=self.folder,
+                                  capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+        run, process = self.start("run", "--metrics.wandb=true", "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        sync()
+        shown = len(server.lines)
+        self.assertGreater(shown, 0)
+        self.wait_for(lambda: last_step(run) >= shown + 20, "20 more steps")
+        sync()
+        self.assertGreater(len(server.lines), shown)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        end = last_step(run) + 5
+        self.train("run", "--metrics.wandb=true", f"--train.max_steps={end}")
+        sync()
+        self.assertEqual([server.lines[i]["_step"] for i in sorted(server.lines)], list(range(1, end + 1)))
+        self.assertEqual([server.lines[i]["loss"] for i in sorted(server.lines)], [m["loss"] for m in self.metrics(run).values()])
+        self.assertEqual(server.config["train"]["max_steps"], end)
 
     def test_runs_and_plot(self):
         runs = self.folder / "runs"

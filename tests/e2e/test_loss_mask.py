@@ -102,15 +102,71 @@ class LossMask(Case):
 
     def test_a_batch_without_targets_changes_nothing_but_says_so(self):
         write_mask(self.folder / "tokens.mask", 20000, [(0, 20000)])
-        run = self.train("run", *STEPS, "--train.max_steps=3", "--train.weight_decay=0", *self.layout(2, 2))
-        self.assertEqual([m["loss"] for m in lines(run / "metrics.jsonl")], [0, 0, 0])
-        self.assertEqual([m["grad_norm"] for m in lines(run / "metrics.jsonl")], [0, 0, 0])
-        self.assertEqual([e["reason"].split(":")[0] for e in self.events(run, "no_targets")], ["step 1", "step 2", "step 3"])
+        run = self.folder / "run"
+        said = self.command("train", self.config, f"--run={run}", *STEPS, "--train.max_steps=3", "--train.weight_decay=0",
+                            "--metrics.http_port=0", *self.layout(2, 2))
+        rows = lines(run / "metrics.jsonl")
+        self.assertEqual([(m["loss"], m["grad_norm"]) for m in rows], [(None, 0), (None, 0), (None, 0)])
+        self.assertIsNone(rows[-1]["val_loss"])
+        told = [(e["subject"], e["reason"].split(":")[0]) for e in self.events(run, "no_targets")]
+        self.assertEqual(sorted(told), [("", "step 1"), ("", "step 2"), ("", "step 3"), ("validation", "step 0"), ("validation", "step 3")])
+        # The terminal warns of each once, and shows no figure.
+        self.assertEqual(self.stderr.count("warning: step 1: no target of the global batch counts in the loss"), 1, self.stderr)
+        self.assertEqual(self.stderr.count("warning: step 0: no target of the validation samples counts in the loss"), 1, self.stderr)
+        self.assertEqual(self.stderr.count("warning"), 2, self.stderr)
+        self.assertIn("step 0: validation loss none\n", said)
+        self.assertIn("step 3/3: loss none, learning rate", said)
+        self.assertNotIn("0.0000", said)
+        [shown] = json.loads(self.command("runs", run, "--json"))
+        self.assertEqual((shown["loss"], shown["val_loss"]), (None, None))
+        self.command("plot", run, "-o", self.folder / "plot.svg")
+        self.command("report", run, "-o", self.folder / "report.html")
+        self.assertIn("  without targets  3 of 3 steps\n", said)
+        shown = json.loads(self.command("status", run, "--json"))
+        self.assertEqual((shown["loss"], shown["val_loss"]), (None, None))
+        evaluated = json.loads(self.command("evaluate", run, "--json"))
+        self.assertEqual(evaluated, {"perplexity": None, "tokens": 0, "val_loss": None})
+        self.assertIn("warning: no target counts in the loss", self.stderr)
+        self.assertIn("validation loss none, perplexity none, over 0 tokens", self.command("evaluate", run))
         (self.folder / "tokens.mask").unlink()
         begin = self.train("begin", *STEPS, "--train.max_steps=1", "--train.learning_rate=1e-30")
         weights = lambda of: [l for l in self.command("digest", of).splitlines() if l.split()[0].endswith("weight")]
         self.assertEqual(weights(run), weights(begin), "no weight has moved")
         self.verify(run)
+
+    def test_no_checkpoint_is_the_best_by_a_validation_without_targets(self):
+        write_mask(self.folder / "tokens.mask", 20000, [(18000, 20000)])
+        run = self.train("run", *STEPS, "--train.max_steps=8", "--data.validation_fraction=0.1", "--checkpoint.keep_best=1",
+                         "--checkpoint.keep=1")
+        self.assertEqual([m["val_loss"] for m in lines(run / "metrics.jsonl") if "val_loss" in m], [None, None])
+        self.assertTrue(all(m["loss"] > 0 for m in lines(run / "metrics.jsonl")))
+        self.assertEqual(sorted(p.name for p in (run / "checkpoints").glob("[bs]*")), ["step-00000008"])
+        self.verify(run)
+        # Of a blend only the source that counts has a validation loss, which is that of all.
+        (self.folder / "tokens.mask").unlink()
+        other = self.folder / "other.bin"
+        other.write_bytes(tokens(20000, 97).tobytes())
+        write_mask(self.folder / "other.mask", 20000, [(18000, 20000)])
+        self.write_config({**TINY, "data.source": '""', "data.validation_fraction": 0.1})
+        self.config.write_text(self.config.read_text() + "".join(
+            f'[[data.blend]]\nname = "{name}"\nsource = "{source}"\nweight = 0.5\n' for name, source in (("web", self.data), ("chat", other))))
+        run = self.folder / "blend"
+        said = self.command("train", self.config, f"--run={run}", *STEPS, "--train.max_steps=4", *self.layout(2, 1))
+        last = lines(run / "metrics.jsonl")[-1]
+        self.assertEqual(last["val_losses"], {"web": last["val_loss"], "chat": None})
+        self.assertRegex(said, r"step 4: validation loss (\d+\.\d{4}): chat none, web \1\n")
+        self.assertIn("warning: step 0: no target of the validation samples of chat counts", self.stderr)
+        evaluated = json.loads(self.command("evaluate", run, "--json"))
+        self.assertIsNone(evaluated["val_losses"]["chat"])
+        self.assertEqual(evaluated["val_losses"]["web"], evaluated["val_loss"])
+
+    def test_too_little_validation_is_told(self):
+        run = self.folder / "run"
+        self.command("train", self.config, f"--run={run}", *STEPS, "--train.max_steps=2", "--data.validation_fraction=0.0005")
+        self.assertIn("warning: no validation loss: the 10 validation tokens", self.stderr)
+        self.assertNotIn("val_loss", lines(run / "metrics.jsonl")[-1])
+        self.command("train", self.config, f"--run={self.folder}/none", *STEPS, "--train.max_steps=1", "--data.validation_fraction=0")
+        self.assertNotIn("warning", self.stderr)  # it was not asked for
 
     def test_bad_ranges_are_named_with_file_and_line_or_left_out(self):
         text = "the quick brown fox jumps over a lazy dog while every wizard mixes purple juice and black onyx"

@@ -380,9 +380,10 @@ struct CopySent {
 };
 SS_FIELDS(CopySent, x.generation, x.step, x.shard, x.error, x.ms);
 
-/// A trainer has committed a step. loss: nats per token. samples: of its micro-batches, as first,
-/// count, first, count, ... save: the trainer has pinned the step's state for a checkpoint. copy:
-/// the trainer has pinned it for a peer node. busy_ms: step_ms without waiting for other trainers.
+/// A trainer has committed a step. loss: nats per token; NaN if no target of the global batch counts.
+/// samples: of its micro-batches, as first, count, first, count, ... save: the trainer has pinned the
+/// step's state for a checkpoint. copy: the trainer has pinned it for a peer node. busy_ms: step_ms
+/// without waiting for other trainers.
 /// state_hash: of the shard's state before the step, 0 without replicas. time: of the commit,
 /// seconds since 1970. interval_ms: since the trainer's step before, or since it began to train,
 /// without validation; by the trainer's own clock. validates: Validated of this step follows.
@@ -416,9 +417,10 @@ SS_FIELDS(TaskScore, x.task, x.questions, x.right, x.right_normalized, x.words, 
           x.log_likelihood);
 
 /// What is known of the state of `step`; the same on every trainer. loss: the validation loss, in
-/// nats per token; NaN if the step has only scores. sources: the loss of each source of data.blend,
-/// in its order, NaN without validation tokens; empty without data.blend. tasks: the scores of
-/// train.tasks; empty if they are not due.
+/// nats per token; NaN if the step has only scores, or no target counts. sources: the loss of each
+/// source of data.blend, in its order, NaN where no target counts; empty without data.blend. tasks:
+/// the scores of train.tasks; empty if they are not due. targets: how many targets the loss of each
+/// source is the mean of, one number without data.blend; empty if no loss is due.
 struct Validated {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -426,9 +428,10 @@ struct Validated {
   double loss = 0;
   std::vector<double> sources;
   TaskScores tasks;
+  std::vector<uint64_t> targets;
   bool operator==(const Validated&) const = default;
 };
-SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss, x.sources, x.tasks);
+SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss, x.sources, x.tasks, x.targets);
 
 /// A trainer has made its last step. save: as in StepDone.
 struct TrainerFinished {

@@ -273,6 +273,7 @@ struct Validated {
   loss @3 :Float64;
   sources @4 :List(Float64);
   tasks @5 :List(TaskScore);
+  targets @6 :List(UInt64);
 }
 
 struct TrainerFinished {

@@ -3,13 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 using namespace simplescale;
 
 namespace {
 std::vector<Anomaly> run(Anomalies& a, int steps, double slow_ms, double loss = 4) {
   std::vector<Anomaly> all;
   for (int i = 0; i < steps; ++i)
-    for (const Anomaly& x : a.step(static_cast<uint64_t>(i), loss + 0.01 * (i % 3),
+    for (const Anomaly& x : a.step(static_cast<uint64_t>(i), loss + 0.01 * (i % 3), 1,
                                    {{"n0.0", 100}, {"n0.1", 105}, {"n1.0", slow_ms}}))
       all.push_back(x);
   return all;
@@ -31,22 +33,37 @@ TEST_CASE("anomalies: a straggler is reported once, and its end once") {
 TEST_CASE("anomalies: single slow steps do not make a straggler") {
   Anomalies a;
   for (int i = 0; i < 200; ++i)
-    CHECK(a.step(static_cast<uint64_t>(i), 4, {{"a", 100}, {"b", i % 10 == 0 ? 250.0 : 100.0}})
+    CHECK(a.step(static_cast<uint64_t>(i), 4, 1, {{"a", 100}, {"b", i % 10 == 0 ? 250.0 : 100.0}})
               .empty());
 }
 
 TEST_CASE("anomalies: a jump of the loss is reported, but not in the first steps") {
   Anomalies a;
   CHECK(run(a, 100, 100).empty());
-  const auto spike = a.step(100, 9, {});
+  const auto spike = a.step(100, 9, 1, {});
   REQUIRE(spike.size() == 1);
   CHECK(spike[0].kind == "loss_spike");
   // A step without targets says so, and does not count in the mean.
-  const auto none = a.step(101, 0, {});
+  const auto none = a.step(101, std::nan(""), 0, {});
   REQUIRE(none.size() == 1);
   CHECK(none[0].kind == "no_targets");
-  CHECK(a.step(102, 4.02, {}).empty());
+  CHECK(a.step(102, 4.02, 1, {}).empty());
+  CHECK(a.step(103, std::nan(""), std::nan(""), {}).empty());  // no trainer could report it
+  CHECK(a.step(104, 0, 1, {}).empty());                        // targets that are known by heart
   Anomalies young;
-  CHECK(young.step(1, 9, {}).empty());
-  CHECK(young.step(2, 90, {}).empty());
+  CHECK(young.step(1, 9, 1, {}).empty());
+  CHECK(young.step(2, 90, 1, {}).empty());
+}
+
+TEST_CASE("anomalies: a validation is told of for each source without targets") {
+  CHECK(validated_nothing(4, {}, {}).empty());  // no loss was due
+  CHECK(validated_nothing(4, {7}, {}).empty());
+  const auto alone = validated_nothing(4, {0}, {});
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].kind == "no_targets");
+  CHECK(alone[0].subject == "validation");
+  CHECK(alone[0].reason.starts_with("step 4: no target of the validation samples counts"));
+  const auto one = validated_nothing(4, {9, 0}, {"web", "chat"});
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].subject == "validation of chat");
 }

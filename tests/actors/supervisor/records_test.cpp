@@ -168,7 +168,7 @@ TEST_SUITE("job records") {
     s.job.committed_step = 31;
     s.options.config.run.name = "a \"run\"";
     s.agents["n0"].host = "host \\0";
-    s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
+    s.anomalies.step(1, 2.0, 1.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
     Journal journal("/nonexistent", nullptr, 0);
     s.health.add({.node = "n0", .cpu = 0.5}, 0, 0, journal);
     const std::string one = status_text(s, false), many = status_text(s, true);

@@ -298,6 +298,13 @@ TEST_SUITE("step ledger") {
     CHECK(steps.knows({5, 6, "n0.0", 1.25}));                    // the tasks are scored no more
     CHECK_FALSE(steps.knows({5, 6, "n0.0", 1.25, {}, {{.task = "a", .questions = 4}}}));
     CHECK(validation_of(both) == nlohmann::json{{"val_loss", 1.25}, {"tasks", shown}});
+    // A loss that was due, but no target counts.
+    make(8);
+    CHECK_FALSE(steps.validated({4, 8, "n0.0", std::nan(""), {}, scores, {0}}));
+    const auto none = steps.record(*steps.take_complete())[0].json;
+    CHECK((none.contains("val_loss") && none["val_loss"].is_null()));
+    CHECK(none["tasks"] == shown);
+    CHECK(std::isnan(steps.val_loss()));
   }
 
   TEST_CASE("step ledger: records go on after an older step only if they end later") {

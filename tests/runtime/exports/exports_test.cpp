@@ -139,6 +139,32 @@ TEST_SUITE("exports") {
     CHECK(tensorboard_steps(folder.path) == "[4] 4 ");
   }
 
+  TEST_CASE("tensorboard: a second folder has the values over the tokens trained so far") {
+    TempFolder folder;
+    const auto with_tokens = [](uint64_t generation, uint64_t step) {
+      MetricsRow r = row(generation, step);
+      r.scalars.emplace_back("tokens", static_cast<double>(step << 40));
+      return r;
+    };
+    {
+      auto sink = open_tensorboard(folder.path);
+      REQUIRE(sink.ok());
+      const MetricsRow rows[] = {with_tokens(1, 1), with_tokens(1, 2), with_tokens(2, 2)};
+      REQUIRE((*sink)->write(rows).ok());
+      const std::string one = std::to_string(uint64_t{1} << 40),
+                        two = std::to_string(uint64_t{2} << 40);
+      CHECK(tensorboard_steps(folder.path + "/by_tokens") ==
+            "[" + one + "] " + one + " " + two + " [" + two + "] " + two + " ");
+    }
+    auto sink = open_tensorboard(folder.path);
+    REQUIRE(sink.ok());
+    CHECK((*sink)->position() == Position{2, 2});
+    const MetricsRow rows[] = {with_tokens(2, 3)};
+    REQUIRE((*sink)->write(rows).ok());
+    const std::string three = std::to_string(uint64_t{3} << 40);
+    CHECK(tensorboard_steps(folder.path + "/by_tokens") == "[" + three + "] " + three + " ");
+  }
+
   TEST_CASE("wandb: the bytes that the wandb package writes") {
     CHECK(hex(wandb::header() + wandb::fragments("abc", 7)) ==
           "3a572642e1be00a9209d53030001616263");
@@ -199,6 +225,48 @@ TEST_SUITE("exports") {
   }
 
   TEST_CASE(
+      "wandb: the run has project, entity and tags, and the configuration of the newest start") {
+    TempFolder folder;
+    Config config;
+    config.metrics.wandb_project = "p\u00e9";
+    config.metrics.wandb_entity = "team";
+    config.metrics.wandb_tags = " a,, b c ,";
+    config.train.max_steps = 10;
+    const auto run_record = [&] {
+      std::string text;
+      for (const auto& entry : fs::recursive_directory_iterator(folder.path))
+        if (entry.path().extension() == ".wandb") text += *read_text(entry.path());
+      std::string shown;
+      for (const std::string& record : wandb::records(text)) {
+        ProtobufField field, part;
+        for (ProtobufReader fields(record); fields.next(field);)
+          for (ProtobufReader parts(field.bytes); field.number == 17 && parts.next(part);) {
+            if (part.number == 2 || part.number == 3 || part.number == 10)
+              shown += std::to_string(part.number) + "=" + std::string(part.bytes) + ";";
+            if (part.number != 4) continue;
+            const std::string key = "\x12\x09max_steps\x82\x01";  // then the length of its value
+            const size_t at = part.bytes.find(key);
+            REQUIRE(at != std::string_view::npos);
+            shown += std::string(part.bytes.substr(at + key.size() + 1, 2)) + ";";
+          }
+      }
+      return shown;
+    };
+    {
+      auto sink = open_wandb(folder.path, config);
+      REQUIRE(sink.ok());
+      const MetricsRow rows[] = {row(1, 1)};
+      REQUIRE((*sink)->write(rows).ok());
+      CHECK(run_record() == "2=team;3=p\u00e9;10;10=a;10=b c;");
+    }
+    config.train.max_steps = 20;
+    config.metrics.wandb_tags = config.metrics.wandb_entity = "";
+    REQUIRE(open_wandb(folder.path, config).ok());
+    CHECK(run_record() == "3=p\u00e9;20;");
+    CHECK(wandb_records(folder.path) == "run 1 ");
+  }
+
+  TEST_CASE(
       "exporter: exports every line once across supervisors; LEAD-1, a deposed one writes "
       "nothing") {
     TempFolder folder;
@@ -252,6 +320,11 @@ TEST_SUITE("exports") {
     CHECK(sources->find("val_loss/web") == 1.5);
     CHECK_FALSE(sources->find("val_loss/code"));
     CHECK(records.begin_s == 5);
+    const auto none = parse_metrics(
+        R"({"step":2,"generation":1,"loss":null,"val_loss":null,"grad_norm":0,"tokens":96})");
+    CHECK_FALSE(none->find("loss"));
+    CHECK_FALSE(none->find("val_loss"));
+    CHECK(none->find("tokens") == 96);
   }
 
   TEST_CASE("records: scores of tasks, in a line and of the run") {

@@ -2,9 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/temp_folder.hpp"
+
 using namespace simplescale;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -48,10 +53,32 @@ TEST_SUITE("summary") {
     CHECK(list[2]["best"] == true);
     CHECK(list[0]["choices"]["train.learning_rate"] == "1e-3");
     CHECK(table.find("accuracy") == std::string::npos);
-    // Without a validation loss of every run the training loss counts.
+    // A run without a validation loss is not the best, unless no run has one.
     results[2].run.val_loss.reset();
+    results[2].run.loss = 0.5;
     mark_best(results);
-    CHECK(order_of(sweep_table(results, "/s")) == "  r|* a|  d|  c|  b|");
+    CHECK(order_of(sweep_table(results, "/s")) == "  r|* a|  d|  b|  c|");
+    for (SweepResult& each : results) each.run.val_loss.reset();
+    mark_best(results);
+    CHECK(order_of(sweep_table(results, "/s")) == "  r|* c|  d|  a|  b|");
+  }
+
+  TEST_CASE("runs table: from names a run as the table does, and a checkpoint by its run") {
+    test::TempFolder folder;
+    fs::create_directories(folder.path + "/a/checkpoints");
+    std::ofstream(folder.path + "/a/config.toml") << "";
+    const auto from = [&](const std::string& path) {
+      RunSummary run;
+      run.folder = folder.path + "/b";
+      run.from = path;
+      std::string table = summary_table({run}, folder.path);
+      table.pop_back();
+      return table.substr(table.rfind("-  ") + 3);  // behind "when", which is unknown
+    };
+    CHECK(from(folder.path + "/a") == "a");
+    CHECK(from(folder.path + "/a/checkpoints/step-00000004/") == "a step-00000004");
+    CHECK(from("/models/llama") == "/models/llama");
+    CHECK(from("s3://bucket/run/step-00000004") == "s3://bucket/run/step-00000004");
   }
 
   TEST_CASE("runs table: the mean accuracy of the tasks, if a run has one") {
