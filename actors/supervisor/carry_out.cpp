@@ -17,6 +17,7 @@ namespace simplescale::supervisor {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
+constexpr auto kLastWords = 300ms;  // before a drill ends this process: to record and answer it
 constexpr int64_t kTicksLateMs = 1'000;  // on a busy machine: this much counts as waiting
 
 // --- Records ---
@@ -82,7 +83,10 @@ std::string inject(Self* self, const InjectFault& fault) {
   JobSupervisorState& s = self->state;
   const std::string node = node_of(fault.target);
   std::string why = why_unreachable(s.job, fault);
-  const bool sent = why.empty() && (fault.kind == "kill_supervisor" || to_node(self, node, fault));
+  const bool own = fault.kind == "kill_agent" && node == s.options.node;  // this process dies, too
+  if (why.empty() && own) self->delayed_send(self, kLastWords, fault);
+  const bool sent =
+      why.empty() && (own || fault.kind == "kill_supervisor" || to_node(self, node, fault));
   if (why.empty() && !sent) why = node + " is not connected to the supervisor";
   append_event(self, s.incidents.event_line(s.job,
                                             {"", sent ? "injected" : "not_injected", fault.target,

@@ -447,6 +447,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
         perform(self, s.lead.timed_out(m.sequence, s.job, s.agents));
       },
       [](const local::Die&) { kill(getpid(), SIGKILL); },
+      [self](const InjectFault& fault) { to_node(self, node_of(fault.target), fault); },
       [self](const local::Tick&) { tick(self); },
   };
 }

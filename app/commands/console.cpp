@@ -279,7 +279,8 @@ class Console {
   /// accepted: the supervisor's reply; it names the newest step at the request.
   Status saved(int64_t asked_at, const std::string& accepted, bool as_json) {
     const json reply = parse_json(accepted);
-    const uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
+    uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
+    bool again = false;  // a recovery came in between, and it was asked once more
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
     auto due = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAskMs);
     for (int refused = 0; !interrupted && std::chrono::steady_clock::now() < deadline;) {
@@ -298,6 +299,15 @@ class Console {
           print(as_json ? json_text({{"ok", true}, {"step", step}, {"checkpoint", folder}})
                         : "saved a checkpoint of step " + std::to_string(step) + ": " + folder);
           return {};
+        }
+        if (kind == "recovered" && !again) {
+          again = true;
+          asked_at = size_of_events(run_);
+          const auto second = ask({"save"}, true);
+          if (!second.ok()) return second.status();
+          if (!second->ok) return Status(Code::usage, second->text);
+          after = static_cast<uint64_t>(whole_of(parse_json(second->json), "after"));
+          break;
         }
         if (kind == "recovered" || ends_run(kind))
           return Status(Code::unavailable,

@@ -89,6 +89,7 @@ void handle_signals() {
   struct sigaction action {
   }, before{};
   action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;  // a line that is being printed is not lost
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // `train | head`: the run goes on without its reader

@@ -59,6 +59,7 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
     const auto fetched = bucket->fetch_newest(folder, plan.shape);
     if (!fetched.ok()) return Status(fetched.status()).in("checkpoint.upload");
     // The folder of the run was lost: the same run goes on under a new id.
+    SS_RETURN_IF_ERROR(claim_checkpoints(run, folder));
     SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));
   }
   // From now on a copy of the run that still trains elsewhere uploads nothing (CHECKPOINT-6).

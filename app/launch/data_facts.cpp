@@ -178,7 +178,12 @@ std::string shown(const json& path) {
 Status same_source(const json& before, const json& now, const std::string& key) {
   if (!before.is_object()) return {};  // the run begins
   const json was_at = member(before, "path"), is_at = member(now, "path");
-  const bool same_place = was_at == is_at;
+  const auto bare = [](const json& path) {  // earlier versions recorded a slash at its end
+    std::string text = path.is_string() ? path.get<std::string>() : "";
+    while (text.size() > 1 && text.back() == '/') text.pop_back();
+    return text;
+  };
+  const bool same_place = bare(was_at) == bare(is_at);
   const auto other = difference(before, now, same_place);
   if (!other) return {};
   if (same_place)

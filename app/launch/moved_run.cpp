@@ -98,8 +98,12 @@ void keep_token_folders(Config& config, const Config& before) {
     return holds_tokens(folder) ? folder : holds_tokens(moved) ? moved : "";
   };
   if (config.data.blend.empty() && before.data.blend.empty() && config.data.folder.empty() &&
-      !config.data.source.empty())
+      !config.data.source.empty()) {
     config.data.folder = place_of(before.data.folder);
+    // Tokens are read where they are: their folder need not exist.
+    if (config.data.folder.empty() && !is_s3_url(config.data.source) && source_is_tokens(config))
+      config.data.folder = before.data.folder;
+  }
   if (!config.data.folder.empty()) return;
   for (BlendSource& source : config.data.blend)
     for (const BlendSource& was : before.data.blend)

@@ -125,7 +125,7 @@ std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
       // trained the tokenizer on the first text alone.
       const std::string folder = folder_in_run(config, source.name);
       options.keeps_tokenizer = !folder.empty();
-      if (!folder.empty() && source.config.data.folder.empty()) options.folder = folder;
+      if (source.config.data.folder.empty() && read_manifest(folder).ok()) options.folder = folder;
     }
     // The first text of a blend trains the tokenizer of the others, unless it is there.
     if (const PrepareOptions* first = texts.empty() ? nullptr : &texts.front().options;
@@ -175,8 +175,9 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   PrepareProgress last;
   auto made = prepare(options, [&](const PrepareProgress& progress) {
     if (progress.stage == "tokenizer" && stage != "tokenizer")
-      line.print_line(label + "training a tokenizer of " + std::to_string(options.vocab) +
-                      " tokens on " + training_text(options));
+      line.print_line(label + "training a tokenizer (" + (options.byte_level ? "byte_bpe" : "bpe") +
+                      ", " + std::to_string(options.vocab) + " tokens) on " +
+                      training_text(options));
     stage = progress.stage;
     last = progress;
     char text[32];
@@ -199,8 +200,6 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
     std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);
     line.print_line(label + rate);
   }
-  if (stage.empty() && !options.of_run)
-    line.print_line(label + "the tokens of " + options.source + " are in " + options.folder);
   if (stage == "tokens")
     line.print_line(
         "prepared " + std::to_string(made->train_tokens) + " training and " +
@@ -355,6 +354,10 @@ Status prepare_data(const Config& config, int jobs, bool of_run) {
       options.folder = std::filesystem::weakly_canonical(options.folder, error);
     }
     SS_RETURN_IF_ERROR(check_tokenizer_kept(options));
+    if (config.data.folder.empty() && config.data.blend.empty() &&
+        !options.folder.starts_with(data_folder(config)))
+      terminal::error("the tokens of %s are in %s already\n", options.source.c_str(),
+                      options.folder.c_str());
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
   }
   return {};

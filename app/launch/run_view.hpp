@@ -59,7 +59,7 @@ class RunView {
   std::chrono::steady_clock::time_point printed_{};  // the newest line of a step
   bool stalled_ = false;                             // a stall was shown, and no step has followed
   bool page_shown_ = false;
-  bool noticed_ = false;  // the newest line about the records was a notice
+  bool noticed_ = false;          // the newest line about the records was a notice
   std::set<std::string> warned_;  // what has no targets, of the warnings shown
 };
 

@@ -31,10 +31,6 @@ Descriptor open_folder(const fs::path& named) {
   return by_own_links(above.fd, name, held.fd) ? std::move(held) : Descriptor(-1);
 }
 
-bool is_device(mode_t mode) {
-  return S_ISCHR(mode) || S_ISBLK(mode);
-}
-
 /// Of another user, who could read or change what is written to the file; or a pipe, a device.
 bool is_own_file(int fd, bool of_anybody) {
   struct stat info {};
@@ -56,7 +52,8 @@ int open_there(int folder, const char* name, Output how, mode_t mode) {
 int open_new(int folder, const char* name, mode_t mode) {
   for (int tries = 0; tries < kTries; ++tries) {
     struct stat info {};
-    if (::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && is_device(info.st_mode)) {
+    const bool found = ::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (found && (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))) {
       errno = EPERM;
       return -1;
     }
@@ -73,6 +70,10 @@ int open_output(const std::string& path, Output how, mode_t mode) {
   const fs::path file(path);
   if (!file.has_filename()) {
     errno = EISDIR;
+    return -1;
+  }
+  if (file.parent_path() == "/dev") {  // what is there, also its links, is of the whole host
+    errno = EPERM;
     return -1;
   }
   const Descriptor folder = open_folder(file.parent_path());

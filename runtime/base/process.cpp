@@ -43,14 +43,29 @@ bool holds_secret(std::string_view variable) {
   std::string name(variable);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
   if (name.starts_with("SIMPLESCALE_")) return false;
-  constexpr std::array<std::string_view, 8> kEnds = {
-      "_KEY", "_KEY_ID", "_TOKEN", "_PAT", "_PASS", "_WEBHOOK", "_WEBHOOK_URL", "_CREDENTIALS"};
+  constexpr std::array<std::string_view, 12> kEnds = {
+      "_KEY",         "_KEY_ID",      "_TOKEN", "_PAT", "_PASS", "_WEBHOOK",
+      "_WEBHOOK_URL", "_CREDENTIALS", "_PWD",   "_DSN", "_AUTH", "_COOKIE"};
   constexpr std::array<std::string_view, 5> kParts = {"SECRET", "PASSWORD", "PASSWD", "APIKEY",
                                                       "API_KEY"};
+  if (name == "TOKEN" || name == "KEY" || name == "WEBHOOK" || name == "CREDENTIALS") return true;
   return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); }) ||
          std::ranges::any_of(
              kParts, [&](std::string_view part) { return name.find(part) != std::string::npos; });
 }
+
+namespace {
+
+/// True for a URL with a password: postgres://USER:PASSWORD@HOST. A proxy may be needed.
+bool holds_password(const std::string& name, std::string_view value) {
+  const size_t scheme = value.find("://");
+  if (scheme == value.npos || name.ends_with("_PROXY") || name.ends_with("_proxy")) return false;
+  const std::string_view host = value.substr(scheme + 3, value.find('/', scheme + 3) - scheme - 3);
+  const size_t at = host.find('@');
+  return at != host.npos && host.substr(0, at).find(':') != host.npos;
+}
+
+}  // namespace
 
 std::vector<std::string> child_environment(const Variables& added, bool without_secrets) {
   std::vector<std::string> result;
@@ -58,7 +73,9 @@ std::vector<std::string> child_environment(const Variables& added, bool without_
     const std::string text = *entry, name = text.substr(0, text.find('='));
     const bool replaced =
         std::ranges::any_of(added, [&](const auto& variable) { return variable.first == name; });
-    if (!replaced && !(without_secrets && holds_secret(name))) result.push_back(text);
+    const bool secret = holds_secret(name) ||
+                        holds_password(name, text.substr(std::min(name.size() + 1, text.size())));
+    if (!replaced && !(without_secrets && secret)) result.push_back(text);
   }
   for (const auto& [name, value] : added) result.push_back(name + "=" + value);
   return result;
@@ -97,6 +114,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     if (options.block_signals)
       for (int number : {SIGINT, SIGTERM, SIGUSR1, SIGRTMIN}) sigaddset(&none, number);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_DFL);  // `train` ignores it
     if (options.nice != 0)
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);
     // If this fails, the child keeps the affinity of this process.

@@ -69,7 +69,13 @@ int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& ke
   if (kept.with_stderr) posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  if (kept.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  sigset_t pipe;  // `train` ignores it, which its children would inherit
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &pipe);
+  posix_spawnattr_setflags(
+      &attributes,
+      static_cast<short>(POSIX_SPAWN_SETSIGDEF | (kept.own_group ? POSIX_SPAWN_SETPGROUP : 0)));
   const int error =
       posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
   posix_spawnattr_destroy(&attributes);

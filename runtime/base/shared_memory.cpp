@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <thread>
 #include <utility>
@@ -34,7 +35,11 @@ int make_memory(const std::string& name) {
 /// Reserves the pages. Returns an errno.
 int reserve(int fd, size_t bytes) {
   // Without limits, Linux would kill a process to make room. What it keeps for itself is little.
-  if (bytes > memory_left()) return ENOMEM;
+  // The processes of an agent that was killed have some seconds to give back theirs.
+  for (int tries = 0; bytes > memory_left(); ++tries) {
+    if (tries == kTries) return ENOMEM;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   // The size first: Linux chooses huge pages by it.
   int error = ftruncate(fd, static_cast<off_t>(bytes)) != 0 ? errno : EINTR;
   while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));

@@ -319,7 +319,7 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
 
   // A trainer maps its state, and the segments of the members of its two communicators that are on
   // this host. Measured: what libtorch and the rest of it need at least.
-  constexpr uint64_t trainer_program = uint64_t{650} << 20;
+  constexpr uint64_t trainer_program = uint64_t{920} << 20;
   const int members = std::min(trainers, t.shards + t.groups - 1);
   needs.address_space = trainer_program + process * static_cast<uint64_t>(members) + 2 * state +
                         (gpus ? 0 : plan.memory.activations);

@@ -18,6 +18,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/line_reader.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/token_format.hpp"
@@ -201,7 +202,8 @@ struct DataFiles::Disk {
     return std::ranges::any_of(std::array{".bin", ".mask", ".idx"},
                                [&](const char* made) { return file.extension() == made; }) &&
            (sources.contains(file.parent_path().string()) ||
-            files.contains(normal(fs::path(file).replace_extension(".bin"))));
+            files.contains(normal(fs::path(file).replace_extension(".bin"))) ||
+            files.contains(normal(fs::path(file).replace_extension(".npy"))));
   }
   Status check(const InputFile& file) const {
     const auto found = files.find(normal(file.path()));
@@ -400,6 +402,9 @@ std::vector<std::string> DataFiles::token_files(const std::string& folder) const
           path.find('/', prefix.size()) == std::string::npos)
         files.push_back(path);
   }
+  // Megatron keeps indices beside its tokens: NAME_doc_idx.npy, NAME_sample_idx.npy, ...
+  const auto is_index = [](const std::string& path) { return has_ending(path, "_idx.npy"); };
+  if (!std::ranges::all_of(files, is_index)) std::erase_if(files, is_index);
   std::ranges::sort(files);
   return files;
 }

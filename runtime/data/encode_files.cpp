@@ -61,8 +61,20 @@ class FileEncoder {
  private:
   static constexpr size_t kBatch = 16;  // chunks of usual size for a thread
 
+  struct Ends {
+    bool bos_masked = false, eos_masked = false;
+  };
+
   Status take(TextChunk chunk) {
     document_ += chunk.begins_document;
+    const bool whole = chunk.masked == IndexRanges{{0, chunk.text.size()}};
+    // The token that ends a text which is masked as a whole does not count, either: EOS, or the next
+    // BOS. (Which text is before the first one of a file is not known.)
+    Ends ends;
+    if (chunk.begins_document)
+      ends.bos_masked = eos_ >= 0 || document_ == 1 ? whole : document_masked_;
+    document_masked_ = whole && (chunk.begins_document || document_masked_);
+    ends.eos_masked = document_masked_;
     if (skips()) {
       --written_;
       return {};
@@ -70,6 +82,7 @@ class FileEncoder {
     batch_bytes_ += chunk.text.size();
     batch_.push_back(std::move(chunk));
     documents_.push_back(document_);
+    ends_.push_back(ends);
     const bool full =
         batch_.size() >= batch_max_ || batch_bytes_ >= 2 * DocumentCutter::piece_bytes * batch_max_;
     return full ? flush() : Status();
@@ -80,7 +93,8 @@ class FileEncoder {
     std::vector<TokenRecord> ids(batch_.size());
     std::vector<Status> errors(batch_.size());
     const auto work = [&](size_t first) {
-      for (size_t i = first; i < batch_.size(); i += threads) ids[i] = encode(batch_[i], errors[i]);
+      for (size_t i = first; i < batch_.size(); i += threads)
+        ids[i] = encode(batch_[i], ends_[i].bos_masked, errors[i]);
     };
     std::vector<std::jthread> helpers;
     for (size_t i = 1; i < std::min(threads, batch_.size()); ++i) helpers.emplace_back(work, i);
@@ -88,33 +102,37 @@ class FileEncoder {
     helpers.clear();
     for (size_t i = 0; i < batch_.size(); ++i) {
       SS_RETURN_IF_ERROR(errors[i].in(path_ + ": document " + std::to_string(documents_[i])));
-      SS_RETURN_IF_ERROR(put(std::move(ids[i])));
+      SS_RETURN_IF_ERROR(put(std::move(ids[i]), ends_[i].eos_masked));
     }
     batch_.clear();
     documents_.clear();
+    ends_.clear();
     batch_bytes_ = 0;
     batch_max_ = kBatch * threads;
     return {};
   }
 
   /// Writes the record before this one, of which it is now known whether it ends its document.
-  Status put(TokenRecord record) {
+  Status put(TokenRecord record, bool eos_masked) {
     if (record.begins_document) SS_RETURN_IF_ERROR(end_document());
     if (last_) SS_RETURN_IF_ERROR(out_.write(*last_));
     last_ = std::move(record);
+    eos_masked_ = eos_masked;
     return {};
   }
 
   Status end_document() {
     if (!last_) return {};
+    const uint64_t end = last_->ids.size();
     if (eos_ >= 0) last_->ids.push_back(eos_);
+    if (eos_ >= 0 && eos_masked_) append_range(last_->masked, {end, end + 1});
     const Status written = out_.write(*last_);
     last_.reset();
     return written;
   }
 
   /// BOS is in no range: no character stands for it.
-  TokenRecord encode(const TextChunk& chunk, Status& error) const {
+  TokenRecord encode(const TextChunk& chunk, bool bos_masked, Status& error) const {
     const bool begins = chunk.begins_document;
     TokenRecord out{.begins_document = begins};
     std::vector<bool> masked;
@@ -125,6 +143,7 @@ class FileEncoder {
       out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked, &error);
     const size_t before = begins && tokenizer_.bos() >= 0 ? 1 : 0;
     if (before > 0) out.ids.insert(out.ids.begin(), tokenizer_.bos());
+    if (before > 0 && bos_masked) append_range(out.masked, {0, 1});
     for (size_t i = 0; i < masked.size(); ++i)
       if (masked[i]) append_range(out.masked, {before + i, before + i + 1});
     return out;
@@ -140,8 +159,11 @@ class FileEncoder {
   size_t batch_max_, batch_bytes_ = 0;
   std::vector<TextChunk> batch_;
   std::vector<uint64_t> documents_;  // numbers of theirs in the file, from 1
+  std::vector<Ends> ends_;           // of the batch
   uint64_t document_ = 0;            // that of the last chunk
+  bool document_masked_ = false;     // as a whole, up to the last chunk
   std::optional<TokenRecord> last_;  // is not written yet
+  bool eos_masked_ = false;          // of last_, if it ends its document
 };
 
 /// For the process that prepares: removes what processes that died have left of other pieces than
@@ -206,9 +228,11 @@ class Encoding {
         jobs_(static_cast<size_t>(std::max(1, options.jobs))),
         errors_(corpus.files()) {
     for (size_t file = 0; file < corpus.files(); ++file) {
-      // "exact": rows keep the blanks at their ends, unlike in pieces of earlier versions.
-      const std::string from = fmt::format("{} {} exact {}", corpus.signature(file),
-                                           options.tokenizer_hash, options.eos);
+      // "exact": rows keep the blanks at their ends, unlike in pieces of earlier versions. "ends":
+      // those of masked rows do not count, unlike there.
+      const std::string from =
+          fmt::format("{} {} exact{} {}", corpus.signature(file), options.tokenizer_hash,
+                      corpus.options().mask_key.empty() ? "" : " ends", options.eos);
       made_from_.push_back(hash128(from.data(), from.size()));
       pieces_.push_back(options.folder + "/" + made_from_.back().hex() + ".tokens");
     }

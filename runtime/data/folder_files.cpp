@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "runtime/base/words.hpp"
+#include "runtime/data/token_format.hpp"
 
 namespace simplescale {
 
@@ -88,7 +89,8 @@ class Walk {
       found_.others.push_back(folder ? path + "/" : path);
       return {};
     }
-    if (!there && is_link) {
+    const bool wanted = below_ == Below::yes || is_token_name(path) || path.ends_with(".idx");
+    if (!there && is_link && wanted) {
       std::error_code ignored;
       return bad(path, "it is a link to " + fs::read_symlink(path, ignored).string() + ": " +
                            std::strerror(error) + "; correct the link, or remove it");

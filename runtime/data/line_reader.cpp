@@ -141,13 +141,12 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   archive_entry* entry = nullptr;
   const int opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
   const int header = opened == ARCHIVE_OK ? archive_read_next_header(a, &entry) : opened;
-  if (header == ARCHIVE_EOF)
-    reader.ended_ = true;  // an empty file
-  else if (header != ARCHIVE_OK)
-    return reader.failed("cannot read it");
-  else if (without_compression(path) != path && !has_ending(path, ".gz") &&
-           archive_filter_count(a) < 2)
+  if (header != ARCHIVE_OK && header != ARCHIVE_EOF) return reader.failed("cannot read it");
+  if (header == ARCHIVE_OK && without_compression(path) != path && !has_ending(path, ".gz") &&
+      archive_filter_count(a) < 2)
     return bad(path, "its name says that it is compressed, but it is not");
+  reader.ended_ = header == ARCHIVE_EOF;  // an empty file
+  if (reader.ended_) SS_RETURN_IF_ERROR(reader.check_end());
   return reader;
 }
 
@@ -169,6 +168,23 @@ Status LineReader::fill() {
   buffer_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
   if (got < 0) return failed("behind line " + std::to_string(number_) + ": cannot read on");
   ended_ = got == 0;
+  return ended_ ? check_end() : Status();
+}
+
+/// libarchive, as bzip2 does, ends without a word where no further stream begins. Zeros may fill the
+/// block of a tape.
+Status LineReader::check_end() {
+  if (!has_ending(path_, ".bz2")) return {};
+  const auto end = static_cast<uint64_t>(archive_filter_bytes(archive_.get(), -1));
+  const DataFile& file = *input_->file;
+  std::vector<char> rest(kReadBytes);
+  for (uint64_t at = end; at < file.bytes(); at += rest.size()) {
+    rest.resize(std::min<uint64_t>(rest.size(), file.bytes() - at));
+    SS_RETURN_IF_ERROR(file.read(at, rest.data(), rest.size()));
+    if (std::ranges::any_of(rest, [](char c) { return c != 0; }))
+      return bad(path_, "from byte " + std::to_string(end) +
+                            " on it is no .bz2: it was cut off or damaged there");
+  }
   return {};
 }
 

@@ -49,6 +49,8 @@ class LineReader {
   Status failed(const std::string& what) const;
   /// Appends what the file has next to buffer_, without the bytes before begin_.
   Status fill();
+  /// bad_data: what is compressed has ended before the file.
+  Status check_end();
   std::string path_;
   size_t line_bytes_max_ = 0;
   std::shared_ptr<Input> input_;

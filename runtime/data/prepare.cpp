@@ -318,11 +318,6 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
          manifest.validation_fraction == options.validation_fraction;
 }
 
-std::string signature_of(const std::string& source, const CorpusOptions& options) {
-  const auto corpus = Corpus::open(source, options);
-  return corpus.ok() ? corpus->signature() : "";
-}
-
 // -- Processes that prepare one folder ------------------------------------------------------------
 
 /// True if another process makes the folder's tokens now.
@@ -487,7 +482,7 @@ std::string free_folder(const PrepareOptions& options, const std::string& around
         made.tokenizer_signature == trained_on ||
         // trained on the text itself
         (by_contents && options.tokenizer_path.empty() && options.train_tokenizer_on.empty() &&
-         made.tokenizer_signature == made.source_signature);
+         options.blend.empty() && made.tokenizer_signature == made.source_signature);
     return same_text && made.vocab == options.vocab && made.seed == options.seed &&
            (made.tokenizer_path.empty() || !options.tokenizer_path.empty());
   };
@@ -496,6 +491,14 @@ std::string free_folder(const PrepareOptions& options, const std::string& around
            made.validation_fraction == options.validation_fraction &&
            eos_suits(made, options.append_eos) &&
            (by_contents ? is_of_text(made, options, *corpus) : made.source_signature == text);
+  };
+  // Another name's tokens are taken only if this program would make the same ones.
+  const auto as_new = [&](const std::string& folder, const Manifest& made) {
+    const auto tokenizer = Tokenizer::load(folder + "/" + made.tokenizer.name);
+    if (!tokenizer.ok()) return false;
+    const auto eos = eos_of(options, *tokenizer);
+    return eos.ok() && *eos == made.appended_eos && made.row_texts == Manifest::exact &&
+           made.validation_split == Manifest::spread_bos;
   };
   if (there.ok() && suits(*there, false)) return options.folder;
   const std::string made_from =
@@ -513,7 +516,9 @@ std::string free_folder(const PrepareOptions& options, const std::string& around
     if (by_contents && there.ok() && there->complete() && suits(*there, true))
       return options.folder;
     for (const auto& [folder, made] : others)
-      if (made.bad_lines <= options.corpus.skip_bad && suits(made, by_contents)) return folder;
+      if (made.bad_lines <= options.corpus.skip_bad && suits(made, by_contents) &&
+          as_new(folder, made))
+        return folder;
   }
   return !there.ok() && file_of_others(options).empty() ? options.folder : other;
 }
@@ -549,8 +554,8 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   const auto ready = read_manifest(options.folder);
   const bool suits = ready.ok() && matches_options(*ready, options);
   const bool same_source = suits && same_path(ready->source, options.source);
-  const bool changed =
-      opened.ok() && same_source && options.of_run && ready->source_signature != opened->signature();
+  const bool changed = opened.ok() && same_source && options.of_run &&
+                       ready->source_signature != opened->signature();
   if (!opened.ok() || changed) {
     // A run compares the tokens with those that it has trained.
     if (!same_source && !(suits && options.of_run)) return opened.status();

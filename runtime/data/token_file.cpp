@@ -242,8 +242,9 @@ Result<int32_t> TokenSource::id_before(uint64_t first) const {
   int32_t id = -1;
   if (first == 0) return id;
   const Part& part = *std::prev(std::ranges::upper_bound(parts_, first - 1, {}, &Part::first));
-  SS_RETURN_IF_ERROR(part.layout.token_bytes == 2 ? read_as<uint16_t>(part, first - 1, 1, &id)
-                                                  : read_as<uint32_t>(part, first - 1, 1, &id));
+  SS_RETURN_IF_ERROR(part.layout.token_bytes == 2   ? read_as<uint16_t>(part, first - 1, 1, &id)
+                     : part.layout.token_bytes == 4 ? read_as<uint32_t>(part, first - 1, 1, &id)
+                                                    : read_as<uint64_t>(part, first - 1, 1, &id));
   return id;
 }
 

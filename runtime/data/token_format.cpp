@@ -181,7 +181,8 @@ Result<TokenLayout> layout_of(const DataFile& file, const std::string& format,
     return bad(file.path(), 0,
                "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
                "in a file that ends in .bin");
-  if (automatic && has_ending(file.path(), ".npy") && begins(head, "\x93NUMPY"))
+  if ((automatic || format == "nanogpt") && has_ending(file.path(), ".npy") &&
+      begins(head, "\x93NUMPY"))
     return npy_layout(file);
   if (format == "megatron" || (automatic && files.exists(index_of(file.path()))))
     return as("megatron", megatron_layout(file, files));

@@ -136,7 +136,8 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
     auto text = read_text(run.status());
     response.set_header("X-Age", std::to_string(status_age_s(run)));  // seconds
     if (const std::string notice = notice_of(run, status_of(run)); !notice.empty())
-      response.set_header("X-Notice", json(notice).dump(-1, ' ', true));  // a header is ASCII
+      response.set_header("X-Notice",
+                          json(notice).dump(-1, ' ', true, json::error_handler_t::replace));
     if (text.ok()) return response.set_content(text.take(), "application/json");
     response.status = 503;
     response.set_content(json_text({{"error", text.status().message()}}), "application/json");

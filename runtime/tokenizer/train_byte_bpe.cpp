@@ -24,6 +24,8 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kEndOfText = "<|endoftext|>";
+/// Longer words are divided: every merge looks through the words that it is in.
+constexpr size_t word_bytes_max = 4096;
 /// The words of Llama 3.
 constexpr const char* kWords =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+"
@@ -68,15 +70,19 @@ Result<std::vector<CountedWord>> count_words(const std::vector<std::string>& tex
   std::vector<CountedWord> counted;
   for (const std::string& text : texts) {
     if (first_invalid_utf8(text) != text.size()) continue;  // a reader leaves U+FFFD in its place
+    scratch.begin(text.size());
     pre_tokenize(steps.steps, text, true, scratch, words);
-    for (const Words::Word& word : words.words) {
-      const auto [at, is_new] = place.try_emplace(std::string(word.text), counted.size());
-      if (is_new) {
-        CountedWord& made = counted.emplace_back();
-        for (const char c : word.text) made.ids.push_back(byte_ids[static_cast<unsigned char>(c)]);
+    SS_RETURN_IF_ERROR(scratch.status());
+    for (const Words::Word& word : words.words)
+      for (size_t begin = 0; begin < word.text.size(); begin += word_bytes_max) {
+        const std::string_view part = word.text.substr(begin, word_bytes_max);
+        const auto [at, is_new] = place.try_emplace(std::string(part), counted.size());
+        if (is_new) {
+          CountedWord& made = counted.emplace_back();
+          for (const char c : part) made.ids.push_back(byte_ids[static_cast<unsigned char>(c)]);
+        }
+        ++counted[at->second].count;
       }
-      ++counted[at->second].count;
-    }
   }
   return counted;
 }
@@ -104,28 +110,30 @@ class Pairs {
     return std::nullopt;
   }
 
-  /// Puts `made` in the place of the pair everywhere.
+  /// Puts `made` in the place of the pair everywhere. Looks up only the pairs beside such places.
   void merge(const Pair& pair, int32_t made) {
     const std::unordered_set<size_t> places = std::move(pairs_[pair].words);
     pairs_.erase(pair);
     std::unordered_set<Pair, PairHash> new_pairs;
     for (const size_t i : places) {
       CountedWord& word = words_[i];
-      for_each_pair(i, [&](const Pair& old) {
+      std::vector<int32_t>& ids = word.ids;
+      const auto becomes = [&](const Pair& old, const Pair& now) {
         if (old != pair) change(old, -word.count, i);
-      });
+        change(now, word.count, i);
+        new_pairs.insert(now);
+      };
       size_t to = 0;
-      for (size_t from = 0; from < word.ids.size(); ++from) {
-        const bool here = from + 1 < word.ids.size() && word.ids[from] == pair.first &&
-                          word.ids[from + 1] == pair.second;
-        word.ids[to++] = here ? made : word.ids[from];
+      for (size_t from = 0; from < ids.size(); ++from) {
+        const bool here =
+            from + 1 < ids.size() && ids[from] == pair.first && ids[from + 1] == pair.second;
+        if (here && to > 0) becomes({ids[to - 1], pair.first}, {ids[to - 1], made});
+        if (here && from + 2 < ids.size())
+          becomes({pair.second, ids[from + 2]}, {made, ids[from + 2]});
+        ids[to++] = here ? made : ids[from];
         from += here;
       }
-      word.ids.resize(to);
-      for_each_pair(i, [&](const Pair& now) {
-        change(now, word.count, i);
-        if (now.first == made || now.second == made) new_pairs.insert(now);
-      });
+      ids.resize(to);
     }
     for (const Pair& now : new_pairs) queue_.push({pairs_[now].count, now});
   }

@@ -256,14 +256,15 @@ bool WordRegex::find(std::string_view text, size_t from, PatternScratch& scratch
     while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
     const int found = search(text.substr(0, end), from, std::min(steps, scratch.steps_left_),
                              end < text.size(), scratch);
-    const bool begins = found > 0 || found == PCRE2_ERROR_PARTIAL;
+    const bool begins = found >= 0 || found == PCRE2_ERROR_PARTIAL;
     const size_t* range = pcre2_get_ovector_pointer(scratch.data_);
     const uint64_t tried = begins                         ? range[0] - from + 1
                            : found == PCRE2_ERROR_NOMATCH ? end - from
                                                           : 1;
-    const uint64_t spent = (found > 0 ? 0 : end - from) + (steps > usual_steps ? tried * steps : 0);
+    const uint64_t spent =
+        (found >= 0 ? 0 : end - from) + (steps > usual_steps ? tried * steps : 0);
     scratch.steps_left_ -= std::min(spent, scratch.steps_left_);
-    if (found > 0) {
+    if (found >= 0) {
       match = {range[0], range[1]};
       return match.begin < match.end;
     }

@@ -90,7 +90,7 @@ class Attach(Case):
         self.assertEqual([second.wait(60), third.wait(60), process.wait(60)], [0, 0, 0])
         self.assertEqual(self.instance(run), instance)
         said = log.read_text()
-        self.assertIn("iter ", said)  # a line of a step
+        self.assertIn(", learning rate ", said)  # a line of a step
         self.assertIn("step 300", said)
         self.assertIn("training loss ", said)  # the summary
         self.assertEqual([e["kind"] for e in lines(run / "events.jsonl")].count("started"), 1)
@@ -169,7 +169,7 @@ class Attach(Case):
         self.command("resume", "run", "--detach", f"--train.max_steps={last_step(run) + 5}")
         self.wait_for(lambda: not leftovers(run), "the end of all processes")
         self.assertEqual(lines(run / "events.jsonl")[-1]["kind"], "finished")
-        self.assertIn("iter ", self.command("logs", "run"))
+        self.assertIn(", learning rate ", self.command("logs", "run"))
         # What is wrong before the start is said, not written into a log.
         self.command("train", self.config, "--run=other", "--detach", "--cluster.nodes=0", code=78)
         self.command("train", self.config, "--run=other", "--detach", *self.long, code=64,

@@ -120,7 +120,7 @@ class Blend(Case):
         self.refused(78, "from_tokens = 384 or more", "--train.max_steps=6", run="run")
         self.blend(BLEND.replace("web.bin", "other.bin"))
         (self.folder / "other.bin").write_bytes(tokens(5000, TINY["model.vocab"]).tobytes())
-        self.refused(78, '"web" was ', "--train.max_steps=6", run="run")
+        self.refused(78, 'data.blend: "web": the run was trained on ', "--train.max_steps=6", run="run")
         stage = "[[data.stage]]\nfrom_tokens = 384\nweights = { new = 1, web = 1 }\n"
         self.blend(BLEND + '[[data.blend]]\nname = "new"\nsource = "other.bin"\n' + stage)
         self.train("run", *STEPS, "--train.max_steps=6")
@@ -155,6 +155,8 @@ class Blend(Case):
         self.blend(text)
         flags = ["--model.vocab=320", "--train.max_steps=6", *STEPS, f"--data.folder={self.folder}/prepared"]
         self.assertIn("epochs are known once the text is prepared", self.command("config", "show", self.config, *flags))
+        self.command("prepare", self.config, *flags)
+        self.assertRegex(self.stderr, r"training a tokenizer \(bpe, 320 tokens\) on \S*a\.txt \(66\.7 %\), \S*b\.txt \(33\.3 %\)")
         run = self.train("run", *flags)
         models = [(self.folder / "prepared" / n / "tokenizer.model").read_bytes() for n in ("a", "b")]
         self.assertEqual(models[0], models[1])

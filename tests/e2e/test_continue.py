@@ -5,7 +5,7 @@ import signal
 import subprocess
 import unittest
 
-from common import Case, last_step, leftovers, lines
+from common import TINY, Case, last_step, leftovers, lines
 
 
 class Continue(Case):
@@ -139,6 +139,18 @@ class Continue(Case):
         self.assertNotIn("bfloat16", self.command("digest", run))
         self.assertIn("valid", self.verify(run))
         self.command("export", branch, self.folder / "hf")
+
+    def test_a_run_whose_file_says_its_length_in_iters_is_made_longer_in_steps(self):
+        self.write_config({**TINY, "train.max_iters": 6})
+        run = self.train("run", "--train.global_batch_size=2")
+        self.train("run", "--train.global_batch_size=2")
+        self.assertIn("--train.max_steps=", self.stderr)
+        self.command("resume", run, "--train.max_steps=9")
+        self.assertIn("train.max_iters = 6", self.stderr)
+        self.assertEqual(last_step(run), 9)
+        self.train("run", "--train.global_batch_size=2", "--train.max_steps=11")
+        self.assertEqual(last_step(run), 11)
+        self.assertIn("valid", self.verify(run))
 
     def test_a_branch_of_a_stable_run_decays_as_one_wsd_run_does(self):
         keys = ["--train.global_batch_size=8", "--train.warmup_steps=1", *self.layout(2, 1)]

@@ -201,7 +201,7 @@ class Families(Case):
 
         refused("layers with and without a sliding window", use_sliding_window=True, sliding_window=5, max_window_layers=1,
                 layer_types=None)
-        refused("\"layer_types\" has another entry", layer_types=["sliding_attention", "full_attention", "full_attention"])
+        refused("layers that differ are not supported", layer_types=["sliding_attention", "full_attention", "full_attention"])
         refused("the angles of dynamic depend", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
         refused("asks for \"longrope\"", rope_parameters={"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4})
         refused("\"architectures\" names none of", architectures=["GemmaForCausalLM"])

@@ -1,6 +1,5 @@
 """A run that gives up saves first what only memory holds (JOB-1), names the samples of a value that is not finite, and goes on
-without them. The value comes from the data: one token's embedding is zero, RMSNorm's epsilon is zero in fp32, and one sample has
-that token."""
+without them. The value comes from the data: one token alone has a channel that overflows, and one sample has that token."""
 
 import array
 import json
@@ -13,7 +12,7 @@ from common import TINY, Case, last_step, leftovers, lines
 
 BAD = TINY["model.vocab"] - 1  # no other sample has this token
 SAMPLE = 83  # in step 11 of 8 samples
-EPSILON = "--model.norm_eps=1e-60"
+HUGE = 3e38  # near the largest number of fp32
 
 
 class GiveUp(Case):
@@ -24,24 +23,35 @@ class GiveUp(Case):
             tokens[i] = BAD - 1 if token == BAD else token
         tokens[SAMPLE * TINY["model.block_size"] + 5] = BAD
         self.data.write_bytes(tokens.tobytes())
-        self.keys = [EPSILON, "--train.global_batch_size=8", "--data.shuffle=false", "--train.validation_samples=0", "--train.max_steps=20",
+        self.keys = ["--train.global_batch_size=8", "--data.shuffle=false", "--train.validation_samples=0", "--train.max_steps=20",
                      "--supervision.give_up_after_cycles=1", *self.layout(2, 1), "--from", self.poisoned()]
 
     def poisoned(self):
-        """A Hugging Face folder whose embedding of BAD is zero."""
-        parent = self.train("parent", EPSILON, "--train.max_steps=1", "--train.validation_samples=0")
+        """A Hugging Face folder in which channel 0 is zero but for BAD, whose first norm makes it infinite. Nothing else reads or
+        writes the channel, so no gradient changes that."""
+        parent = self.train("parent", "--train.max_steps=1", "--train.validation_samples=0")
         model = self.folder / "poisoned"
         self.command("export", parent, model)
-        for path in model.glob("*.safetensors"):
-            content = bytearray(path.read_bytes())
-            begin = 8 + struct.unpack("<Q", content[:8])[0]
-            tensor = json.loads(content[8:begin]).get("model.embed_tokens.weight")
-            if tensor:
-                at = begin + tensor["data_offsets"][0] + 4 * TINY["model.dim"] * BAD
-                content[at : at + 4 * TINY["model.dim"]] = bytes(4 * TINY["model.dim"])
-                path.write_bytes(content)
-                return model
-        self.fail("no embedding was exported")
+        path = model / "model.safetensors"
+        content = bytearray(path.read_bytes())
+        begin = 8 + struct.unpack("<Q", content[:8])[0]
+        for name, tensor in json.loads(content[8:begin]).items():
+            if name == "__metadata__":
+                continue
+            first, last = (begin + offset for offset in tensor["data_offsets"])
+            values, columns = memoryview(content)[first:last].cast("f"), tensor["shape"][-1]
+            if "norm.weight" in name or "layernorm.weight" in name:
+                values[0] = HUGE if name == "model.layers.0.input_layernorm.weight" else 0
+            elif "o_proj" in name or "down_proj" in name:  # what is written to channel 0
+                for i in range(columns):
+                    values[i] = 0
+            elif "embed_tokens" in name or "layers.0.self_attn" in name:  # what is read from it
+                for i in range(0, len(values), columns):
+                    values[i] = 0
+                if "embed_tokens" in name:
+                    values[BAD * columns] = 1
+        path.write_bytes(content)
+        return model
 
     def test_it_saves_names_the_samples_and_goes_on_without_them_in_any_layout(self):
         run = self.train("run", *self.keys, code=3)

@@ -367,6 +367,8 @@ class Http(Case):
             self.assertEqual(page.evaluate("document.querySelector('#stall').textContent"), "no step for 12 s, waiting for n0.0 (backward, block 3)")
             self.assertEqual(page.evaluate("document.querySelector('#state').className + ' ' + document.querySelector('#state').textContent"), "pill warn stalled")
             self.assertGreaterEqual(page.evaluate("Number(document.querySelector('#loss path.val').dataset.points)"), 5, "validation loss")
+            self.assertEqual(page.evaluate("[...document.querySelectorAll('#loss-key span')].map(e => e.textContent).join()"),
+                             "training,validation,validation, web,validation, <i>code,incident")
             # A curve for each task that has the chosen score, and the newest scores as figures.
             curves = "[...document.querySelectorAll('#tasks path.curve')].map(p => p.dataset.points).join()"
             self.assertEqual(page.evaluate(curves), "8")

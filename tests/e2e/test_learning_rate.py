@@ -58,14 +58,15 @@ class LearningRate(Case):
 
         def rates(name, *more, source=parent):
             run = self.train(name, *keys, end, "--from", source, "--with-optimizer", *more)
+            self.said = self.stderr
             self.verify(run)
             return {m["lr"] for m in lines(run / "metrics.jsonl")}
 
         self.assertEqual(rates("branch"), {.001})
-        self.assertIn("goes on with 0.001, which was set in the console of parent", self.stderr)
+        self.assertIn("goes on with 0.001, which was set in the console of parent", self.said)
         self.assertEqual(rates("of_step", source=parent / "checkpoints/latest"), {.001})
         self.assertEqual(rates("said", "--train.learning_rate=3e-3"), {.003})
-        self.assertIn("is 0.003, as this run says, not 0.001", self.stderr)
+        self.assertIn("is 0.003, as this run says, not 0.001", self.said)
         self.assertEqual(rates("other", "--train.learning_rate=2e-3"), {.002})
         self.write_config({**TINY, "train.learning_rate": 2e-3})
         self.assertEqual(rates("of_file"), {.002})

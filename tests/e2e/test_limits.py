@@ -15,7 +15,7 @@ class Limits(Case):
 
     def test_train_names_the_limit_before_it_starts_a_process(self):
         words = ("train", self.config, f"--run={self.folder / 'run'}", *self.layout(2, 2), "--train.global_batch_size=16", "--train.max_steps=5")
-        for option, said in (("-v 800000", "train needs an address space (ulimit -v) of at least "), ("-n 16", "(ulimit -n) of at least 64, but the limit is 16"),
+        for option, said in (("-v 1000000", "train needs an address space (ulimit -v) of at least "), ("-n 16", "(ulimit -n) of at least 64, but the limit is 16"),
                              ("-s 64", "needs a stack (ulimit -s) of at least 1024 KiB, but the limit is 64 KiB")):
             code, lines = self.limited(option, *words)
             self.assertEqual(code, 74, lines)

@@ -113,7 +113,7 @@ class LossMask(Case):
         # The terminal warns of each once, and shows no figure.
         self.assertEqual(self.stderr.count("warning: step 1: no target of the global batch counts in the loss"), 1, self.stderr)
         self.assertEqual(self.stderr.count("warning: step 0: no target of the validation samples counts in the loss"), 1, self.stderr)
-        self.assertEqual(self.stderr.count("warning"), 2, self.stderr)
+        self.assertEqual(self.stderr.count("warning: step"), 2, self.stderr)
         self.assertIn("step 0: validation loss none\n", said)
         self.assertIn("step 3/3: loss none, learning rate", said)
         self.assertNotIn("0.0000", said)
@@ -166,7 +166,7 @@ class LossMask(Case):
         self.assertIn("warning: no validation loss: the 10 validation tokens", self.stderr)
         self.assertNotIn("val_loss", lines(run / "metrics.jsonl")[-1])
         self.command("train", self.config, f"--run={self.folder}/none", *STEPS, "--train.max_steps=1", "--data.validation_fraction=0")
-        self.assertNotIn("warning", self.stderr)  # it was not asked for
+        self.assertNotIn("no validation loss", self.stderr)  # it was not asked for
 
     def test_bad_ranges_are_named_with_file_and_line_or_left_out(self):
         text = "the quick brown fox jumps over a lazy dog while every wizard mixes purple juice and black onyx"

@@ -30,7 +30,7 @@ class Runs(Case):
         self.assertEqual([m["step"] for m in metrics], list(range(1, 9)))
         for key in "time step iter loss grad_norm lr step_ms tokens tokens_per_second mfu remaining_s generation".split():
             self.assertIn(key, metrics[0])
-        self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), ["latest", "step-00000006", "step-00000008"])
+        self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), ["latest", "owner", "step-00000006", "step-00000008"])
         self.assertEqual(os.readlink(run / "checkpoints/latest"), "step-00000008")
         document = json.loads(self.command("status", run, "--json"))
         self.assertEqual((document["state"], document["step"], document["max_steps"]), ("finished", 8, 8))
@@ -219,7 +219,7 @@ class Runs(Case):
         run = self.train("run", *keys, "--train.max_steps=4")
         want = self.digest(self.train("want", *keys, "--train.max_steps=10"))
         shutil.copytree(other / "checkpoints/step-00000008", run / "checkpoints/step-00000008")
-        self.assertIn("step-00000008: another run made this checkpoint", self.command("verify", run, code=1))
+        self.assertIn("step-00000008: another run made this checkpoint", self.command("verify", run, code=65))
         self.command("resume", run, "--train.max_steps=10")
         self.assertIn("step-00000008: another run made this checkpoint", (run / "events.jsonl").read_text())
         self.assertEqual(self.digest(run), want)
@@ -230,7 +230,7 @@ class Runs(Case):
         self.verify(run)
         alone = self.folder / "alone"
         shutil.copytree(other / "checkpoints/step-00000008", alone / "checkpoints/step-00000008")
-        self.train("alone", *keys, code=65)
+        self.train("alone", *keys, "--train.max_steps=10", code=65)
         self.assertIn("step-00000008: another run made this checkpoint", self.stderr)
         moved = run.rename(self.folder / "elsewhere")
         self.command("resume", moved, "--train.max_steps=12")

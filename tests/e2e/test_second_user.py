@@ -2,12 +2,14 @@
 
 import json
 import os
+import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import unittest
 
-from common import BIN, PROGRAM, TINY, Case, last_step
+from common import BIN, PROGRAM, TINY, Case, last_step, leftovers
 
 VICTIM, ATTACKER, TEAM = 2000, 3000, 2500
 SLURM = {"SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0", "SLURM_JOB_ID": "80", "SLURM_STEP_ID": "0",
@@ -118,6 +120,23 @@ class Run(TwoUsers):
         config.chmod(0o644)
         self.assertEqual(self.victim("resume", run, "--train.max_steps=4").returncode, 0)
 
+    def test_processes_that_hold_the_key_are_not_dumpable(self):
+        """/proc shows what is private to such a process as root's."""
+        run = self.run_folder
+        process = subprocess.Popen([PROGRAM, "train", self.config, f"--run={run}", *self.layout(2, 1), "--train.max_steps=1000000"], user=VICTIM,
+                                   group=TEAM, extra_groups=[], umask=0o022, cwd=self.home, env={**os.environ, "HOME": str(self.home)},
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+
+        def owners(name):
+            return {os.stat(f"/proc/{pid}/{name}").st_uid for pid in leftovers(run)}
+        self.wait_for(lambda: owners("status") == {0}, "processes that have read the key")
+        self.assertEqual({line.split()[1] for pid in leftovers(run) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+                          if line.startswith("Uid:")}, {str(VICTIM)})
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+
     def test_who_only_reads_may_read_the_run_of_another_user(self):
         self.assertEqual(self.train().returncode, 0)
         run = self.shared / "theirs"
@@ -148,6 +167,11 @@ class Folders(TwoUsers):
 
     def as_root(self, *words):
         return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, cwd=self.folder)
+
+    def plant_lock(self):
+        """It says that `prepare` has written what is in the folder."""
+        (self.theirs / ".lock").touch()
+        self.attackers(self.theirs / ".lock")
 
     def plant(self, *names):
         for name in names:
@@ -197,6 +221,7 @@ class Folders(TwoUsers):
         self.assert_refused(self.as_root("prepare", self.text))
         self.assertEqual(os.listdir(self.theirs), [])
         self.plant(*names)
+        self.plant_lock()
         done = self.as_root("prepare", self.text, "--trust-folder")
         self.assert_untouched()
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -206,6 +231,7 @@ class Folders(TwoUsers):
     def test_pieces_do_not_go_through_a_link_of_another_user(self):
         (self.theirs / "pieces").symlink_to(self.home)
         self.attackers(self.theirs / "pieces")
+        self.plant_lock()
         done = self.as_root("prepare", self.text, "--trust-folder")
         self.assert_untouched()
         self.assertNotEqual(done.returncode, 0)

@@ -173,7 +173,8 @@ class Drills(Told):
     def test_a_fault_on_a_node_that_is_not_there_is_refused_and_a_planned_one_is_recorded(self):
         planned = '--inject.faults=[{ step = 3, kind = "disk_full", target = "n2" }]'  # another host's, that never comes
         run = self.folder / "run"
-        command = [PROGRAM, "train", self.config, f"--run={run}", *self.KEYS, *self.layout(2, 1), "--cluster.spares=1", planned, "--nnodes=3"]
+        command = [PROGRAM, "train", self.config, f"--run={run}", *self.KEYS, *self.layout(2, 1), "--cluster.spares=1", planned, "--nnodes=3",
+                   "--cluster.join_timeout_ms=4000"]
         hosts = [subprocess.Popen([*map(str, command), f"--node-rank={rank}"], cwd=self.folder, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True) for rank in (0, 1)]
         for host in hosts:

@@ -37,8 +37,9 @@ bool is_text(const parquet::ColumnDescriptor& column) {
 /// A column of one value a row, none of which is there. Its type does not matter: where it writes no
 /// text at all, a tool does not know that it would be one.
 bool is_all_null(const parquet::FileMetaData& metadata, int column) {
-  if (metadata.schema()->Column(column)->path()->ToDotVector().size() != 1) return false;
-  if (metadata.schema()->Column(column)->max_repetition_level() != 0) return false;
+  const parquet::ColumnDescriptor& of = *metadata.schema()->Column(column);
+  if (of.path()->ToDotVector().size() != 1 || of.max_repetition_level() != 0) return false;
+  if (of.logical_type() && of.logical_type()->is_null()) return true;
   for (int group = 0; group < metadata.num_row_groups(); ++group) {
     const auto chunk = metadata.RowGroup(group)->ColumnChunk(column);
     const auto facts = chunk->is_stats_set() ? chunk->statistics() : nullptr;

@@ -114,6 +114,7 @@ TEST_SUITE("console") {
   TEST_CASE("console: a fault on what is not there is refused with a sentence") {
     job::State state = training();
     state.nodes["n0"].state = job::NodeState::absent;
+    state.max_steps = 200;
     state.nodes["n1"].state = job::NodeState::lost;
     state.nodes["n1"].reason = "its agent has ended";
     for (const char* fault : {"inject kill_agent n0", "inject kill_trainer n0.1",

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -65,6 +66,7 @@ class Holder {
     REQUIRE(pipe(ready) == 0);
     pid_ = fork();
     if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       const char byte = begin() ? 'y' : 'n';
       (void)!write(ready[1], &byte, 1);
       for (;;) pause();

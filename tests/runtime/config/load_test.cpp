@@ -472,22 +472,24 @@ TEST_SUITE("config load") {
 
   TEST_CASE("config: paths may hold any bytes, and one place has one name") {
     const Folder folder;
-    Config config;
+    Config config, mixed;
     config.data.source = folder.path.string() + "/caf\xE9/\xF0\x9F.bin";
-    config.data.blend = {{.name = "a", .source = "/\xFF", .folder = "/b\xFE//c/"}};
     config.tokenizer.path = "/\u00e9\"\\\n";
-    const std::string text = to_toml(config);
-    CHECK(first_invalid_utf8(text) == text.size());
-    const auto read = load_config(folder.write("a.toml", text));
-    REQUIRE(read.status().message() == "");
-    CHECK(read->config.data.source == config.data.source);
-    CHECK(read->config.data.blend[0].source == "/\xFF");
-    CHECK(read->config.data.blend[0].folder == "/b\xFE//c/");
-    CHECK(read->config.tokenizer.path == config.tokenizer.path);
+    mixed.data.blend = {{.name = "a", .source = "/\xFF", .weight = 1, .folder = "/b\xFE//c/"}};
+    for (const Config& one : {config, mixed}) {
+      const std::string text = to_toml(one);
+      CHECK(first_invalid_utf8(text) == text.size());
+      const auto read = load_config(folder.write("a.toml", text));
+      REQUIRE(read.status().message() == "");
+      CHECK(read->config.data.source == one.data.source);
+      CHECK(read->config.tokenizer.path == one.tokenizer.path);
+      CHECK(read->config.data.blend == one.data.blend);
+    }
+    make_paths_absolute(mixed);
+    CHECK(mixed.data.blend[0].folder == "/b\xFE/c");
     config.data.source = "s3://bucket/a/";
     make_paths_absolute(config);
     CHECK(config.data.source == "s3://bucket/a");
-    CHECK(config.data.blend[0].folder == "/b\xFE/c");
     for (const char* kept : {"s3://", "debian:bible-kjv", "/"}) {
       config.data.source = kept;
       make_paths_absolute(config);
@@ -496,7 +498,8 @@ TEST_SUITE("config load") {
     std::filesystem::create_directory(folder.path.string() + "/real");
     std::filesystem::create_symlink("real", folder.path.string() + "/link");
     Config a, b;
-    a.data.source = folder.path.string() + "/real/x.bin", b.data.source = folder.path.string() + "/link/x.bin";
+    a.data.source = folder.path.string() + "/real/x.bin",
+    b.data.source = folder.path.string() + "/link/x.bin";
     CHECK(diff(a, b).allowed.empty());
     CHECK(diff(a, b).defining.empty());
   }
@@ -551,7 +554,7 @@ TEST_SUITE("config load") {
     CHECK(defining({"--data.source=y", "--tokenizer.train_on=z"}).empty());
     CHECK(allowed({"--data.source=y"}) == Keys{"data.source"});
     CHECK(allowed({"--data.source=./x/", "--data.folder="}).empty());
-    CHECK(defining({"--tokenizer.path=y"}) == Keys{"tokenizer.path"});
+    CHECK(defining({"--tokenizer.path=y"}) == Keys{"tokenizer.path", "tokenizer.train_on"});
     CHECK(defining({"--run.from=z"}) == Keys{"run.from"});
     const Config loose = parsed(text, {"--train.deterministic=false"});
     CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))

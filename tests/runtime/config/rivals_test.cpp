@@ -113,8 +113,9 @@ TEST_SUITE("rivals") {
     has("", {"--train.decay_power=3"}, "train.decay_power = 3.0 (command line) has no effect");
     has("", {"--data.document_end=3"}, "data.document_end = 3 (command line) has no effect");
     has("", {"--train.learning_rate=1e-4", "--train.weight_decay=1e-4"}, "train.weight_decay");
-    has("dim = 64\n", {"--model.preset=mini"},
-        "model.preset = \"mini\" (command line) does not change model.dim = 64 (a.toml:3): keys of "
+    has("vocab = 500\n", {"--model.preset=mini"},
+        "model.preset = \"mini\" (command line) does not change model.vocab = 500 (a.toml:3): keys "
+        "of "
         "[model] override a preset");
     CHECK(notes(loaded("[model]\npreset = \"micro\"\ndim = 64\n")).empty());
   }

@@ -4,13 +4,16 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/words.hpp"
@@ -424,7 +427,7 @@ TEST_SUITE("corpus") {
                         second = bytes_of_file(folder.compress("two.txt" + suffix, "two\n"));
       const std::string file = folder.write("a.txt" + suffix, first + second);
       CHECK(read(file).documents == Documents{"one\ntwo"});
-      // Cut off at each byte, and with a strange end, as the tools' own option -t tells.
+      // Cut off at each byte, as the tools' own option -t tells; and with a strange end.
       for (size_t bytes = 0; bytes < first.size() + second.size(); ++bytes) {
         const Read cut = read(folder.write("a.txt" + suffix, (first + second).substr(0, bytes)));
         CHECK_MESSAGE(cut.status.ok() == (bytes == first.size()), bytes);
@@ -564,6 +567,44 @@ TEST_SUITE("corpus") {
     CHECK(has(read(folder.write("b.txt", "first\n" + line + "\nlast\n")).status.message(),
               "line 2: it is longer than 16 MiB (it begins at byte 6)"));
     CHECK(read(folder.write("a.jsonl", "{\"text\":\"" + line + "\"}")).status.ok());
+  }
+
+  TEST_CASE("corpus: many threads read long rows, of which a process holds two at a time") {
+    const Folder folder;
+    const std::string row = "{\"text\":\"" + std::string(3 << 20, 'a') + "\"}\n";
+    for (int file = 0; file < 6; ++file)
+      folder.write("t/" + std::to_string(file) + ".jsonl", row + row + "{\"text\":\"b\"}\n" + row);
+    const auto corpus = Corpus::open(folder.path + "/t");
+    REQUIRE(corpus.ok());
+    std::atomic<uint64_t> bytes = 0;
+    std::vector<std::jthread> threads;
+    for (size_t file = 0; file < corpus->files(); ++file)
+      threads.emplace_back([&, file] {
+        (void)corpus->read_file(file, 0, [&](TextChunk chunk, uint64_t) {
+          bytes += chunk.text.size();
+          return Status();
+        });
+      });
+    threads.clear();
+    CHECK(bytes == 6 * (3 * (3 << 20) + 1));
+  }
+
+  TEST_CASE("corpus: a row takes the memory of its line, whatever it holds") {
+    const Folder folder;
+    // With a value of JSON for each list this would need some GB.
+    const std::string deep(size_t{24} << 20, '['), end(size_t{24} << 20, ']');
+    const std::string file = folder.write(
+        "a.jsonl", "{\"text\":\"a\",\"x\":" + deep + end + "}\n{\"text\":\"b\",\"x\":[0]}\n");
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+    std::ifstream pages("/proc/self/statm");
+    uint64_t used = 0;
+    pages >> used;
+    const rlimit less{used * 4096 + (uint64_t{1} << 30), before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_AS, &less) == 0);
+    const Read found = read(file);
+    REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK_MESSAGE((found.documents == Documents{"a", "b"}), found.status.message());
   }
 
   TEST_CASE("corpus: a line that is too long is a bad line, which data.skip_bad leaves out") {

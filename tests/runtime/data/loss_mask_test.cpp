@@ -277,6 +277,48 @@ TEST_SUITE("loss mask") {
     }
   }
 
+  TEST_CASE("loss mask: of a row that is masked as a whole no token counts, BOS and EOS included") {
+    const TempFolder folder;
+    std::string rows, all, words;
+    for (int i = 0; i < 3000; ++i) words += "word " + std::to_string(i * i) + " of the text\n";
+    const std::string vocabulary = folder.write("words.txt", words);
+    for (int row = 0; row < 60; ++row) {
+      const std::string text = "row " + std::to_string(row) + " of the text";
+      const std::string size = std::to_string(text.size());
+      all += R"({"text":")" + text + R"(","mask":[[0,)" + size + "]]}\n";
+      rows += R"({"text":")" + text + R"(","mask":[)" + (row % 2 ? "[0," + size + "]" : "[0,3]") +
+              "]}\n";
+    }
+    for (const bool byte_level : {false, true})
+      for (const bool half : {false, true}) {
+        CAPTURE(byte_level);
+        CAPTURE(half);
+        const std::string name = std::to_string(byte_level) + std::to_string(half);
+        const PrepareOptions options{.source = folder.write(name + ".jsonl", half ? rows : all),
+                                     .corpus = {.mask_key = "mask"},
+                                     .folder = folder.path + "/" + name,
+                                     .byte_level = byte_level,
+                                     .train_tokenizer_on = vocabulary,
+                                     .vocab = 300,
+                                     .validation_fraction = 0};
+        const auto made = prepare(options);
+        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        CHECK((made->masked_tokens == made->train_tokens) == !half);
+        const Dataset data = open_dataset(options.folder, "prepared", 300, 0).take();
+        const Tokenizer tokenizer = Tokenizer::load(data.tokenizer).take();
+        const std::vector<int32_t> tokens = all_tokens(data.train);
+        uint64_t begins = 0, counting = 0;
+        for (size_t i = 1; i < tokens.size(); ++i) {
+          const bool special =
+              token_id(tokens[i]) == tokenizer.bos() || token_id(tokens[i]) == tokenizer.eos();
+          begins += special;
+          counting += special && (tokens[i] & kNotTrained) == 0;
+        }
+        CHECK(begins >= 59);
+        CHECK(counting == (half ? (begins + 1) / 2 - (byte_level ? 0 : 1) : 0));
+      }
+  }
+
   TEST_CASE("loss mask: a prepared folder has the masks that its manifest records, and no others") {
     const TempFolder folder;
     std::string text;

@@ -258,5 +258,9 @@ TEST_SUITE("token raw") {
                "give its name that ending"));
     folder.write("x/b.bin", types[0].second);
     CHECK(says(status_of(folder.path + "/x", "auto", 600), "a folder holds one format"));
+    // Megatron's indices beside its tokens are none.
+    folder.write("m/a.bin", types[0].second);
+    folder.write("m/a_doc_idx.npy", npy("<i8", "(50,)", types[3].second));
+    CHECK(tokens_of(open_dataset(folder.path + "/m", "auto", 600, 0)->train) == expected);
   }
 }

@@ -142,7 +142,8 @@ TEST_CASE("http: ranges do not make an answer larger than the page") {
   for (const std::string name : {"Range", "range", "X: y\nRANGE"}) {
     const std::string answer = served.ask("GET /config HTTP/1.1\r\nHost: localhost\r\n" + name +
                                           ": bytes=" + many + "\r\n\r\n");
-    CHECK(answer.starts_with("HTTP/1.1 401"));
+    const bool wrong = name.find('\n') != std::string::npos;  // httplib would take it for a header
+    CHECK(answer.starts_with(wrong ? "HTTP/1.1 400" : "HTTP/1.1 401"));
     CHECK(answer.size() < 2'000);
   }
 }

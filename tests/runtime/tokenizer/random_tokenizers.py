@@ -3,7 +3,9 @@
 
     random_tokenizers.py FOLDER [--count 100] [--seed 1]
 
-Writes I.json, I.texts and I.ids for each tokenizer, in the formats of reference.py. tokenizer_json_test.cpp compares with them.
+Writes I.json, I.texts and I.ids for each tokenizer, in the formats of reference.py, and I.facts: the ids that its template puts
+before and behind a text (-1: none), and whether `tokenizers` gives its added tokens the ids that the file says.
+tokenizer_json_test.cpp compares with them.
 Left out is what `tokenizers` does by chance, or what our program refuses: added tokens that are the same or empty after the
 normalizer, special ones that it changes (`tokenizers` decodes them as text), and Metaspace "first" behind other steps.
 """
@@ -90,6 +92,35 @@ def added_tokens(r, document):
     return sorted(kept, key=lambda token: token["id"])
 
 
+def move_ids(r, added, size):
+    """Lists added tokens behind a gap, in another order, or with an id that another token has."""
+    new = [token for token in added if token["id"] >= size]
+    if new and r.random() < .5:
+        r.choice(new)["id"] += r.choice([1, 7, -1, -size])
+    elif new:
+        r.shuffle(added)
+
+
+def template(r, document):
+    """A template with at most one token before and behind the text, which may be special, added, or of the vocabulary."""
+    ids = {**document["model"]["vocab"], **{token["content"]: token["id"] for token in document["added_tokens"]}}
+    names = [token["content"] for token in document["added_tokens"]] + r.sample(sorted(ids), 2)
+    ends = [r.choice(names) if r.random() < .6 else None for _ in range(2)]
+    text = {"Sequence": {"id": "A", "type_id": r.randint(0, 1)}}
+    before, behind = [[{"SpecialToken": {"id": f"[{end}]", "type_id": 0}}] if end else [] for end in ends]
+    made = {"type": "TemplateProcessing", "single": before + [text] + behind, "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {f"[{end}]": {"id": f"[{end}]", "ids": [ids[end]], "tokens": [end]} for end in ends if end}}
+    steps = [{"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": r.random() < .5, "use_regex": True}, made]
+    return r.choice([made, {"type": "Sequence", "processors": r.sample(steps, 2)}]), bool(before), bool(behind)
+
+
+def facts(tokenizer, document, before, behind):
+    ids = tokenizer.encode("").ids
+    given = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
+    return {"before": ids[0] if before else -1, "behind": ids[-1] if behind else -1,
+            "same_ids": all(given[token["content"]] == token["id"] for token in document["added_tokens"])}
+
+
 def random_document(r, bases):
     byte_level = r.random() < .5
     document = json.loads(json.dumps(bases[byte_level]))
@@ -129,11 +160,15 @@ def main():
     bases = [trained(corpus, False), trained(corpus, True)]
     for i in range(flags.count):
         document = random_document(r, bases)
+        document["post_processor"], before, behind = template(r, document)
+        if r.random() < .2:
+            move_ids(r, document["added_tokens"], len(document["model"]["vocab"]))
         tokenizer = Tokenizer.from_str(json.dumps(document))
         texts = random_texts(r, tokenizer, document)
         (flags.folder / f"{i}.json").write_text(json.dumps(document))
         write_texts(flags.folder / f"{i}.texts", texts)
         write_ids(flags.folder / f"{i}.ids", tokenizer, texts)
+        (flags.folder / f"{i}.facts").write_text(json.dumps(facts(tokenizer, document, before, behind)))
 
 
 if __name__ == "__main__":

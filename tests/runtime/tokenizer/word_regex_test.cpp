@@ -58,6 +58,7 @@ TEST_CASE("word regex: a match is found over the ends of the parts that PCRE2 ge
     CHECK(last("\\s+(?!\\S)", spaces + "x") == length - 1);
     CHECK(last("x+y", spaces + letters + "y") == 2 * length + 1);
     CHECK(last("xy", spaces + letters + "y") == 2 * length + 1);
+    CHECK(last("(x+)(y|z)", spaces + letters + "y") == 2 * length + 1);  // groups that are kept
     CHECK(last("(?:x|y)+(?=z)", letters + letters + "z") == 2 * length);
     std::string wide;  // a part may end within a character
     for (size_t i = 0; i < length; ++i) wide += "\xE4\xB8\xAD";
