@@ -129,7 +129,13 @@ Status claim_checkpoints(const RunFolder& run, const std::string& folder) {
     SS_ASSIGN(const bool saved, was_saved(run));
     if (saved) return {};
   }
-  return write_file_atomic(owner_file(folder), ours + "\n" + run.path + "\n");
+  // Another task of this start tries whether it can write there, and removes the folder if it is empty.
+  constexpr int kTries = 100;
+  for (int tries = 1;; ++tries) {
+    fs::create_directories(folder, error);
+    const Status written = write_file_atomic(owner_file(folder), ours + "\n" + run.path + "\n");
+    if (written.code() != Code::not_found || tries == kTries) return written;
+  }
 }
 
 Status continue_checkpoints_of(const std::string& folder, const std::string& run) {
