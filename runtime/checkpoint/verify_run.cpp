@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
@@ -34,6 +36,7 @@ namespace {
 
 constexpr size_t kProblemsShownMax = 20;  // per section; further ones are only counted
 constexpr int kReadingsMax = 4;           // of records that grow while they are read
+constexpr int kWaitsMax = 20;             // of 50 ms, for a line that is missing
 
 /// Collects the problems and notes of one file.
 class Section {
@@ -426,7 +429,11 @@ Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& tr
   for (int readings = 0; readings < kReadingsMax; ++readings) {
     const auto before = record_bytes(run);
     records = verify_records();
-    if (records.ok || record_bytes(run) == before) break;
+    if (records.ok) break;
+    // The missing line may be about to be written.
+    for (int waits = 0; waits < kWaitsMax && record_bytes(run) == before; ++waits)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (record_bytes(run) == before) break;
   }
   report.ok = report.ok && records.ok;
   report.lines.insert(report.lines.end(), records.lines.begin(), records.lines.end());
