@@ -1,12 +1,12 @@
 #include "app/report.hpp"
-#include "app/terminal.hpp"
-#include "runtime/base/printable.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
+
+#include "app/terminal.hpp"
+#include "runtime/base/printable.hpp"
 
 namespace simplescale {
 

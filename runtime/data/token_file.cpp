@@ -57,6 +57,12 @@ uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
   return i;
 }
 
+/// Calls use() with a number of the type that an id of so many bytes has: 2, 4 or 8.
+template <class Use>
+Status with_width(int64_t token_bytes, const Use& use) {
+  return token_bytes == 2 ? use(uint16_t{}) : token_bytes == 4 ? use(uint32_t{}) : use(uint64_t{});
+}
+
 }  // namespace
 
 Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths, const TokenKind& kind,
@@ -143,9 +149,8 @@ Status TokenSource::validate() const {
   for (const Part& part : parts_) {
     // All tokens of a bucket would take too long: each sample is checked when it is read.
     if (is_s3_url(part.file->path())) continue;
-    SS_RETURN_IF_ERROR(part.layout.token_bytes == 2   ? validate_as<uint16_t>(part)
-                       : part.layout.token_bytes == 4 ? validate_as<uint32_t>(part)
-                                                      : validate_as<uint64_t>(part));
+    SS_RETURN_IF_ERROR(with_width(part.layout.token_bytes,
+                                  [&](auto token) { return validate_as<decltype(token)>(part); }));
   }
   return {};
 }
@@ -242,9 +247,9 @@ Result<int32_t> TokenSource::id_before(uint64_t first) const {
   int32_t id = -1;
   if (first == 0) return id;
   const Part& part = *std::prev(std::ranges::upper_bound(parts_, first - 1, {}, &Part::first));
-  SS_RETURN_IF_ERROR(part.layout.token_bytes == 2   ? read_as<uint16_t>(part, first - 1, 1, &id)
-                     : part.layout.token_bytes == 4 ? read_as<uint32_t>(part, first - 1, 1, &id)
-                                                    : read_as<uint64_t>(part, first - 1, 1, &id));
+  SS_RETURN_IF_ERROR(with_width(part.layout.token_bytes, [&](auto token) {
+    return read_as<decltype(token)>(part, first - 1, 1, &id);
+  }));
   return id;
 }
 
@@ -294,10 +299,9 @@ Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* 
   auto part = std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
   for (; first < end; ++part) {
     const uint64_t count = std::min(end, part->first + part->layout.count) - first;
-    SS_RETURN_IF_ERROR(part->layout.token_bytes == 2 ? read_as<uint16_t>(*part, first, count, out)
-                       : part->layout.token_bytes == 4
-                           ? read_as<uint32_t>(*part, first, count, out)
-                           : read_as<uint64_t>(*part, first, count, out));
+    SS_RETURN_IF_ERROR(with_width(part->layout.token_bytes, [&](auto token) {
+      return read_as<decltype(token)>(*part, first, count, out);
+    }));
     first += count;
     out += count;
   }

@@ -20,7 +20,7 @@ int64_t status_age_s(const RunFolder& run);
 /// its status document, from the file or from the supervisor. Any thread; reads the disk.
 std::string notice_of(const RunFolder& run, const nlohmann::json& status);
 
-/// The same as a pure function. free: "" or what is wrong with the disk, as "it is full".
+/// The same as a pure function. run: the path of its folder. disk: "" or what is wrong with the disk, as "it is full".
 std::string notice_text(const std::string& run, int64_t age_s, const std::string& disk,
                         const nlohmann::json& status);
 
