@@ -14,7 +14,6 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/terminal.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
 
@@ -102,10 +101,6 @@ Status check_same_config(const RunFolder& run, const Config& config) {
     wanted.cluster.device = living.config.cluster.device;
   if (wanted.cluster.device == DeviceKind::cuda && wanted.parallel.strategy == Strategy::automatic)
     wanted.cluster.memory_per_trainer_gib = living.config.cluster.memory_per_trainer_gib;
-  // Token files are read where they are: their data.folder, which need not exist, depends on the
-  // folder that the command is called in.
-  if (wanted.data.blend.empty() && !wanted.data.source.empty() && source_is_tokens(wanted))
-    wanted.data.folder = living.config.data.folder;
   const auto differences = diff(living.config, wanted);
   std::string text;
   for (const auto* kind : {&differences.defining, &differences.allowed})
