@@ -1,5 +1,6 @@
 #include "app/terminal.hpp"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <vector>
@@ -14,6 +15,18 @@ void write(FILE* to, const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), to);
 }
 
+/// The text without user and password of URLs: https://USER:PASSWORD@HOST. As part of a path it has
+/// one slash.
+std::string without_logins(std::string text) {
+  for (size_t at = text.find(":/"); at != text.npos; at = text.find(":/", at)) {
+    at = std::min(text.find_first_not_of('/', at + 1), text.size());
+    const size_t end = std::min(text.find_first_of("/ \t\n\"'?#", at), text.size());
+    const size_t login = text.rfind('@', end);
+    if (login != text.npos && login >= at && login < end) text.replace(at, login - at, "(login)");
+  }
+  return text;
+}
+
 [[gnu::format(printf, 2, 0)]] void write(FILE* to, const char* format, va_list arguments) {
   va_list again;
   va_copy(again, arguments);
@@ -21,7 +34,7 @@ void write(FILE* to, const std::string& text) {
   if (bytes > 0) {
     std::vector<char> text(static_cast<size_t>(bytes) + 1);
     std::vsnprintf(text.data(), text.size(), format, again);
-    write(to, printable({text.data(), static_cast<size_t>(bytes)}));
+    write(to, printable(without_logins({text.data(), static_cast<size_t>(bytes)})));
   }
   va_end(again);
 }

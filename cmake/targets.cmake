@@ -52,7 +52,7 @@ simplescale_room(tokenizer LINK base PkgConfig::sentencepiece PkgConfig::pcre2 P
 simplescale_room(data LINK config run tokenizer PRIVATE_LINK PkgConfig::archive PkgConfig::zlib)
 simplescale_room(checkpoint LINK training run tokenizer object_store)
 simplescale_room(exports LINK config run)
-simplescale_room(http LINK run PRIVATE_LINK PkgConfig::httplib)
+simplescale_room(http LINK config run PRIVATE_LINK PkgConfig::httplib)
 
 # Embeds two files in the program: the rules for log lines, and the web page.
 function(simplescale_embed room file variable template)

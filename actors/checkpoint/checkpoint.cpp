@@ -157,7 +157,7 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   info.precision = options.precision;
   info.state = options.state;
   info.shards = options.shards;
-  info.resume = options.mixture_at ? options.mixture_at(shard.next_sample) : options.resume;
+  info.resume = options.resume_at(shard.next_sample);
   set_generation(info, shard.generation);
   if (const auto found = s.val_losses.find(shard.step);
       found != s.val_losses.end() && std::isfinite(found->second))

@@ -95,13 +95,13 @@ struct PublisherOptions {
   ModelShape shape;
   size_t shards = 1;
   uint64_t seed = 0;
-  std::string precision, resume, tokenizer;  // as in CheckpointInfo
-  StateFormat state;                         // likewise
+  std::string precision, tokenizer;  // as in CheckpointInfo
+  StateFormat state;                 // likewise
   uint64_t tokens_per_sample = 0;
   KeepRules keep = {.keep = 3};  // until_step is that of local::PruneCheckpoints
   Retries retries;               // of publishing, after an I/O error
-  /// CheckpointInfo::resume of a run with data.blend (mixture_record.hpp). Null: no data.blend.
-  std::function<std::string(uint64_t next_sample)> mixture_at;
+  /// CheckpointInfo::resume of a checkpoint that is published now.
+  std::function<std::string(uint64_t next_sample)> resume_at = [](uint64_t) { return "{}"; };
 };
 
 struct PublisherState;

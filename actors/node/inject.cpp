@@ -48,7 +48,7 @@ Status wake_later(pid_t pid, uint64_t ms) {
                       std::to_string(ms % 1000 + 1000).substr(1) + "; kill -CONT " +
                       std::to_string(pid)};
   command.die_with_parent = false;
-  command.without_secrets = true;
+  command.inherits = Inherits::needed;
   SS_ASSIGN(const pid_t helper, spawn(command));
   (void)helper;  // a zombie until the agent ends
   return {};

@@ -28,7 +28,7 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
                   "--process",
                   process};
   command.environment = {{"SIMPLESCALE_AGENT", o.address}, {"SIMPLESCALE_INSTANCE", o.instance}};
-  command.without_secrets = !trainers_need_secrets(o.config);
+  command.inherits = trainers_inherit(o.config);
   // Holds the output until the process learns which trainer it is; then it writes logs/n1.0.log.
   command.output = o.run.logs() + "/" + with_dots(process) + ".log";
   // Slurm signals every process of a job step, systemd every one of a service (--nnodes); the agent

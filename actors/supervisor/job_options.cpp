@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "actors/checkpoint/uploader.hpp"
+#include "actors/supervisor/rates.hpp"
+#include "runtime/base/files.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/training/names.hpp"
 
@@ -57,15 +59,15 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
   p.state = o.plan.state;
   p.tokenizer = o.tokenizer;
-  p.resume = o.facts;
-  if (!o.plan.mixture.empty()) {
-    const auto schedule = std::make_shared<const MixtureSchedule>(o.plan.mixture);
-    p.mixture_at = [schedule, skipped = o.plan.skipped, epoch = o.epoch_samples,
-                    facts = o.facts](uint64_t places) {
-      return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch},
-                         facts);
-    };
-  }
+  const auto schedule =
+      o.plan.mixture.empty() ? nullptr : std::make_shared<const MixtureSchedule>(o.plan.mixture);
+  p.resume_at = [schedule, skipped = o.plan.skipped, epoch = o.epoch_samples, of_run = o.facts,
+                 rates = o.run.learning_rates()](uint64_t places) {
+    const auto set = read_text(rates);  // missing while no user has set one
+    const std::string facts = set.ok() ? with_rates(of_run, *set) : of_run;
+    if (!schedule) return facts;
+    return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch}, facts);
+  };
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
   p.keep = keep_rules(o.config);
   return p;

@@ -2,12 +2,17 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
 using nlohmann::json;
+
+namespace {
+constexpr const char* kRatesFact = "learning_rates";
+}  // namespace
 
 std::string rates_text(const job::Rates& rates, double configured) {
   json changes = json::array();
@@ -36,6 +41,24 @@ Result<job::Rates> rates_of(const std::string& text, double configured) {
   } catch (const json::exception&) {  // a field is missing or of another type
   }
   return Status(Code::bad_data, "not a list of learning rates");
+}
+
+std::string with_rates(const std::string& resume, const std::string& text) {
+  json facts = parse_json(resume);
+  const json rates = parse_json(text);
+  if (!facts.is_object() || !rates.is_object()) return resume;
+  facts[kRatesFact] = rates;
+  return facts.dump();
+}
+
+std::string rates_in(const std::string& resume) {
+  const json rates = member_of(parse_json(resume), kRatesFact);
+  return rates.is_object() ? json_text(rates) : "";
+}
+
+std::optional<double> configured_in(const std::string& text) {
+  const json configured = member_of(parse_json(text), "configured");
+  return configured.is_number() ? std::optional(configured.get<double>()) : std::nullopt;
 }
 
 }  // namespace simplescale

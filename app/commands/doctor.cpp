@@ -59,6 +59,8 @@ nlohmann::json environment() {
   nlohmann::json found = nlohmann::json::object();
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
+    if (!inherits_variable(Inherits::needed, text.substr(0, text.find('='))))
+      continue;  // SLURM_JWT
     for (const char* prefix : {"UCX_", "NCCL_", "OMP_", "MKL_", "CUDA_", "SLURM_", "SIMPLESCALE_"})
       if (text.rfind(prefix, 0) == 0)
         found[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);

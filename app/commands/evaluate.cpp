@@ -307,7 +307,13 @@ Status logits_command(const LogitsOptions& o) {
                        std::to_string(V) + "), }";
   header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');
   header += '\n';
-  OutputStream file(o.out, Output::replace);
+  OutputStream file;
+  std::error_code error;
+  const bool device = std::filesystem::is_other(std::filesystem::status(o.out, error));
+  if (device)  // or a pipe: it is written to, not replaced
+    file.std::ofstream::open(o.out, std::ios::binary | std::ios::out);
+  else
+    file.open(o.out, Output::replace);
   file.write("\x93NUMPY\x01\x00", 8)
       .put(static_cast<char>(header.size() & 0xff))
       .put(static_cast<char>(header.size() >> 8));
@@ -322,7 +328,7 @@ Status logits_command(const LogitsOptions& o) {
                static_cast<std::streamsize>(logits.size() * sizeof(float)));
   }
   file.close();
-  return file.status();
+  return device && !file.good() ? system_error("cannot write", o.out, errno) : file.status();
 }
 
 }  // namespace simplescale

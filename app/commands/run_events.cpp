@@ -5,6 +5,7 @@
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/config/secrets.hpp"
 
 namespace simplescale {
 
@@ -24,7 +25,7 @@ std::vector<json> events_from(const RunFolder& run, int64_t from) {
     next_line(file, line);  // skips to the next beginning of a line
   }
   while (next_line(file, line)) {
-    json event = parse_json(line);
+    json event = parse_json(shown_events(line));
     if (event.is_object()) list.push_back(std::move(event));
   }
   return list;

@@ -16,6 +16,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
@@ -91,8 +92,7 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
   if (!options.folder.empty()) overrides.push_back("--run.folder=" + options.folder);
   SS_ASSIGN(sweep.base, load_user_config(options.config, overrides));
   const Config& base = sweep.base.config;
-  sweep.folder = absolute(run_folder(base));
-  if (sweep.folder.size() > 1 && sweep.folder.back() == '/') sweep.folder.pop_back();
+  sweep.folder = bare_path(absolute(run_folder(base)));
   SS_ASSIGN(const std::vector<SweepRun> runs, expand_sweep(base));
   sweep.own_data = !base.data.blend.empty();
   for (const SweepAxis& axis : base.sweep.keys)

@@ -45,7 +45,7 @@ Status AgentLauncher::start(int node) {
                   std::to_string(node)};
   command.environment = {{"SIMPLESCALE_INSTANCE", instance_},
                          {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
-  command.without_secrets = !agents_need_secrets(config_);
+  command.inherits = agents_inherit(config_);
   command.output = log_of(node);
   command.death_signal = death_signal_;
   command.block_signals = true;  // blocked until the agent handles them

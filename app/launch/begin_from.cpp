@@ -153,22 +153,31 @@ std::string shown(double rate) {
 }
 
 /// The schedule goes on (run.with_optimizer), so a learning rate that was set in the parent's console
-/// holds, unless the configuration or the command line says another one since. step: that the run
-/// begins at. io.
-Status take_rates(const Config& config, uint64_t step, bool rate_said) {
-  const RunFolder parent{run_around(config.run.from)}, run{run_folder(config)};
-  if (parent.path.empty()) return {};
-  const auto text = read_text(parent.learning_rates());
-  const auto theirs = load_config(parent.config());
-  if (!text.ok() || !theirs.ok()) return {};
-  const double configured = theirs->config.train.learning_rate, ours = config.train.learning_rate;
-  SS_ASSIGN(job::Rates rates, rates_of(*text, configured));
+/// holds, unless the configuration or the command line says another one since. The parent's run knows
+/// it, or, where only the checkpoint is there, the checkpoint. io.
+Status take_rates(const Config& config, const CheckpointInfo& info, bool rate_said) {
+  const std::string& from = config.run.from;
+  const RunFolder parent{is_s3_url(from) ? "" : run_around(from)}, run{run_folder(config)};
+  const uint64_t step = info.step;  // that the run begins at
+  std::string text = rates_in(info.resume);
+  std::optional<double> configured = configured_in(text);
+  if (!parent.path.empty()) {
+    const auto recorded = read_text(parent.learning_rates());
+    const auto theirs = load_config(parent.config());
+    if (!recorded.ok() || !theirs.ok()) return {};
+    text = *recorded;
+    configured = theirs->config.train.learning_rate;
+  }
+  if (!configured) return {};
+  const double ours = config.train.learning_rate;
+  SS_ASSIGN(job::Rates rates, rates_of(text, *configured));
   if (rates.requested >= 0) rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
   std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step + 1; });
   if (rates.changes.empty()) return {};
   const double set = rates.changes.back().peak;
-  const std::string where = "which was set in the console of " + shown_path(parent.path);
-  if (rate_said || ours != configured) {
+  const std::string where =
+      "which was set in the console of " + (parent.path.empty() ? from : shown_path(parent.path));
+  if (rate_said || ours != *configured) {
     terminal::error("train.learning_rate is %s, as this run says, not %s, %s\n",
                     shown(ours).c_str(), shown(set).c_str(), where.c_str());
     return {};
@@ -261,7 +270,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   SS_RETURN_IF_ERROR(check_facts(config, plan, parent->info(), tokenizer));
   SS_RETURN_IF_ERROR(check_optimizer(*parent, config));
   if (config.run.with_optimizer)  // before the checkpoint, behind which nothing is taken any more
-    SS_RETURN_IF_ERROR(take_rates(config, parent->info().step, rate_said));
+    SS_RETURN_IF_ERROR(take_rates(config, parent->info(), rate_said));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
   info.next_sample = plan.batch.samples(info.step);

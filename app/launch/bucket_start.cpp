@@ -3,7 +3,9 @@
 #include <filesystem>
 
 #include "actors/checkpoint/uploader.hpp"
+#include "actors/supervisor/rates.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/files.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 
 namespace simplescale {
@@ -60,6 +62,9 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
     if (!fetched.ok()) return Status(fetched.status()).in("checkpoint.upload");
     // The folder of the run was lost: the same run goes on under a new id.
     SS_RETURN_IF_ERROR(claim_checkpoints(run, folder));
+    const std::string rates = rates_in(fetched->info().resume);
+    if (!rates.empty() && !fs::exists(run.learning_rates()))
+      SS_RETURN_IF_ERROR(write_file_atomic(run.learning_rates(), rates + "\n"));
     SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));
   }
   // From now on a copy of the run that still trains elsewhere uploads nothing (CHECKPOINT-6).

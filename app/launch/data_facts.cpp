@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/terminal.hpp"
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
@@ -178,10 +179,9 @@ std::string shown(const json& path) {
 Status same_source(const json& before, const json& now, const std::string& key) {
   if (!before.is_object()) return {};  // the run begins
   const json was_at = member(before, "path"), is_at = member(now, "path");
-  const auto bare = [](const json& path) {  // earlier versions recorded a slash at its end
-    std::string text = path.is_string() ? path.get<std::string>() : "";
-    while (text.size() > 1 && text.back() == '/') text.pop_back();
-    return text;
+  // Earlier versions recorded a path with the slash that the user had written at its end.
+  const auto bare = [](const json& path) {
+    return path.is_string() ? bare_path(path.get<std::string>()) : "";
   };
   const bool same_place = bare(was_at) == bare(is_at);
   const auto other = difference(before, now, same_place);
@@ -246,7 +246,8 @@ nlohmann::json data_places(const Config& config) {
 Status same_data(const nlohmann::json& before, const nlohmann::json& now,
                  const std::function<bool(const std::string&)>& trained) {
   const json blend = member(before, "blend"), blend_now = member(now, "blend");
-  if (!blend.is_object() || !blend_now.is_object()) return same_source(before, now, "data.source");
+  if (!blend.is_object() || !blend_now.is_object())
+    return trained("") ? same_source(before, now, "data.source") : Status();
   for (const auto& [name, facts] : blend_now.items())
     if (blend.contains(name) && trained(name))
       SS_RETURN_IF_ERROR(same_source(blend[name], facts, "data.blend: \"" + name + "\""));

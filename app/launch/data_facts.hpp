@@ -25,8 +25,8 @@ nlohmann::json data_facts(const Config& config, const DataFiles& files,
 /// The same without files: nothing is known of what the data was.
 nlohmann::json data_places(const Config& config);
 
-/// Compares the data of the previous start with that of now; of a blend, the sources that
-/// trained(name) is true for. The same samples must be the same tokens. bad_data: files have changed,
+/// Compares the data of the previous start with that of now, of the sources that trained(name) is
+/// true for; data.source has the name "". The same samples must be the same tokens. bad_data: files have changed,
 /// were added, or are missing; bad_config: another place holds other data, or data that cannot be
 /// compared.
 Status same_data(const nlohmann::json& before, const nlohmann::json& now,

@@ -13,6 +13,7 @@
 #include "app/launch/data_facts.hpp"
 #include "app/launch/moved_run.hpp"
 #include "app/launch/prepare_tasks.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
@@ -80,6 +81,41 @@ json read_starts(const RunFolder& run) {
   return text.ok() ? parse_json(*text) : json();
 }
 
+/// Facts of the files that this start reads: {"data", "tasks", "tokenizer"}. document: what the
+/// manifest records. Errors as check_same_inputs().
+Result<json> inputs_of(const json& document, const RunFolder& run, const Config& config,
+                       const DataFiles& files,
+                       const std::function<bool(const std::string&)>& trained) {
+  const json starts = member_of(document, "starts");
+  const json before = starts.is_array() && !starts.empty() ? starts.back() : json();
+  json was_data = member_of(before, "data"), was_tokenizer = member_of(before, "tokenizer");
+  const json was_tasks = member_of(before, "tasks");
+  // Without a record (the file was removed) places are all that is known.
+  SS_ASSIGN(const std::optional<Config> was, recorded_config(run));
+  if (was && !was_data.is_object()) was_data = data_places(*was);
+  if (was && !was_tokenizer.is_object() && !was->tokenizer.path.empty())
+    was_tokenizer = {{"name", path_as_text(tokenizer_file(*was))}};
+  json inputs = {{"data", data_facts(config, files, was_data)}};
+  SS_RETURN_IF_ERROR(same_data(was_data, inputs["data"], trained));
+  if (!config.train.tasks.empty()) {
+    inputs["tasks"] =
+        uses_kept_tasks(run, config) ? was_tasks : file_facts(config.train.tasks, was_tasks);
+    // Scores before and after could not be compared.
+    if (was_tasks.is_object() && inputs["tasks"].is_object() &&
+        was_tasks.value("name", json()) == inputs["tasks"]["name"])
+      SS_RETURN_IF_ERROR(unchanged(was_tasks, inputs["tasks"], "train.tasks",
+                                   "name the new file with --train.tasks=OTHER_FILE"));
+    if (inputs["tasks"].is_null()) inputs.erase("tasks");
+  }
+  if (!config.tokenizer.path.empty()) {
+    inputs["tokenizer"] = file_facts(tokenizer_file(config), was_tokenizer);
+    if (was_tokenizer.is_object())
+      SS_RETURN_IF_ERROR(unchanged(was_tokenizer, inputs["tokenizer"], "tokenizer.path",
+                                   "start a new run with --run=FOLDER"));
+  }
+  return inputs;
+}
+
 }  // namespace
 
 std::string recorded_parent(const RunFolder& run) {
@@ -108,41 +144,24 @@ std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
   return changes;
 }
 
+Status check_same_inputs(const RunFolder& run, const Config& config, const DataFiles& files,
+                         const std::function<bool(const std::string&)>& trained) {
+  return inputs_of(read_starts(run), run, config, files, trained).status();
+}
+
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
                     uint64_t step, const std::vector<ConfigChange>& changes,
                     const std::function<bool(const std::string&)>& trained) {
   json document = read_starts(run);
+  SS_ASSIGN(const json inputs, inputs_of(document, run, config, files, trained));
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
-  const json before = !starts.empty() && starts.back().is_object() ? starts.back() : json::object();
-  json was_data = before.value("data", json()), was_tokenizer = before.value("tokenizer", json());
-  const json was_tasks = before.value("tasks", json());
-  // Without a record (the file was removed) places are all that is known.
-  SS_ASSIGN(const std::optional<Config> was, recorded_config(run));
-  if (was && !was_data.is_object()) was_data = data_places(*was);
-  if (was && !was_tokenizer.is_object() && !was->tokenizer.path.empty())
-    was_tokenizer = {{"name", path_as_text(tokenizer_file(*was))}};
-  json facts = data_facts(config, files, was_data), tasks, tokenizer;
-  if (!config.train.tasks.empty())
-    tasks = uses_kept_tasks(run, config) ? was_tasks : file_facts(config.train.tasks, was_tasks);
-  if (!config.tokenizer.path.empty()) tokenizer = file_facts(tokenizer_file(config), was_tokenizer);
-  SS_RETURN_IF_ERROR(same_data(was_data, facts, trained));
-  // Scores before and after could not be compared.
-  if (was_tasks.is_object() && tasks.is_object() &&
-      was_tasks.value("name", json()) == tasks["name"])
-    SS_RETURN_IF_ERROR(unchanged(was_tasks, tasks, "train.tasks",
-                                 "name the new file with --train.tasks=OTHER_FILE"));
-  if (was_tokenizer.is_object() && tokenizer.is_object())
-    SS_RETURN_IF_ERROR(
-        unchanged(was_tokenizer, tokenizer, "tokenizer.path", "start a new run with --run=FOLDER"));
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
                     {"libraries", libraries()},
-                    {"host", host()},
-                    {"data", std::move(facts)}});
-  if (!tasks.is_null()) starts.back()["tasks"] = std::move(tasks);
-  if (!tokenizer.is_null()) starts.back()["tokenizer"] = std::move(tokenizer);
+                    {"host", host()}});
+  starts.back().update(inputs);
   if (!config.run.from.empty()) {
     starts.back()["from"] = {{"path", path_as_text(config.run.from)},
                              {"with_optimizer", config.run.with_optimizer},

@@ -25,10 +25,12 @@ struct ConfigChange {
   std::string text() const { return key.empty() ? reason : key + " " + reason; }
 };
 
+/// Compares what this start reads with what the manifest records. trained: as in same_data(). Errors
+/// as same_data(); bad_data: the tokenizer or the file train.tasks differs from the previous start's.
+Status check_same_inputs(const RunFolder& run, const Config& config, const DataFiles& files,
+                         const std::function<bool(const std::string&)>& trained);
 /// Adds an entry for this start, which begins at `step`, with its changes and its parent (run.from).
-/// trained: which sources of a blend the run has trained. Errors as same_data(); bad_data: the
-/// tokenizer or the file train.tasks differs from the previous start's; io: the file cannot be
-/// written.
+/// Errors as check_same_inputs(); io: the file cannot be written.
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
                     uint64_t step, const std::vector<ConfigChange>& changes,
                     const std::function<bool(const std::string&)>& trained);

@@ -5,6 +5,7 @@
 
 #include "app/launch/command_line.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/schema.hpp"
@@ -30,9 +31,7 @@ bool source_is_there(const std::string& path) {
 }
 
 std::string normal(const std::string& path) {
-  std::string out = fs::absolute(path).lexically_normal().string();
-  while (out.ends_with('/') && out.size() > 1) out.pop_back();
-  return out;
+  return bare_path(fs::absolute(path).lexically_normal().string());
 }
 
 /// Where `path` lies now if it was moved together with the run's folder.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/launch/progress.hpp"
+#include "app/launch/tokenizer_ends.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/json_members.hpp"
@@ -231,49 +232,6 @@ Status check_text(const Config& config, const PrepareOptions& options) {
     if (const auto text = Corpus::open(other, options.corpus); text.ok()) tell(text->notes());
   if (corpus->bytes() > 0) return {};
   return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
-}
-
-/// The "eos_token" of the tokenizer_config.json beside a tokenizer.json; "": there is none.
-std::string eos_beside(const std::string& tokenizer) {
-  namespace fs = std::filesystem;
-  if (tokenizer_file_name(tokenizer) != std::string(kTokenizerJsonFile)) return "";
-  const auto text = read_text_inside(fs::path(tokenizer).replace_filename("tokenizer_config.json"),
-                                     16 << 20, LinksOut::own);
-  const auto config = text.ok() ? parse_json(*text) : nlohmann::json();
-  // A text, or an object with its properties.
-  return text_of(config, "eos_token", text_of(member_of(config, "eos_token"), "content"));
-}
-
-/// Warns if the folder of the tokenizer names another EOS than the one that ends documents.
-void warn_of_other_eos(const std::string& path, const Tokenizer& tokenizer) {
-  const std::string eos = eos_beside(path);
-  const std::vector<int32_t> ids = tokenizer.encode(eos);
-  if (eos.empty() || ids == std::vector{tokenizer.eos()}) return;
-  terminal::error(
-      "simplescale: warning: tokenizer_config.json names %s as EOS, but %s does not: its EOS is "
-      "another token; put %s behind the text in the template of its post_processor, or ignore "
-      "this\n",
-      eos.c_str(), path.c_str(), eos.c_str());
-}
-
-/// Warns if nothing will be between documents, or another EOS than users may expect. Of a tokenizer
-/// that is there; a trained one has BOS. Errors of Tokenizer::load() and eos_of().
-Status check_ends(const PrepareOptions& options) {
-  std::error_code error;
-  const std::string& path = options.tokenizer_path;
-  if (!std::filesystem::is_regular_file(path, error)) return {};
-  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(path));
-  SS_ASSIGN(const int32_t eos, eos_of(options, tokenizer));
-  if (options.append_eos != Choice::no) warn_of_other_eos(path, tokenizer);
-  if (tokenizer.bos() >= 0 || eos >= 0) return {};
-  terminal::error(
-      "simplescale: warning: %s: nothing stands between the documents of %s, so the model cannot "
-      "learn where a text ends: the tokenizer has no BOS%s\n",
-      path.c_str(), options.source.c_str(),
-      tokenizer.eos() >= 0
-          ? ", and tokenizer.append_eos = false leaves its EOS out"
-          : " and no EOS; a special token <|endoftext|> in tokenizer.json is both");
-  return {};
 }
 
 /// data.token_bytes as it is said of this source alone.

@@ -177,7 +177,7 @@ std::vector<ConfigChange> changes_of_program(const RunFolder& run, const RunData
   return changes;
 }
 
-/// Which sources of its blend a run has trained in its first `step` steps.
+/// Which sources a run has trained in its first `step` steps; data.source has the name "".
 Result<std::function<bool(const std::string&)>> trained_sources(const RunFolder& run,
                                                                 const Plan& plan, uint64_t step) {
   Mixture before;
@@ -187,8 +187,9 @@ Result<std::function<bool(const std::string&)>> trained_sources(const RunFolder&
   }
   const uint64_t trained = plan.batch.samples(step);
   const uint64_t samples = trained == 0 ? 0 : plan.skipped.sample_at(trained - 1) + 1;
-  return std::function(
-      [before, samples](const std::string& name) { return uses_source(before, name, samples); });
+  return std::function([before, samples](const std::string& name) {
+    return name.empty() ? samples > 0 : uses_source(before, name, samples);
+  });
 }
 
 /// A run that begins with other weights takes their tokenizer for texts, and for token files that
@@ -401,7 +402,10 @@ Status check_before_start(const RunStart& start) {
   SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_ASSIGN(const RunData data, check_data(config));
   if (needs_preparation(config)) return {};
-  return task_tokens(config, plan.shape, data.tokenizer).status();
+  SS_RETURN_IF_ERROR(task_tokens(config, plan.shape, data.tokenizer).status());
+  const RunFolder run{run_folder(config)};
+  SS_ASSIGN(const auto trained, trained_sources(run, plan, newest_step(config)));
+  return check_same_inputs(run, config, data.files, trained);
 }
 
 Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {

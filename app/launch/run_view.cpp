@@ -312,7 +312,7 @@ void RunView::print_sample() const {
                   "0.8",
                   "--seed",
                   "1"};
-  command.without_secrets = true;
+  command.inherits = Inherits::needed;
   terminal::print("a sample:\n");
   std::fflush(stdout);
   auto child = spawn(command);

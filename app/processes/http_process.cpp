@@ -77,7 +77,7 @@ void HttpProcess::start(bool by_watcher) {
                 "--epoch=" + std::to_string(options_.epoch),
                 "--delay-ms=" + std::to_string(options_.delay_ms)};
   spawn.nice = kNice;
-  spawn.without_secrets = true;
+  spawn.inherits = Inherits::needed;
   options_.delay_ms = kRestartDelayMs;
   auto ended = [this](pid_t, ExitStatus status) {
     log::warn("the HTTP process ended ({}); starting it again", status.text());

@@ -167,7 +167,8 @@ Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, ui
   if (epoch == 1)
     for (const ConfigChange& change : recorded_changes(p.run()))
       job.changes.emplace_back(change.key, change.reason);
-  if (epoch == 1 && !from && records.unended)
+  // A full disk may have taken the line of the end, and left control/end.json.
+  if (epoch == 1 && !from && records.unended && !p.files.previous_ended())
     job.died = {records.newest_time, records.any ? records.step : 0};
   if (from && records.any) {
     job.recorded_step = records.step;

@@ -119,8 +119,11 @@ Status write_file_atomic(const std::string& path, const std::string& contents, m
 Status write_output(const std::string& path, const std::string& contents) {
   struct stat info {};
   const bool file = ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
-  if ((file && std::filesystem::path(path).parent_path() != "/dev") || S_ISDIR(info.st_mode))
-    return write_file_atomic(path, contents);  // /dev/stdout is a link, which may name a file
+  if ((file && std::filesystem::path(path).parent_path() != "/dev") || S_ISDIR(info.st_mode)) {
+    // /dev/stdout is a link, which may name a file. A missing folder is no bad input.
+    const Status done = write_file_atomic(path, contents);
+    return done.ok() ? done : Status(Code::io, done.message());
+  }
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) return system_error("cannot write", path, errno);
   std::string_view rest = contents;

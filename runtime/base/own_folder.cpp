@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/path_error.hpp"
 
 namespace simplescale {
@@ -35,8 +36,7 @@ bool is_trusted(uid_t owner) {
 }
 
 Status check_own_folder(const std::string& named, const std::string& advice) {
-  std::string path = named;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat would follow a link
+  const std::string path = bare_path(named);  // lstat would follow a link
   struct stat name {
   }, folder{};
   if (lstat(path.c_str(), &name) != 0)

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -39,52 +38,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-bool holds_secret(std::string_view variable) {
-  std::string name(variable);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
-  if (name.starts_with("SIMPLESCALE_")) return false;
-  constexpr std::array<std::string_view, 12> kEnds = {
-      "_KEY",         "_KEY_ID",      "_TOKEN", "_PAT", "_PASS", "_WEBHOOK",
-      "_WEBHOOK_URL", "_CREDENTIALS", "_PWD",   "_DSN", "_AUTH", "_COOKIE"};
-  constexpr std::array<std::string_view, 5> kParts = {"SECRET", "PASSWORD", "PASSWD", "APIKEY",
-                                                      "API_KEY"};
-  if (name == "TOKEN" || name == "KEY" || name == "WEBHOOK" || name == "CREDENTIALS") return true;
-  return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); }) ||
-         std::ranges::any_of(
-             kParts, [&](std::string_view part) { return name.find(part) != std::string::npos; });
-}
-
-namespace {
-
-/// True for a URL with a password: postgres://USER:PASSWORD@HOST. A proxy may be needed.
-bool holds_password(const std::string& name, std::string_view value) {
-  const size_t scheme = value.find("://");
-  if (scheme == value.npos || name.ends_with("_PROXY") || name.ends_with("_proxy")) return false;
-  const std::string_view host = value.substr(scheme + 3, value.find('/', scheme + 3) - scheme - 3);
-  const size_t at = host.find('@');
-  return at != host.npos && host.substr(0, at).find(':') != host.npos;
-}
-
-}  // namespace
-
-std::vector<std::string> child_environment(const Variables& added, bool without_secrets) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string text = *entry, name = text.substr(0, text.find('='));
-    const bool replaced =
-        std::ranges::any_of(added, [&](const auto& variable) { return variable.first == name; });
-    const bool secret = holds_secret(name) ||
-                        holds_password(name, text.substr(std::min(name.size() + 1, text.size())));
-    if (!replaced && !(without_secrets && secret)) result.push_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
-}
-
 Result<pid_t> spawn(const SpawnOptions& options) {
   // Allocate everything before fork(): in the child the allocator's lock may be held for ever.
-  std::vector<std::string> argv = options.argv, environment = child_environment(
-                                                    options.environment, options.without_secrets);
+  std::vector<std::string> argv = options.argv,
+                           environment = child_environment(options.environment, options.inherits);
   std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
   int output = -1;
   if (!options.output.empty()) {

@@ -8,20 +8,20 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/child_environment.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
 
 struct SpawnOptions {
-  std::vector<std::string> argv;                                 // argv[0] is the program's path
-  std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
-  bool without_secrets = false;  // leaves out variables that holds_secret() names
-  std::string output;            // file to append stdout and stderr to; "": those of this process
+  std::vector<std::string> argv;  // argv[0] is the program's path
+  Variables environment;          // added to what it inherits of this process's
+  Inherits inherits = Inherits::all;
+  std::string output;  // file to append stdout and stderr to; "": those of this process
   /// Sends death_signal to the child when the thread that called spawn() ends, so that thread must
   /// last as long as the child.
   bool die_with_parent = true;
@@ -31,13 +31,6 @@ struct SpawnOptions {
   bool ignore_signals = false;  // the child starts with SIGINT, SIGTERM and SIGUSR1 ignored
   bool block_signals = false;   // the child starts with these and SIGRTMIN blocked
 };
-
-/// True for the names of variables of the environment that hold keys, tokens and passwords, as
-/// AWS_SECRET_ACCESS_KEY, WANDB_API_KEY and HF_TOKEN do.
-bool holds_secret(std::string_view variable);
-using Variables = std::vector<std::pair<std::string, std::string>>;
-/// The environment of a child, as NAME=VALUE: this process's and `added`.
-std::vector<std::string> child_environment(const Variables& added, bool without_secrets);
 
 /// Starts a process in a process group of its own and returns its pid. io: the output file cannot
 /// be opened, or fork() or exec() failed.

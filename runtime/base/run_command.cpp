@@ -56,7 +56,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 /// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
 int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& kept, pid_t& pid) {
   std::vector<std::string> texts = argv,
-                           variables = child_environment(kept.environment, kept.without_secrets);
+                           variables = child_environment(kept.environment, kept.inherits);
   std::vector<char*> arguments = pointers(texts), environment = pointers(variables);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

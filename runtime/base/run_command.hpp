@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/child_environment.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
@@ -21,9 +22,9 @@ struct CommandResult {
 struct CommandOutput {
   bool with_stderr = true;  // false: stdout only; stderr stays that of this process
   size_t bytes_max = size_t{16} << 20;
-  std::string input;                                             // stdin
-  std::vector<std::pair<std::string, std::string>> environment;  // as in SpawnOptions
-  bool without_secrets = false;                                  // as there
+  std::string input;      // stdin
+  Variables environment;  // as in SpawnOptions
+  Inherits inherits = Inherits::all;
   bool own_group = false;  // what the program starts is killed with it at the deadline
 };
 

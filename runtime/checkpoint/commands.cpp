@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/checkpoint/verify_run.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -30,34 +31,59 @@ Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify) {
   return std::move(found->checkpoint);
 }
 
+Status with_checkpoint(const std::string& path, const std::function<Status(Checkpoint&)>& use) {
+  while (true) {
+    SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
+    const Status used = use(checkpoint);
+    std::error_code error;
+    if (used.ok() || std::filesystem::exists(checkpoint.folder() + "/manifest.json", error))
+      return used;
+    log::warn("{} was removed meanwhile, by the run that trains; the next one is taken",
+              checkpoint.folder());
+  }
+}
+
 Result<std::string> digest_command(const std::string& path) {
-  SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
-  return digest(checkpoint);
+  std::string text;
+  SS_RETURN_IF_ERROR(with_checkpoint(path, [&](Checkpoint& checkpoint) {
+    auto made = digest(checkpoint);
+    if (made.ok()) text = made.take();
+    return made.status();
+  }));
+  return text;
 }
 
 Result<std::string> export_command(const std::string& path, const std::string& folder,
                                    const std::string& dtype, bool ema) {
   if (dtype != "float32" && dtype != "bfloat16")
     return Status(Code::usage, "--dtype " + dtype + ": must be float32 or bfloat16");
-  SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
-  SS_ASSIGN(const StateKind kind, weights_kind(checkpoint, ema));
-  SS_RETURN_IF_ERROR(
-      export_hf(checkpoint, folder, dtype == "float32" ? DType::f32 : DType::bf16, kind));
-  return (ema ? "exported the averaged weights of step " : "exported step ") +
-         std::to_string(checkpoint.info().step) + " of " + checkpoint.folder() + " to " + folder +
-         " as " + dtype +
-         (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (the run has none)\n"
-                                              : "\n");
+  std::string text;
+  SS_RETURN_IF_ERROR(with_checkpoint(path, [&](Checkpoint& checkpoint) -> Status {
+    SS_ASSIGN(const StateKind kind, weights_kind(checkpoint, ema));
+    const Status done =
+        export_hf(checkpoint, folder, dtype == "float32" ? DType::f32 : DType::bf16, kind);
+    text =
+        (ema ? "exported the averaged weights of step " : "exported step ") +
+        std::to_string(checkpoint.info().step) + " of " + checkpoint.folder() + " to " + folder +
+        " as " + dtype +
+        (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (the run has none)\n" : "\n");
+    return done;
+  }));
+  return text;
 }
 
 Result<std::string> import_command(const std::string& folder, const std::string& path) {
   SS_RETURN_IF_ERROR(import_hf(folder, path));
   SS_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
+  const std::string& tokenizer = checkpoint.info().tokenizer;
+  const Status usable = tokenizer.empty() ? Status() : Tokenizer::load(tokenizer).status();
   return "imported " + std::to_string(parameter_count(checkpoint.info().shape)) +
          " parameters from " + folder + " to " + path +
-         (checkpoint.info().tokenizer.empty()
-              ? ", without a tokenizer (no tokenizer.model or tokenizer.json there)\n"
-              : "\n");
+         (tokenizer.empty() ? ", without a tokenizer (no tokenizer.model or tokenizer.json there)\n"
+                            : "\n") +
+         (usable.ok() ? ""
+                      : "warning: its tokenizer cannot be used here: " + usable.message() +
+                            ". Train it on token files, which another program makes\n");
 }
 
 Result<VerifyText> verify_command(const std::string& run, const TrainedSamples& trained) {

@@ -2,6 +2,7 @@
 // error. Any thread; block on the disk.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "runtime/base/dtype.hpp"
@@ -14,6 +15,9 @@ namespace simplescale {
 /// Opens a checkpoint. path: its folder; or a checkpoints folder or run folder, whose newest valid
 /// checkpoint is taken (damaged ones are logged as warnings).
 Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify = Verify::sizes);
+
+/// Calls `use` with it. A run that trains may remove it meanwhile: then with the next one, and says so.
+Status with_checkpoint(const std::string& path, const std::function<Status(Checkpoint&)>& use);
 
 Result<std::string> digest_command(const std::string& checkpoint);
 /// dtype: "float32" or "bfloat16". ema: the average of the weights instead of the weights.

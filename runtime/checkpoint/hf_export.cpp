@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/checkpoint/hf_config.hpp"
 #include "runtime/checkpoint/hf_tokenizer.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
@@ -163,8 +164,7 @@ Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error))
     return {Code::bad_data, folder + ": exists and is not empty; name another folder or remove it"};
-  std::string target = folder;
-  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  const std::string target = bare_path(folder);
   const std::string partial = target + ".partial";
   SS_RETURN_IF_ERROR(remove_folder(ops, partial));
   Status status = export_into(checkpoint, partial, dtype, kind, file_bytes_max, ops);

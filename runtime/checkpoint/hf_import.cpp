@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
@@ -207,8 +208,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   SS_ASSIGN(const HuggingFaceFolder opened, open_hf(folder));
   const auto& [found, units, weights] = opened;
 
-  std::string target = checkpoint_folder;
-  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  const std::string target = bare_path(checkpoint_folder);
   std::error_code error;
   if (std::filesystem::exists(target, error))
     return bad(target + ": exists already; name another folder or remove it");

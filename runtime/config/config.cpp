@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -40,7 +41,7 @@ void make_paths_absolute(Config& config) {
     for (std::string* path : schema::paths_of(key, config)) {
       if (schema::is_relative(*path) || path->starts_with('/'))
         *path = std::filesystem::absolute(*path).lexically_normal().string();
-      while (path->ends_with('/') && path->size() > 1 && !path->ends_with("://")) path->pop_back();
+      if (!path->ends_with("://")) *path = bare_path(*path);
     }
 }
 

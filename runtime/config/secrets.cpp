@@ -11,7 +11,9 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/own_folder.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/object_store/s3_url.hpp"
@@ -39,14 +41,62 @@ Result<std::string> secrets_beside(const std::string& config_file) {
   if (file.filename() != "config.toml") return std::string();
   const std::string path = (file.parent_path() / kSecretsFile).string();
   struct stat info {};
-  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid) ||
-      access(path.c_str(), R_OK) != 0)
-    return std::string();
+  if (lstat(path.c_str(), &info) != 0 || !is_trusted(info.st_uid)) return std::string();
+  const bool mine = info.st_uid == geteuid();
+  if (!mine && (!S_ISREG(info.st_mode) || access(path.c_str(), R_OK) != 0)) return std::string();
+  const auto wrong = [&](const std::string& what, const std::string& mend) {
+    return Status(Code::bad_config, path + ", with secret keys of config.toml, " + what +
+                                        ". Remove it to go on without them, or " + mend);
+  };
+  if (!S_ISREG(info.st_mode)) return wrong("is not a regular file", "put the file itself there");
   if ((info.st_mode & 022) != 0)
-    return Status(Code::bad_config, path +
-                                        " can be written by other users, so it is not trusted: " +
-                                        "remove it, or check what it holds and chmod 600 " + path);
-  return read_text(path, kTomlBytesMax);
+    return wrong("can be written by other users, so it is not trusted",
+                 "check what it holds and chmod 600 " + path);
+  auto text = read_text(path, kTomlBytesMax);
+  if (!text.ok())
+    return wrong("cannot be read: " + text.status().message(),
+                 "make it readable: chmod 600 " + path);
+  // The parser's message would show a part of the line.
+  if (const auto parsed = parse_toml(*text, path); !parsed.ok())
+    return wrong("is damaged: it is no TOML", "write it anew: supervision.notify = \"…\"");
+  return text;
+}
+
+std::string shown_toml(const std::string& text) {
+  auto parsed = parse_toml(text, "config.toml");
+  if (!parsed.ok()) return "# config.toml cannot be shown: it is no TOML\n";
+  bool changed = false;
+  for (const schema::Key& key : schema::keys()) {
+    toml::table* section = key.is_secret ? (*parsed)[key.section].as_table() : nullptr;
+    const toml::node* value = section ? section->get(key.name) : nullptr;
+    if (!value || value->value_or(std::string("?")).empty()) continue;
+    section->insert_or_assign(key.name, "(secret)");
+    changed = true;
+  }
+  if (!changed) return text;
+  std::ostringstream out;
+  out << *parsed << "\n";
+  return out.str();
+}
+
+std::string shown_events(const std::string& lines) {
+  std::string shown;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    std::string line = lines.substr(begin, end - begin);
+    const auto names_it = [&](const schema::Key& key) {
+      return key.is_secret && line.find('"' + key.full_name() + '"') != line.npos;
+    };
+    if (std::ranges::any_of(schema::keys(), names_it) && line.find("(secret)") == line.npos) {
+      nlohmann::json event = parse_json(line);
+      if (event.is_object()) event["reason"] = "was changed; its values are (secret)";
+      line = json_text(event);
+    }
+    shown += line;
+    if (end < lines.size()) shown += '\n';
+    begin = end + 1;
+  }
+  return shown;
 }
 
 std::pair<Overrides, std::string> without_secrets(const Overrides& overrides) {
@@ -71,16 +121,17 @@ Overrides take_secret_overrides() {
   return overrides;
 }
 
-bool trainers_need_secrets(const Config& config) {
-  return is_s3_url(config.data.source) ||
-         std::ranges::any_of(config.data.blend, is_s3_url, &BlendSource::source);
+Inherits trainers_inherit(const Config& config) {
+  const bool bucket = is_s3_url(config.data.source) ||
+                      std::ranges::any_of(config.data.blend, is_s3_url, &BlendSource::source);
+  return bucket ? Inherits::with_bucket : Inherits::needed;
 }
 
-bool agents_need_secrets(const Config& config) {
+Inherits agents_inherit(const Config& config) {
   const std::string& notify = config.supervision.notify;
-  const bool command =
-      !notify.empty() && !notify.starts_with("http://") && !notify.starts_with("https://");
-  return trainers_need_secrets(config) || !config.checkpoint.upload.empty() || command;
+  if (!notify.empty() && !notify.starts_with("http://") && !notify.starts_with("https://"))
+    return Inherits::all;
+  return config.checkpoint.upload.empty() ? trainers_inherit(config) : Inherits::with_bucket;
 }
 
 }  // namespace simplescale

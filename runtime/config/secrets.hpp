@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/child_environment.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
 
@@ -21,8 +22,13 @@ std::string secrets_toml(const Config& config);
 Status save_config(const std::string& run_folder, const Config& config);
 /// The text of the control/secrets.toml that belongs to this config.toml. "": the file is no
 /// config.toml; there are no secrets; or they are another user's. bad_config: other users may write
-/// them; io.
+/// them, or the file is this user's and cannot be read.
 Result<std::string> secrets_beside(const std::string& config_file);
+
+/// What may be shown of files that older versions wrote, with the secrets in them: of a config.toml,
+/// and of lines of events.jsonl.
+std::string shown_toml(const std::string& text);
+std::string shown_events(const std::string& lines);
 
 /// The overrides for the command line of a child, which all users can read, and the others, for the
 /// variable kSecretOverrides of its environment.
@@ -31,9 +37,9 @@ std::pair<Overrides, std::string> without_secrets(const Overrides& overrides);
 /// Those of the environment, which no child gets. Not while another thread reads the environment.
 Overrides take_secret_overrides();
 
-/// Trainers read data from a bucket; agents and supervisors, too, or they upload checkpoints there,
-/// or a command in supervision.notify may need what the user has set.
-bool trainers_need_secrets(const Config& config);
-bool agents_need_secrets(const Config& config);
+/// What of the environment reaches trainers, which may read data from a bucket; and agents and
+/// supervisors, which may also upload checkpoints, or start the user's command (supervision.notify).
+Inherits trainers_inherit(const Config& config);
+Inherits agents_inherit(const Config& config);
 
 }  // namespace simplescale

@@ -215,8 +215,9 @@ Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
 }
 
 Result<std::string> read_bible() {
-  const auto program = run_command({"bible", "-f", "gen1:1-rev22:21"}, 30'000,
-                                   {.with_stderr = false, .bytes_max = 64 << 20});
+  const auto program =
+      run_command({"bible", "-f", "gen1:1-rev22:21"}, 30'000,
+                  {.with_stderr = false, .bytes_max = 64 << 20, .inherits = Inherits::needed});
   if (program.status().code() == Code::not_found) return bad(bible_source, not_installed);
   if (!program.ok()) return bad(bible_source, program.status().message());
   if (program->code != 0)

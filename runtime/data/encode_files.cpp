@@ -61,8 +61,12 @@ class FileEncoder {
  private:
   static constexpr size_t kBatch = 16;  // chunks of usual size for a thread
 
-  struct Ends {
-    bool bos_masked = false, eos_masked = false;
+  struct Waiting {
+    TextChunk chunk;
+    uint64_t document;  // its number in the file, from 1
+    bool bos_masked, eos_masked;
+    TokenRecord record = {};
+    Status error = {};
   };
 
   Status take(TextChunk chunk) {
@@ -70,19 +74,15 @@ class FileEncoder {
     const bool whole = chunk.masked == IndexRanges{{0, chunk.text.size()}};
     // The token that ends a text which is masked as a whole does not count, either: EOS, or the next
     // BOS. (Which text is before the first one of a file is not known.)
-    Ends ends;
-    if (chunk.begins_document)
-      ends.bos_masked = eos_ >= 0 || document_ == 1 ? whole : document_masked_;
+    const bool bos_masked =
+        chunk.begins_document && (eos_ >= 0 || document_ == 1 ? whole : document_masked_);
     document_masked_ = whole && (chunk.begins_document || document_masked_);
-    ends.eos_masked = document_masked_;
     if (skips()) {
       --written_;
       return {};
     }
     batch_bytes_ += chunk.text.size();
-    batch_.push_back(std::move(chunk));
-    documents_.push_back(document_);
-    ends_.push_back(ends);
+    batch_.push_back({std::move(chunk), document_, bos_masked, document_masked_});
     const bool full =
         batch_.size() >= batch_max_ || batch_bytes_ >= 2 * DocumentCutter::piece_bytes * batch_max_;
     return full ? flush() : Status();
@@ -90,23 +90,19 @@ class FileEncoder {
 
   Status flush() {
     const size_t threads = threads_();
-    std::vector<TokenRecord> ids(batch_.size());
-    std::vector<Status> errors(batch_.size());
     const auto work = [&](size_t first) {
-      for (size_t i = first; i < batch_.size(); i += threads)
-        ids[i] = encode(batch_[i], ends_[i].bos_masked, errors[i]);
+      for (size_t i = first; i < batch_.size(); i += threads) encode(batch_[i]);
     };
     std::vector<std::jthread> helpers;
     for (size_t i = 1; i < std::min(threads, batch_.size()); ++i) helpers.emplace_back(work, i);
     work(0);
     helpers.clear();
-    for (size_t i = 0; i < batch_.size(); ++i) {
-      SS_RETURN_IF_ERROR(errors[i].in(path_ + ": document " + std::to_string(documents_[i])));
-      SS_RETURN_IF_ERROR(put(std::move(ids[i]), ends_[i].eos_masked));
+    for (Waiting& waiting : batch_) {
+      SS_RETURN_IF_ERROR(
+          waiting.error.in(path_ + ": document " + std::to_string(waiting.document)));
+      SS_RETURN_IF_ERROR(put(std::move(waiting.record), waiting.eos_masked));
     }
     batch_.clear();
-    documents_.clear();
-    ends_.clear();
     batch_bytes_ = 0;
     batch_max_ = kBatch * threads;
     return {};
@@ -132,21 +128,22 @@ class FileEncoder {
   }
 
   /// BOS is in no range: no character stands for it.
-  TokenRecord encode(const TextChunk& chunk, bool bos_masked, Status& error) const {
+  void encode(Waiting& waiting) const {
+    const TextChunk& chunk = waiting.chunk;
     const bool begins = chunk.begins_document;
-    TokenRecord out{.begins_document = begins};
+    TokenRecord& out = waiting.record;
+    out.begins_document = begins;
     std::vector<bool> masked;
     if (chunk.masked.empty())
-      out.ids = begins ? tokenizer_.encode(chunk.text, &error)
-                       : tokenizer_.encode_rest(chunk.text, &error);
+      out.ids = begins ? tokenizer_.encode(chunk.text, &waiting.error)
+                       : tokenizer_.encode_rest(chunk.text, &waiting.error);
     else
-      out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked, &error);
+      out.ids = tokenizer_.encode_masked(chunk.text, !begins, chunk.masked, masked, &waiting.error);
     const size_t before = begins && tokenizer_.bos() >= 0 ? 1 : 0;
     if (before > 0) out.ids.insert(out.ids.begin(), tokenizer_.bos());
-    if (before > 0 && bos_masked) append_range(out.masked, {0, 1});
+    if (before > 0 && waiting.bos_masked) append_range(out.masked, {0, 1});
     for (size_t i = 0; i < masked.size(); ++i)
       if (masked[i]) append_range(out.masked, {before + i, before + i + 1});
-    return out;
   }
 
   const std::string& path_;
@@ -157,9 +154,7 @@ class FileEncoder {
   uint64_t written_;
   const std::function<size_t()> threads_;
   size_t batch_max_, batch_bytes_ = 0;
-  std::vector<TextChunk> batch_;
-  std::vector<uint64_t> documents_;  // numbers of theirs in the file, from 1
-  std::vector<Ends> ends_;           // of the batch
+  std::vector<Waiting> batch_;
   uint64_t document_ = 0;            // that of the last chunk
   bool document_masked_ = false;     // as a whole, up to the last chunk
   std::optional<TokenRecord> last_;  // is not written yet

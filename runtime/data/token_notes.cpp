@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/data/folder_files.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/data/manifest.hpp"
@@ -49,8 +50,8 @@ std::set<std::string> read_of(const std::string& folder, const Dataset& dataset,
 Result<std::vector<std::string>> token_notes(const std::string& source, const TokenKind& kind,
                                              const Dataset& dataset, const DataFiles& files) {
   std::vector<std::string> notes;
-  SS_ASSIGN(std::string path, files.find(source));
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  SS_ASSIGN(const std::string found, files.find(source));
+  const std::string path = bare_path(found);
   if (files.is_folder(path)) {
     SS_ASSIGN(const FolderFiles all, entries_of(path, files));
     std::set<std::string> read;

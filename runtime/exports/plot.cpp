@@ -29,7 +29,7 @@ Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output,
                     picture = folder + "/picture" + kind;
   const auto draw = [&]() -> Status {
     SS_RETURN_IF_ERROR(write_file_atomic(script, plot_script(runs, picture, smooth_steps)));
-    auto result = run_command({"gnuplot", script}, kDrawMs, {.without_secrets = true});
+    auto result = run_command({"gnuplot", script}, kDrawMs, {.inherits = Inherits::needed});
     if (result.status().code() == Code::not_found)
       return Status(Code::not_found,
                     "plots need gnuplot, which is not installed: apt-get install gnuplot-nox");

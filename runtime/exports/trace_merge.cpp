@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/parse_json.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/exports/chrome_trace.hpp"
 #include "runtime/exports/records.hpp"
 #include "runtime/exports/trace_clocks.hpp"
@@ -302,7 +303,7 @@ Result<MergedTrace> merge_trace(const RunFolder& run, const std::string& name) {
                   folder + " has no readable part" + (notes.empty() ? "" : ": " + notes.front()));
   std::vector<std::string> events;
   std::string line;
-  for (LineFollower lines(run.events()); lines.next(line);) events.push_back(line);
+  for (LineFollower lines(run.events()); lines.next(line);) events.push_back(shown_events(line));
   MergedTrace merged = merge_trace(std::move(parts), events);
   merged.notes.insert(merged.notes.begin(), notes.begin(), notes.end());
   return merged;

@@ -4,18 +4,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/http/lines.hpp"
 #include "runtime/http/page.hpp"
 
@@ -99,7 +98,7 @@ json logs_of(const RunFolder& run) {
 
 /// The file's lines as a list of JSON values.
 json records(const std::string& path, const LineRange& range) {
-  const std::string text = read_lines(path, range).text;
+  const std::string text = shown_events(read_lines(path, range).text);
   json list = json::array();
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
@@ -126,16 +125,7 @@ std::string run_facts(const RunFolder& run, const std::string& checkpoints) {
 
 std::string shown_config(const RunFolder& run) {
   const auto text = read_text(run.config());
-  std::istringstream lines(text.ok() ? *text : "");
-  std::string shown;
-  for (std::string line; std::getline(lines, line);) {
-    const size_t key = std::min(line.find_first_not_of(" \t"), line.size());
-    const size_t equals = line.find_first_not_of(" \t", key + std::strlen("notify"));
-    const bool secret = line.compare(key, std::strlen("notify"), "notify") == 0 &&
-                        equals != std::string::npos && line[equals] == '=';
-    shown += (secret ? line.substr(0, equals + 1) + " \"…\"  # not shown" : line) + "\n";
-  }
-  return shown;
+  return text.ok() ? shown_toml(*text) : "";
 }
 
 std::string log_path(const RunFolder& run, const std::string& of) {

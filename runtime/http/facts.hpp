@@ -12,7 +12,7 @@ namespace simplescale {
 /// text; the newest last. checkpoints: their folder.
 std::string run_facts(const RunFolder& run, const std::string& checkpoints);
 
-/// config.toml without the value of supervision.notify, which may be a secret address.
+/// config.toml without the values of secret keys.
 std::string shown_config(const RunFolder& run);
 
 /// The log of a node, trainer or supervisor; "" for any other name, and if there is no such file.

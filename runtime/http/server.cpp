@@ -14,6 +14,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/http/access.hpp"
 #include "runtime/http/connections.hpp"
 #include "runtime/http/facts.hpp"
@@ -27,8 +28,6 @@ namespace simplescale {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
   const auto text = read_text(run.status(), RunFolder::kFileBytesMax);
@@ -80,7 +79,7 @@ void serve_log(const RunFolder& run, const httplib::Request& request, httplib::R
 
 void serve_health(const RunFolder& run, httplib::Response& response) {
   const int64_t age_s = status_age_s(run);
-  if (age_s >= 0 && age_s <= kStaleS) return response.set_content("ok\n", "text/plain");
+  if (age_s >= 0 && age_s <= kStatusStaleS) return response.set_content("ok\n", "text/plain");
   response.status = 503;
   response.set_content(
       age_s >= 0 ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n", "text/plain");
@@ -134,7 +133,6 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
   });
   server.Get("/status", [run](const httplib::Request&, httplib::Response& response) {
     auto text = read_text(run.status());
-    response.set_header("X-Age", std::to_string(status_age_s(run)));  // seconds
     if (const std::string notice = notice_of(run, status_of(run)); !notice.empty())
       response.set_header("X-Notice",
                           json(notice).dump(-1, ' ', true, json::error_handler_t::replace));
@@ -151,6 +149,7 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
   });
   server.Get("/events.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
     serve_lines(run.events(), request, response);
+    response.body = shown_events(response.body);
   });
   server.Get("/health.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
     serve_lines(run.health(), request, response);

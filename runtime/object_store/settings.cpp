@@ -117,7 +117,10 @@ Result<S3Credentials> ask_program(const std::string& command, const std::string&
   if (!done.ok()) return wrong(what + ": " + done.status().message());
   if (done->code != 0)
     return wrong(what + ": " + words.front() + " ended with exit code " +
-                 std::to_string(done->code) + "; run it by hand to see why");
+                 std::to_string(done->code) +
+                 "; run it by hand to see why. In processes of a run it has "
+                 "the variables that docs/security.md names, and those of " +
+                 kPassVariable);
   const nlohmann::json root = parse_json(done->output);
   auto found = credentials_of_json(done->output, "SessionToken");
   if (!found.ok() || root.value("Version", nlohmann::json()) != 1)

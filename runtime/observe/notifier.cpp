@@ -98,7 +98,7 @@ void Notifier::Queue::tell(const nlohmann::json& notice) const {
   CommandOutput kept;
   kept.input = notice_input(target, json_text(notice) + "\n");
   kept.own_group = true;
-  kept.without_secrets = is_url(target);
+  kept.inherits = is_url(target) ? Inherits::needed : Inherits::all;
   if (!is_url(target)) kept.environment = {{kNoticeVariable, target}};
   const auto result = run_command(notice_command(target, timeout_ms), timeout_ms, kept);
   if (!result.ok()) return log::warn("supervision.notify: {}", result.status().message());

@@ -20,12 +20,15 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
 using nlohmann::json;
 
 namespace {
+
+constexpr const char* kPreviousEnd = "previous-end.json";
 
 /// The names in a folder that begin with `prefix`.
 Result<std::vector<std::string>> names(const std::string& folder, const std::string& prefix) {
@@ -80,11 +83,18 @@ Status EpochFiles::begin() const {
   // LOCK-1: until this returns, no agent can start. An agent that lives has steps to save.
   SS_ASSIGN(const AgentLock no_agents, AgentLock::exclude(run_));
   SS_RETURN_IF_ERROR(make_run_key(run_));
+  const bool ended = end_of(run_, instance_of(run_)).has_value();
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
   for (const char* kind : {"epoch-", "state-", "vote-", "room-"})
     SS_RETURN_IF_ERROR(remove_files(run_.control(), kind));
-  unlink(run_.end().c_str());
+  const std::string before = run_.control() + "/" + kPreviousEnd;
+  unlink(before.c_str());
+  if (!ended || rename(run_.end().c_str(), before.c_str()) != 0) unlink(run_.end().c_str());
   return {};
+}
+
+bool EpochFiles::previous_ended() const {
+  return access((run_.control() + "/" + kPreviousEnd).c_str(), F_OK) == 0;
 }
 
 Result<bool> EpochFiles::current() const {

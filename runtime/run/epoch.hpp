@@ -51,6 +51,8 @@ class EpochFiles {
   /// Called by the launcher before it starts any agent: makes this instance the current one, with a
   /// new run key, and removes files of older ones. unavailable: an agent of an older one lives.
   Status begin() const;
+  /// True if the start before this one wrote control/end.json: it did not die.
+  bool previous_ended() const;
   /// False if another start of the run has begun. io: control/instance cannot be read.
   Result<bool> current() const;
   /// LEAD-1: true while supervisor `number` is the highest epoch of the current instance. io: that

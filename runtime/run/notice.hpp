@@ -9,7 +9,7 @@
 
 namespace simplescale {
 
-/// status.json is written every second. Seconds after which it counts as old.
+/// status.json is written every second. Seconds after which it counts as old, for every reader.
 constexpr int64_t kStatusStaleS = 5;
 
 /// Seconds since control/status.json was last written; -1: there is none. Reads both the clock of

@@ -43,6 +43,7 @@ struct TokenizerJson {
   std::vector<bool> special;                            // by id
   bool token_has_spaces = false;  // a letter and a space behind it may belong to an added token
   int32_t bos = -1, eos = -1;
+  std::string guessed_ends;  // as Tokenizer::guessed_ends()
 };
 
 /// Reads the text of a tokenizer.json. bad_data names the part that is wrong or not supported.
@@ -74,6 +75,7 @@ class JsonTokenizer {
   int64_t vocab() const { return std::ssize(data_->tokens); }
   int32_t bos() const { return data_->bos; }
   int32_t eos() const { return data_->eos; }
+  const std::string& guessed_ends() const { return data_->guessed_ends; }
 
  private:
   struct Scratch {

@@ -124,11 +124,19 @@ void set_bos_and_eos(const Around& around, const std::vector<AddedToken>& added,
     return found == special.end() ? -1 : found->second;
   };
   out.eos = around.behind;
+  std::string others;
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
                            "<\xEF\xBD\x9C"
                            "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
-                           "<|im_end|>"})
+                           "<|im_end|>"}) {
+    if (around.behind >= 0 || id_of(name) < 0) continue;
+    if (out.eos >= 0) others += (others.empty() ? "" : " or ") + std::string(name);
     if (out.eos < 0) out.eos = id_of(name);
+  }
+  if (!others.empty())
+    out.guessed_ends = "it does not say which token is EOS; " +
+                       out.tokens[static_cast<size_t>(out.eos)] + " is taken, and " + others +
+                       " could be it";
   out.bos = around.before;
   for (const char* name : {"<s>", "<|begin_of_text|>", "<bos>"})
     if (out.bos < 0) out.bos = id_of(name);

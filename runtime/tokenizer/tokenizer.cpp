@@ -125,5 +125,8 @@ int32_t Tokenizer::bos() const {
 int32_t Tokenizer::eos() const {
   return json_ ? json_->eos() : processor_->eos_id();
 }
+std::string Tokenizer::guessed_ends() const {
+  return json_ ? json_->guessed_ends() : "";
+}
 
 }  // namespace simplescale

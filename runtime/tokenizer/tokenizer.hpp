@@ -72,6 +72,9 @@ class Tokenizer {
   int64_t vocab() const;
   int32_t bos() const;  // is put before each document; -1: the tokenizer has none
   int32_t eos() const;
+  /// "" or which tokens EOS could be, if a tokenizer.json has no template, and one was chosen by its
+  /// name.
+  std::string guessed_ends() const;
 
  private:
   Tokenizer();

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import unittest
 
-from common import PROGRAM, TINY, Case, last_step, leftovers, lines, status
+from common import BIN, PROGRAM, TINY, Case, last_step, leftovers, lines, status
 
 
 class BadInput(Case):
@@ -370,6 +370,23 @@ weight = 2
             self.refused(78, "has no tokenizer", "--data.document_mask=true", command=command)
             self.refused(78, "data.document_end = 400 is beyond", "--data.document_mask=true", "--data.document_end=400", command=command)
 
+    def test_logits_go_through_a_pipe(self):
+        run, pipe = self.train("run", "--train.max_steps=1"), self.folder / "pipe"
+        os.mkfifo(pipe)
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        self.addCleanup(reader.kill)
+        subprocess.run([BIN / "simplescale-compute", "logits", run, "--data", self.data, "--samples", "1", "--out", pipe], check=True, timeout=60)
+        self.assertTrue(reader.communicate(timeout=60)[0].startswith(b"\x93NUMPY"))
+        self.assertTrue(pipe.is_fifo())
+
+    def test_a_password_in_an_address_is_not_shown(self):
+        for source in ("https://me:T0PSECRET@host/x.bin", "https://T0PSECRET@host"):
+            done = subprocess.run([PROGRAM, "train", self.config, f"--run={self.folder / 'run'}", f"--data.source={source}"],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertIn(done.returncode, (65, 78))
+            self.assertNotIn("T0PSECRET", done.stdout + done.stderr)
+            self.assertIn("host", done.stderr)
+
     def test_a_tokenizer_without_bos_and_eos_is_warned_of_or_refused(self):
         keys = [f"--data.source={self.text}", "--data.folder=trained"]
         self.command("prepare", self.config, *keys, "--tokenizer.kind=byte_bpe")
@@ -385,6 +402,18 @@ weight = 2
             (self.folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
             self.command("prepare", self.config, keys[0], "--tokenizer.path=tokenizer.json")
             self.assertEqual(self.stderr.count("warning: tokenizer_config.json names <|im_end|> as EOS"), warnings, self.stderr)
+        (self.folder / "tokenizer_config.json").write_text("{}")
+        (self.folder / "special_tokens_map.json").write_text('{"bos_token": "<|start|>"}')
+        (self.folder / "generation_config.json").write_text('{"bos_token_id": 0, "eos_token_id": [7, 0]}')
+        self.command("prepare", self.config, keys[0], "--tokenizer.path=tokenizer.json")
+        self.assertIn("special_tokens_map.json names <|start|> as BOS", self.stderr)
+        self.assertIn("generation_config.json names the token 7 as EOS", self.stderr)
+        (self.folder / "two").mkdir()
+        names = json.loads(trained)
+        names["added_tokens"].append({**names["added_tokens"][0], "id": len(names["model"]["vocab"]), "content": "<|im_end|>"})
+        (self.folder / "two/tokenizer.json").write_text(json.dumps(names))
+        self.command("prepare", self.config, keys[0], "--tokenizer.path=two/tokenizer.json", "--data.folder=two/data", "--model.vocab=512")
+        self.assertIn("<|endoftext|> is taken, and <|im_end|> could be it", self.stderr)
 
     def test_wrong_rows_of_tasks_are_refused_and_other_keys_named_once(self):
         tasks = self.folder / "questions.jsonl"

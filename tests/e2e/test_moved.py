@@ -5,10 +5,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, TINY, Case, lines, tokens
+from common import PROGRAM, TINY, Case, last_step, leftovers, lines, tokens
 
 WORDS = "the sea wind boat harbour old men mend nets before dawn gulls follow".split()
 
@@ -117,11 +118,35 @@ class Moved(Case):
         other.write_bytes(changed)
         self.at(self.project, "resume", "runs/my", self.longer, f"--data.source={other}", code=78)
         self.assertIn("other.bin has changed", self.stderr)
+        for command, code in ((["config", "validate"], 78), (["doctor"], 3)):  # they compare as `train` does
+            self.at(self.project, *command, "my.toml", f"--data.source={other}", code=code)
+            self.assertIn("other.bin has changed", self.said)
         self.at(self.project, "resume", "runs/my", self.longer, f"--data.source={self.folder}/renamed.bin")
         self.assertEqual(self.bits(self.project), want)
         shutil.copy(other, self.folder / "renamed.bin")
         self.at(self.project, "resume", "runs/my", "--train.max_steps=8", code=65)
         self.assertIn("renamed.bin has changed since this run began", self.stderr)
+
+    def test_a_run_without_a_checkpoint_may_get_other_data(self):
+        process = subprocess.Popen([PROGRAM, "train", "my.toml", "--train.max_steps=100000", "--checkpoint.disk_every_steps=0"],
+                                   cwd=self.project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        run = self.project / "runs/my"
+        self.wait_for(lambda: last_step(run) >= 1, "a step")
+        process.kill()
+        process.wait(60)
+        while left := leftovers(run):
+            for pid in left:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        (self.project / "t.bin").write_bytes(tokens(6000, TINY["model.vocab"]).tobytes()[4000:])
+        self.at(self.project, "train", "my.toml", "--train.max_steps=4")
+        self.assertIn("each sample exactly once", self.at(self.project, "verify", "runs/my"))
+        (self.project / "t.bin").write_bytes(tokens(6000, TINY["model.vocab"]).tobytes()[2000:])
+        self.at(self.project, "train", "my.toml", self.longer, code=65)  # now there is something that was trained
+        self.assertIn("has changed since this run began", self.stderr)
 
     def test_the_order_of_shards_is_part_of_the_data(self):
         shards = self.project / "shards"

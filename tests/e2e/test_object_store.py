@@ -42,6 +42,21 @@ class ObjectStore(BucketCase):
         self.train("old", *self.flat, "--train.max_steps=10", "--from", f"{self.url}/step-5", code=65)
         self.assertIn("there is no such checkpoint; there are those of step", self.stderr)
 
+    def test_a_rate_that_was_set_is_in_the_bucket_too(self):
+        run, process = self.start("run", *self.flat, *self.upload, "--train.schedule=constant", "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 2, "step 2")
+        self.command("console", run, "-c", "set train.learning_rate 0.004")
+        self.wait_for(lambda: lines(run / "metrics.jsonl")[-1]["lr"] == .004, "a step with the new rate")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        keys = [*self.flat, "--train.schedule=constant", f"--train.max_steps={last_step(run) + 3}"]
+        shutil.rmtree(run)
+        branch = self.train("branch", *keys, "--from", self.url, "--with-optimizer")
+        self.assertIn(f"goes on with 0.004, which was set in the console of {self.url}", self.stderr)
+        self.assertEqual({m["lr"] for m in lines(branch / "metrics.jsonl")}, {.004})
+        run = self.train("run", *keys, *self.upload)  # its folder was lost
+        self.assertEqual({m["lr"] for m in lines(run / "metrics.jsonl")}, {.004})
+
     def test_training_goes_on_while_the_server_hangs(self):
         self.faults({"match": "step-", "kind": "hang"})
         run, process = self.start("run", *self.flat, *self.upload, "--train.max_steps=12")

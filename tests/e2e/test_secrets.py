@@ -11,7 +11,9 @@ from common import PROGRAM, Case, last_step, leftovers, lines
 
 SECRET, OTHER = "https://hooks.example/T0PSECRET", "https://hooks.example/0THERSECRET"
 ENVIRONMENT = {"AWS_SECRET_ACCESS_KEY": "T0PSECRET-aws", "AWS_ACCESS_KEY_ID": "T0PSECRET-id", "WANDB_API_KEY": "T0PSECRET-wandb",
-               "HF_TOKEN": "T0PSECRET-hf"}
+               "HF_TOKEN": "T0PSECRET-hf", "MY_HF_TOKEN2": "T0PSECRET", "DATABASE_URL": "postgres://u:T0PSECRET@h/d", "OPENAI_KEY": "T0PSECRET",
+               "SLACK_WEBHOOK": "T0PSECRET", "PGPASSWORD": "T0PSECRET", "GH_PAT": "T0PSECRET",
+               "NOTIFY_URL": "https://hooks.slack.com/services/T/B/T0PSECRET"}
 
 
 class Secrets(Case):

@@ -3,6 +3,7 @@ not there, a chain of console commands, one cause that brings several failures, 
 
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -117,6 +118,19 @@ class Killed(Told):
             if process.poll() is None:
                 process.wait(10)
 
+    def test_runs_and_plot_say_that_records_are_old(self):
+        run, process = self.begin(*self.layout(1, 1))
+        supervisor = status(run)["supervisor"]["pid"]
+        os.kill(supervisor, signal.SIGSTOP)
+        self.wait_for(lambda: "State:\tT" in pathlib.Path(f"/proc/{supervisor}/status").read_text(), "the stop")
+        os.utime(run / "control/status.json", (1e9, 1e9))
+        for command in (["runs", self.folder], ["plot", run, "-o", self.folder / "p.svg"]):
+            self.command(*command)
+            self.assertRegex(self.stderr, r"warning: the records in \S*run are \d+ s old")
+        self.assertIn("cannot write", self.failed("report", run, "-o", self.folder / "missing/r.html", code=74))
+        os.kill(supervisor, signal.SIGCONT)
+        self.kill_all(run, process)
+
     def test_the_death_of_all_processes_is_an_incident_of_the_next_start(self):
         keys = [*self.layout(2, 1), "--train.max_steps=400", "--checkpoint.disk_every_steps=0"]
         want = self.digest(self.train("reference", "--train.global_batch_size=8", *keys))
@@ -147,6 +161,14 @@ class Killed(Told):
         self.assertIn("each sample exactly once", self.verify(run))
         self.command("resume", run, "--train.max_steps=410")  # it had ended
         self.assertEqual(len(events(run, "run_died")), 1)
+
+    def test_a_run_whose_end_did_not_reach_its_events_did_not_die(self):
+        run = self.train("run", *self.layout(1, 1), "--train.max_steps=5")
+        path = run / "events.jsonl"
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if json.loads(line)["kind"] != "finished"))
+        self.command("resume", run, "--train.max_steps=10")
+        self.assertEqual(events(run, "run_died"), [])
+        self.assertEqual(last_step(run), 10)
 
     def test_a_run_that_was_killed_before_its_first_checkpoint_repeats_all_steps(self):
         run, process = self.begin(*self.layout(1, 1), "--train.max_steps=300")

@@ -26,7 +26,6 @@ struct Job {
     options.shape = test::tiny_shape();
     options.shards = 2;
     options.precision = "fp32";
-    options.resume = "{}";
     options.state.ema = true;
     for (size_t shard = 0; shard < 2; ++shard) {
       test::State state = test::empty_state(options.shape, 2, options.state.ema);
@@ -141,7 +140,7 @@ TEST_SUITE("publisher") {
   TEST_CASE("publisher: a checkpoint keeps its run's mixture beside the generation") {
     Job job;
     uint64_t asked = 0;
-    job.options.mixture_at = [&](uint64_t next_sample) {
+    job.options.resume_at = [&](uint64_t next_sample) {
       asked = next_sample;
       return std::string(R"({"mixture":{"sources":[],"stages":[]}})");
     };

@@ -299,6 +299,20 @@ TEST_CASE(
   CHECK(*of_run == *of_step);
   CHECK(*of_run == *digest_command(run.folder / "checkpoints"));
   CHECK(*of_run != *digest_command(run.folder / "checkpoints/step-00000001"));
+  std::vector<uint64_t> used;  // a run that trains removes step 3 while it is read
+  const Status next = with_checkpoint(run.folder.path(), [&](Checkpoint& checkpoint) {
+    used.push_back(checkpoint.info().step);
+    if (used.size() > 1) return Status();
+    std::filesystem::rename(checkpoint.folder(), run.folder / "removed");
+    return Status(Code::io, "gone");
+  });
+  CHECK(next.ok());
+  CHECK(used.size() == 2);
+  CHECK((used.front() == 3 && used.back() < 3));
+  std::filesystem::rename(run.folder / "removed", run.folder / "checkpoints/step-00000003");
+  CHECK(with_checkpoint(run.folder.path(), [](Checkpoint&) {
+          return Status(Code::io, "x");
+        }).code() == Code::io);
   CHECK(digest_command(run.folder / "none").status().code() == Code::bad_data);
   TempFolder empty;
   CHECK(digest_command(empty.path()).status().code() == Code::bad_data);
@@ -309,6 +323,12 @@ TEST_CASE(
   const auto imported = import_command(empty / "hf", empty / "new");
   REQUIRE_MESSAGE(imported.ok(), imported.status().message());
   CHECK_HAS(*imported, "imported " + std::to_string(parameter_count(tiny_shape())) + " parameters");
+  CHECK(imported->find("warning") == std::string::npos);
+  std::ofstream(empty / "hf/tokenizer.json") << R"({"model": {"type": "WordPiece"}})";
+  const auto beside = import_command(empty / "hf", empty / "unsupported");
+  REQUIRE_MESSAGE(beside.ok(), beside.status().message());
+  CHECK_HAS(*beside, "warning: its tokenizer cannot be used here: ");
+  CHECK_HAS(*beside, "WordPiece");
 }
 
 TEST_SUITE_END();

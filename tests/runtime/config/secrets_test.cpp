@@ -83,7 +83,7 @@ TEST_CASE("config: a secret that others may have written is refused, another use
   REQUIRE(chmod(run.secrets().c_str(), 0600) == 0);
   fs::rename(run.secrets(), run.path + "/elsewhere");
   fs::create_symlink("../elsewhere", run.secrets());
-  CHECK(load_config(run.config())->config.supervision.notify.empty());
+  CHECK(load_config(run.config()).status().code() == Code::bad_config);
   fs::rename(run.path + "/elsewhere", run.secrets());
   if (geteuid() != 0) return;
   REQUIRE(chown(run.secrets().c_str(), 65534, 65534) == 0);
@@ -130,18 +130,53 @@ TEST_CASE("config: secrets among overrides go to a child by its environment") {
 
 TEST_CASE("config: only processes that read a bucket, or start the user's command, keep secrets") {
   Config config;
-  CHECK(!agents_need_secrets(config));
+  CHECK(agents_inherit(config) == Inherits::needed);
   config.supervision.notify = kUrl;
-  CHECK(!agents_need_secrets(config));
+  CHECK(agents_inherit(config) == Inherits::needed);
   config.supervision.notify = "mail me";
-  CHECK(agents_need_secrets(config));
-  CHECK(!trainers_need_secrets(config));
+  CHECK(agents_inherit(config) == Inherits::all);
+  CHECK(trainers_inherit(config) == Inherits::needed);
   config.supervision.notify.clear();
   config.checkpoint.upload = "s3://bucket/runs";
-  CHECK(agents_need_secrets(config));
-  CHECK(!trainers_need_secrets(config));
+  CHECK(agents_inherit(config) == Inherits::with_bucket);
+  CHECK(trainers_inherit(config) == Inherits::needed);
   config.checkpoint.upload.clear();
   config.data.blend = {{.name = "a", .source = "a.bin"}, {.name = "b", .source = "s3://b/c"}};
-  CHECK(agents_need_secrets(config));
-  CHECK(trainers_need_secrets(config));
+  CHECK(agents_inherit(config) == Inherits::with_bucket);
+  CHECK(trainers_inherit(config) == Inherits::with_bucket);
+}
+
+TEST_CASE("config (SECRET-1): the owner is told of secrets that cannot be read") {
+  const Run run;
+  REQUIRE(save_config(run.path, with_notify(kUrl)).ok());
+  REQUIRE(write_file_atomic(run.secrets(), "supervision.notify = \"" + kUrl, 0600).ok());
+  const Status damaged = load_config(run.config()).status();
+  CHECK(damaged.code() == Code::bad_config);
+  CHECK(damaged.message().find("secrets.toml") != std::string::npos);
+  CHECK(!has_secret(damaged.message()));
+  REQUIRE(chmod(run.secrets().c_str(), 0) == 0);
+  CHECK(load_config(run.config()).status().code() == Code::bad_config);
+  if (geteuid() != 0) return;
+  REQUIRE(chown(run.secrets().c_str(), 65534, 65534) == 0);  // of another user's run: only reads
+  CHECK(load_config(run.config()).ok());
+}
+
+TEST_CASE("config (SECRET-1): what older versions wrote is shown without its secrets") {
+  CHECK(shown_toml("a = 1 # mine\n[supervision]\n# notify is a secret\n") ==
+        "a = 1 # mine\n[supervision]\n# notify is a secret\n");
+  for (const std::string& old :
+       {"[supervision]\nnotify = \"" + kUrl + "\"\n",
+        "supervision.notify = \"\"\"\n" + kUrl + "\"\"\"\n",
+        "supervision = { \"notify\" = \"" + kUrl + "\" }\n", "[supervision]\nnotify = " + kUrl}) {
+    CHECK_MESSAGE(!has_secret(shown_toml(old)), shown_toml(old));
+    CHECK(has_secret(old));
+  }
+  const std::string other = R"({"kind":"changed","subject":"train.batch","reason":"was 1"})";
+  const std::string shown = shown_events(
+      other + "\n" + R"({"kind":"changed","subject":"supervision.notify","reason":"was \")" + kUrl +
+      R"(\" and is now \"x\""})" + "\n");
+  CHECK(shown.starts_with(other + "\n"));
+  CHECK(!has_secret(shown));
+  CHECK(shown.find("(secret)") != std::string::npos);
+  CHECK(shown_events("no JSON \"supervision.notify\" T0PSECRET").find("T0P") == std::string::npos);
 }

@@ -15,6 +15,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/run/agent_lock.hpp"
+#include "runtime/run/run_state.hpp"
 
 using namespace simplescale;
 
@@ -89,6 +90,22 @@ TEST_SUITE("epoch") {
     CHECK(*before.touched_ns(1) == 0);
     EpochView view{true, *before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
+  }
+
+  TEST_CASE("epoch: a start knows whether the one before it recorded its end") {
+    Folder folder;
+    const EpochFiles first(folder.run, "a"), second(folder.run, "b"), third(folder.run, "c");
+    REQUIRE(first.begin().ok());
+    CHECK(!first.previous_ended());
+    REQUIRE(write_file_atomic(folder.run.end(), end_text({0, "finished", "a"})).ok());
+    REQUIRE(second.begin().ok());
+    CHECK(second.previous_ended());
+    CHECK(!std::filesystem::exists(folder.run.end()));
+    REQUIRE(third.begin().ok());  // the second one died
+    CHECK(!third.previous_ended());
+    REQUIRE(write_file_atomic(folder.run.end(), end_text({0, "finished", "a"})).ok());
+    REQUIRE(first.begin().ok());  // end.json is not of the third one
+    CHECK(!first.previous_ended());
   }
 
   TEST_CASE("epoch: LEAD-1, a folder that cannot be read does not say that a supervisor leads") {
