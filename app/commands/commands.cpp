@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "actors/console/render.hpp"
 #include "actors/supervisor/journal.hpp"
@@ -142,9 +143,12 @@ Status config_show_command(const std::string& config, const Overrides& overrides
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
   report_notes(loaded.notes);
   (void)resolve_device(loaded);
-  return print(changed ? show_changed(loaded)
-                       : show_config(loaded) + mixture_text(loaded.config) +
-                             batches_text(loaded.config));
+  if (changed) return print(show_changed(loaded));
+  Config chosen = loaded.config;
+  set_token_folders(chosen);
+  if (std::exchange(loaded.config.tokenizer.kind, chosen.tokenizer.kind) != chosen.tokenizer.kind)
+    loaded.origin["tokenizer.kind"] = "auto";
+  return print(show_config(loaded) + mixture_text(loaded.config) + batches_text(loaded.config));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {

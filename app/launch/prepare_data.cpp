@@ -12,8 +12,8 @@
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/data/token_notes.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -59,7 +59,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   options.trust_folder = config.run.trust_folder;
   options.tokenizer_path = tokenizer_file(config);
   options.append_eos = config.tokenizer.append_eos;
-  options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
+  options.byte_level = config.tokenizer.kind != TokenizerKind::bpe;
   options.train_tokenizer_on = config.tokenizer.train_on;
   options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
   options.validation_fraction = config.data.validation_fraction;
@@ -67,13 +67,13 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   return options;
 }
 
-/// A text of a configuration, and how its tokens are made.
+/// A text of a configuration, and the options that make its tokens.
 struct Text {
   ConfiguredSource source;
   PrepareOptions options;
 };
 
-/// The largest share of the samples that a source of the blend has, at the beginning or in a stage.
+/// The largest share of a source of the blend in the samples, at the beginning or in any stage.
 double share_of(const Config& config, const std::string& name) {
   std::vector<BlendStage> stages = config.data.stage;
   stages.emplace_back();
@@ -91,7 +91,7 @@ double share_of(const Config& config, const std::string& name) {
   return share;
 }
 
-/// What the tokenizer of a blend is trained on: all its texts. Empty: it is no blend.
+/// The texts that train the tokenizer of a blend: all its texts. Empty: no blend.
 std::vector<TrainingText> blend_texts(const Config& config,
                                       const std::vector<ConfiguredSource>& texts) {
   std::vector<TrainingText> from;
@@ -102,7 +102,7 @@ std::vector<TrainingText> blend_texts(const Config& config,
   return from;
 }
 
-/// The folder with the tokens of a source, if the run has begun; "": it has not.
+/// The folder with the tokens of a source, if the run has begun; else "".
 std::string folder_in_run(const Config& config, const std::string& name) {
   const auto run = load_config(RunFolder{run_folder(config)}.config());
   if (run.ok())
@@ -123,12 +123,12 @@ std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
     if (texts.empty() && !blend.empty()) {
       options.blend = blend;
       // The run may have begun with other weights or sources, or with an earlier version, which
-      // trained the tokenizer on the first text alone.
+      // trained the tokenizer on the first text only.
       const std::string folder = folder_in_run(config, source.name);
       options.keeps_tokenizer = !folder.empty();
       if (source.config.data.folder.empty() && read_manifest(folder).ok()) options.folder = folder;
     }
-    // The first text of a blend trains the tokenizer of the others, unless it is there.
+    // The first text of a blend trains the tokenizer of the others, unless the tokenizer exists.
     if (const PrepareOptions* first = texts.empty() ? nullptr : &texts.front().options;
         first && first->tokenizer_path.empty()) {
       options.tokenizer_path = first->folder + "/" + trained_tokenizer_file(options.byte_level);
@@ -140,21 +140,47 @@ std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
   }
   return texts;
 }
+
+/// Sets what tokenizer.kind = "auto" stands for, as set_token_folders() says. Returns the prepared
+/// folder that makes it "bpe"; "": none does.
+std::string choose_tokenizer_kind(Config& config, const ModelShape& shape) {
+  TokenizerKind& kind = config.tokenizer.kind;
+  if (!config.tokenizer.path.empty()) kind = TokenizerKind::automatic;
+  if (!config.tokenizer.path.empty() || kind != TokenizerKind::automatic) return "";
+  const auto run = load_config(RunFolder{run_folder(config)}.config());
+  if (run.ok() && run->config.tokenizer.path.empty()) {
+    kind = run->config.tokenizer.kind;
+    if (kind == TokenizerKind::automatic) kind = TokenizerKind::bpe;  // of before the key
+    return "";
+  }
+  for (const TokenizerKind one : {TokenizerKind::byte_bpe, TokenizerKind::bpe}) {
+    kind = one;
+    const auto texts = texts_of(config, shape);
+    const std::string folder = texts.empty() ? "" : texts.front().options.folder;
+    const auto made = read_manifest(folder);
+    if (made.ok() && made->tokenizer.name == trained_tokenizer_file(one == TokenizerKind::byte_bpe))
+      return one == TokenizerKind::bpe ? folder : "";
+  }
+  kind = TokenizerKind::byte_bpe;
+  return "";
+}
 }  // namespace
 
-void set_token_folders(Config& config) {
+std::string set_token_folders(Config& config) {
   const auto shape = model_shape(config);
+  const std::string like = shape.ok() ? choose_tokenizer_kind(config, *shape) : "";
   const auto texts = shape.ok() ? texts_of(config, *shape) : std::vector<Text>();
   if (config.data.blend.empty())
     config.data.folder = texts.empty() ? data_folder(config) : texts.front().options.folder;
   for (const Text& text : texts)
     for (BlendSource& source : config.data.blend)
       if (source.name == text.source.name) source.folder = text.options.folder;
+  return like.empty() ? "" : "tokenizer.kind is \"bpe\", as in " + like + ", which is prepared";
 }
 
 namespace {
 
-/// "web (70 %), code (30 %)": what a tokenizer is trained on.
+/// "web (70 %), code (30 %)": the texts that train a tokenizer.
 std::string training_text(const PrepareOptions& options) {
   const std::vector<TrainingText> from = trained_from(options);
   double all = 0;
@@ -168,7 +194,8 @@ std::string training_text(const PrepareOptions& options) {
   return names;
 }
 
-/// Prepares data.source, which is text, in options.folder. name: "": not of a blend.
+/// Prepares data.source, which is text, in options.folder. name: the source in a blend; "": no
+/// blend.
 Status prepare_text(const std::string& name, const PrepareOptions& options) {
   const std::string label = name.empty() ? "prepare: " : "prepare " + name + ": ";
   ProgressLine line;
@@ -219,8 +246,8 @@ void tell(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) terminal::error("simplescale: warning: %s\n", note.c_str());
 }
 
-/// Tells which files of a text that is to be prepared are left out. bad_data: the text is missing or
-/// empty, and its tokens are not there either.
+/// Prints which files of a text that has to be prepared are left out. bad_data: the text is missing
+/// or empty, and its tokens do not exist either.
 Status check_text(const Config& config, const PrepareOptions& options) {
   SS_RETURN_IF_ERROR(DataFiles::of_texts(config).status());
   const auto corpus = Corpus::open(options.source, options.corpus);
@@ -234,14 +261,14 @@ Status check_text(const Config& config, const PrepareOptions& options) {
   return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
 }
 
-/// data.token_bytes as it is said of this source alone.
+/// data.token_bytes as the configuration sets it for this source only.
 int64_t said_token_bytes(const Config& config, const std::string& name) {
   if (config.data.blend.empty()) return config.data.token_bytes;
   const auto source = std::ranges::find(config.data.blend, name, &BlendSource::name);
   return source == config.data.blend.end() ? 0 : source->token_bytes.value_or(0);
 }
 
-/// The model's shape, if the texts, tokenizers and options are fit to prepare.
+/// The model's shape, if the texts, tokenizers and options can be prepared.
 Result<ModelShape> check_texts(const Config& config) {
   SS_RETURN_IF_ERROR(check_tokenizer_exists(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
@@ -252,7 +279,7 @@ Result<ModelShape> check_texts(const Config& config) {
         "(.bin), or debian:bible-kjv");
   std::error_code error;
   const bool run_exists = std::filesystem::exists(RunFolder{run_folder(config)}.config(), error);
-  if (!run_exists)  // A run keeps its data.format, and goes on with what it took its source for.
+  if (!run_exists)  // a run keeps its data.format and the kind of its source
     for (const ConfiguredSource& source : sources_of(config))
       SS_RETURN_IF_ERROR(check_source(source.config));
   for (const auto& [source, options] : texts_of(config, shape)) {
@@ -300,14 +327,15 @@ void help_prepare_data(const Config& config) {
 
 Status prepare_data(const Config& config, int jobs, bool of_run) {
   Config c = config;
-  set_token_folders(c);
+  if (const std::string note = set_token_folders(c); !note.empty())
+    terminal::error("%s\n", note.c_str());
   SS_ASSIGN(const ModelShape shape, check_texts(c));
   if (needs_preparation(c)) SS_RETURN_IF_ERROR(check_token_sources(c, shape, false).status());
   for (auto& [source, options] : texts_of(c, shape)) {
     SS_RETURN_IF_ERROR(DataFiles::of_texts(source.config).status());
     options.jobs = jobs;
     options.of_run = of_run;
-    if (options.trust_folder) {  // the folder itself, also if another user's link leads there
+    if (options.trust_folder) {  // the real folder, even if another user's link leads to it
       std::error_code error;
       options.folder = std::filesystem::weakly_canonical(options.folder, error);
     }

@@ -26,7 +26,10 @@ void help_prepare_data(const Config& config);
 /// Sets data.folder, or the folders of those sources of data.blend that are text, to where
 /// prepare() puts their tokens: where they are set; else data/<run.name>, or a folder beside it if
 /// that one holds the tokens of another text or tokenizer, which another run may be using. They are
-/// the same before and after a tokenizer is trained. Reads the disk.
-void set_token_folders(Config& config);
+/// the same before and after a tokenizer is trained. Before, sets tokenizer.kind = "auto" to that of
+/// the run (bpe, if its config.toml does not name it), or else of the folder that holds the text's
+/// tokens, or else to byte_bpe; with tokenizer.path it is "auto". Returns what users should know of
+/// that; or "". Reads the disk.
+std::string set_token_folders(Config& config);
 
 }  // namespace simplescale

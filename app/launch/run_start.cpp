@@ -243,7 +243,8 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   SS_RETURN_IF_ERROR(take_tokenizer(config, plan.shape));
   if (before) SS_RETURN_IF_ERROR(use_kept_tokenizer(config, *before));
   if (before) keep_token_folders(config, *before);
-  set_token_folders(config);
+  if (const std::string note = set_token_folders(config); !note.empty())
+    terminal::error("%s\n", note.c_str());
   make_paths_absolute(config);
   if (config.run.trust_folder && !config.checkpoint.folder.empty()) {
     std::error_code error;  // another user's link to it is not followed

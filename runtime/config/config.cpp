@@ -118,9 +118,14 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
         a.train.warmup_iters == b.train.warmup_iters)
       was.train.warmup_iters = now.train.warmup_iters;
   }
-  // What is not said is read as u16, and a header of another width contradicts 2.
-  for (Config* c : {&was, &now})
+  for (Config* c : {&was, &now}) {
+    // What is not said is read as u16, and a header of another width contradicts 2.
     if (c->data.token_bytes == 0) c->data.token_bytes = 2;
+    // Runs of before the key have bpe. The kind means nothing beside a path, which differs by itself.
+    const bool trained = a.tokenizer.path.empty() && b.tokenizer.path.empty();
+    TokenizerKind& kind = c->tokenizer.kind;
+    if (!trained || kind == TokenizerKind::automatic) kind = TokenizerKind::bpe;
+  }
   // Without sources the run trains on data.folder.
   const auto trains_on_folder = [](const Config& c) {
     return c.data.source.empty() && c.data.blend.empty();

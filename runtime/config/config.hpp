@@ -24,7 +24,8 @@
 namespace simplescale {
 
 enum class Resume : unsigned char { automatic, never };
-enum class TokenizerKind : unsigned char { bpe, byte_bpe };
+// automatic: as set_token_folders() of app/launch/prepare_data.hpp says.
+enum class TokenizerKind : unsigned char { automatic, bpe, byte_bpe };
 enum class DataFormat : unsigned char {
   automatic,
   text,
@@ -80,8 +81,8 @@ struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
 };
 
 struct TokenizerConfig {
-  std::string path;  // an existing tokenizer.model; empty: train one
-  TokenizerKind kind = TokenizerKind::bpe;
+  std::string path;  // an existing tokenizer; empty: train one
+  TokenizerKind kind = TokenizerKind::automatic;
   int64_t vocab = 0;     // 0: the model's
   std::string train_on;  // empty: data.source
   Choice append_eos = Choice::automatic;

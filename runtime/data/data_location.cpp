@@ -60,7 +60,7 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
     c.tokenizer.path = tokenizer;
     if (tokenizer.empty() && !source_is_tokens(c))
       tokenizer = data_folder(c) + "/" +
-                  trained_tokenizer_file(config.tokenizer.kind == TokenizerKind::byte_bpe);
+                  trained_tokenizer_file(config.tokenizer.kind != TokenizerKind::bpe);
     sources.push_back({one.name, std::move(c)});
   }
   return sources;

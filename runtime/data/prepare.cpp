@@ -75,17 +75,21 @@ Status other_tokens(const PrepareOptions& options, const std::string& what) {
                                       ": name another data.folder, or remove this one");
 }
 
-Status other_tokenizer(const PrepareOptions& options, const Manifest& old) {
-  const auto text = [](const std::string& file) { return file.empty() ? "a trained one" : file; };
-  return other_tokens(options, "with another tokenizer, " + text(old.tokenizer_path) +
-                                   ", not with " + text(options.tokenizer_path));
-}
-
 // -- Tokenizer ------------------------------------------------------------------------------------
 
 std::string file_of_tokenizer(const PrepareOptions& options) {
   return options.tokenizer_path.empty() ? trained_tokenizer_file(options.byte_level)
                                         : tokenizer_file_name(options.tokenizer_path);
+}
+
+Status other_tokenizer(const PrepareOptions& options, const Manifest& old) {
+  const auto text = [](const std::string& path, const std::string& name, int64_t vocab) {
+    return path.empty() ? fmt::format("a trained {} of {} tokens", name, vocab) : path;
+  };
+  return other_tokens(options,
+                      "with another tokenizer, " +
+                          text(old.tokenizer_path, old.tokenizer.name, old.vocab) + ", not with " +
+                          text(options.tokenizer_path, file_of_tokenizer(options), options.vocab));
 }
 
 /// bad_config: another user could have planted something in the folder.
@@ -526,7 +530,9 @@ std::string free_folder(const PrepareOptions& options, const std::string& around
 Status check_tokenizer_kept(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
   const std::string& path = options.tokenizer_path;
-  if (!there.ok() || !there->complete() || same_path(there->tokenizer_path, path)) return {};
+  if (!there.ok() || !there->complete()) return {};
+  const bool same_kind = !path.empty() || there->tokenizer.name == file_of_tokenizer(options);
+  if (same_kind && same_path(there->tokenizer_path, path)) return {};
   if (const std::string hash = hash_of_tokenizer(path);
       !path.empty() && (hash.empty() || hash == there->tokenizer_hash))
     return {};

@@ -156,9 +156,9 @@ class Blend(Case):
         flags = ["--model.vocab=320", "--train.max_steps=6", *STEPS, f"--data.folder={self.folder}/prepared"]
         self.assertIn("epochs are known once the text is prepared", self.command("config", "show", self.config, *flags))
         self.command("prepare", self.config, *flags)
-        self.assertRegex(self.stderr, r"training a tokenizer \(bpe, 320 tokens\) on \S*a\.txt \(66\.7 %\), \S*b\.txt \(33\.3 %\)")
+        self.assertRegex(self.stderr, r"training a tokenizer \(byte_bpe, 320 tokens\) on \S*a\.txt \(66\.7 %\), \S*b\.txt \(33\.3 %\)")
         run = self.train("run", *flags)
-        models = [(self.folder / "prepared" / n / "tokenizer.model").read_bytes() for n in ("a", "b")]
+        models = [(self.folder / "prepared" / n / "tokenizer.json").read_bytes() for n in ("a", "b")]
         self.assertEqual(models[0], models[1])
         self.assertIn("a: 16 samples seen", self.verify(run))
         # What prepare can make again is no error, neither before it does nor when another source is new.

@@ -186,7 +186,7 @@ class BucketData(BucketCase):
         self.command("prepare", self.config, f"--data.source={texts}", f"--data.folder={self.folder}/local", *options)
         self.faults({"match": "GET", "kind": "random", "percent": 40, "seed": 6})
         self.command("prepare", self.config, "--data.source=s3://bucket/texts", f"--data.folder={self.folder}/bucket", *options)
-        for name in ("train.bin", "validation.bin", "tokenizer.model"):
+        for name in ("train.bin", "validation.bin", "tokenizer.json"):
             self.assertEqual((self.folder / "bucket" / name).read_bytes(), (self.folder / "local" / name).read_bytes(), name)
         self.assert_no_secret(self.folder / "bucket")
 
@@ -217,7 +217,7 @@ pq.write_table(table, sys.argv[1], row_group_size=300, compression="zstd")
             shutil.rmtree(self.cache)
             before = len(self.requests("GET"))
             self.command("prepare", self.config, *source, *options)
-            for name in ("train.bin", "train.mask", "tokenizer.model"):
+            for name in ("train.bin", "train.mask", "tokenizer.json"):
                 self.assertEqual((self.folder / "bucket" / name).read_bytes(), (self.folder / "local" / name).read_bytes(), name)
             if not faults:
                 self.assertLess(len(self.reads(before)), file.stat().st_size / (256 << 10) / 2)

@@ -4,6 +4,7 @@ import array
 import importlib.util
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -89,7 +90,7 @@ class Prepare(Case):
         self.assertFalse((self.folder / "refused/logs").exists(), "nothing was started")
 
     def many_texts(self):
-        """A folder of 40 texts: a process that prepares it alone takes some seconds."""
+        """A folder of 40 texts: a process that prepares it alone takes some seconds with SentencePiece."""
         texts = self.folder / "texts"
         texts.mkdir()
         for file in range(40):
@@ -98,7 +99,7 @@ class Prepare(Case):
 
     def test_processes_that_prepare_one_folder_share_it_and_survive_each_other(self):
         texts = self.many_texts()
-        options = [f'--data.source="{texts}"', "--model.vocab=300"]
+        options = [f'--data.source="{texts}"', "--tokenizer.kind=bpe", "--model.vocab=300"]
         expected = self.prepare("alone", *options)
         tokenizer = f'--tokenizer.path="{expected}/tokenizer.model"'
         folder = self.folder / "shared"
@@ -120,7 +121,7 @@ class Prepare(Case):
     def test_a_folder_that_is_being_made_is_refused_with_another_tokenizer(self):
         """The second process finds no complete folder when it starts, and the first one's tokens when it has the lock."""
         texts = self.many_texts()
-        options = [f'--data.source="{texts}"', "--data.validation_fraction=0"]
+        options = [f'--data.source="{texts}"', "--tokenizer.kind=bpe", "--data.validation_fraction=0"]
         a, b = (self.prepare(f"of-{vocab}", *options, f"--model.vocab={vocab}") / "tokenizer.model" for vocab in (300, 305))
         folder = self.folder / "shared"
         start = lambda model: subprocess.Popen([PROGRAM, "prepare", str(self.config), f'--data.folder="{folder}"', "--jobs=1", *options,
@@ -166,7 +167,7 @@ class Prepare(Case):
         subprocess.run(["zstd", "-q", "-1", "-o", source], input="".join(map(row, range(1000))).encode() * 22, check=True)
         sample = self.folder / "sample.txt"
         sample.write_text("\n".join(words))
-        options = [f'--data.source="{source}"', "--model.vocab=300", f'--tokenizer.train_on="{sample}"']
+        options = [f'--data.source="{source}"', "--tokenizer.kind=bpe", "--model.vocab=300", f'--tokenizer.train_on="{sample}"']
         start = lambda folder: subprocess.Popen([PROGRAM, "prepare", str(self.config), f'--data.folder="{folder}"', *options],
                                                 cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -187,6 +188,77 @@ class Prepare(Case):
         expected = self.prepare("alone", *options)
         for name in ("train.bin", "validation.bin"):
             self.assertEqual((folder / name).read_bytes(), (expected / name).read_bytes(), name)
+
+
+class Kind(Case):
+    """tokenizer.kind = "auto": what a run or a prepared folder has, else byte_bpe."""
+
+    def setUp(self):
+        super().setUp()
+        self.text = self.folder / "text.txt"
+        self.text.write_text("".join(f"some line {i * i * i % 991} of text, which boys jump over quickly {i}\n" for i in range(2000)))
+        self.write_config({**TINY, "data.source": f'"{self.text}"', "model.vocab": 320, "train.schedule": '"constant"', "train.max_steps": 3})
+
+    def kind(self, run):
+        return re.search(r'(?m)^kind = "(\w+)"', (run / "config.toml").read_text())[1]
+
+    def without_kind(self, run):
+        """As a version before the key wrote it."""
+        config = run / "config.toml"
+        config.write_text(re.sub(r'(?m)^kind = "bpe"\n', "", config.read_text()))
+        return run
+
+    def folders(self):
+        return {folder.parent.name: folder.name for folder in self.folder.glob("data/*/tokenizer.*")}
+
+    def test_runs_and_prepared_folders_of_before_keep_theirs(self):
+        want = self.digest(self.train("want", "--tokenizer.kind=bpe", "--train.max_steps=5"))
+        old = self.without_kind(self.train("old", "--tokenizer.kind=bpe"))
+        self.train("old", "--train.max_steps=4")
+        self.assertNotIn("tokenizer", self.stderr)
+        self.assertEqual(self.kind(old), "bpe")
+        shutil.rmtree(self.folder / "data")  # and makes its tokens again
+        self.command("resume", self.without_kind(old), "--train.max_steps=5")
+        self.assertEqual((self.kind(old), self.digest(old)), ("bpe", want))
+        new = self.train("new", "--train.max_steps=5")
+        self.assertIn('tokenizer.kind is "bpe", as in data/old, which is prepared\n', self.stderr)
+        self.assertNotIn("training a tokenizer", self.stderr)
+        self.assertEqual((self.kind(new), self.digest(new), self.folders()), ("bpe", want, {"old": "tokenizer.model"}))
+        self.assertRegex(self.command("config", "show", self.config), r'(?m)^tokenizer.kind +"bpe" +auto$')
+        for run, option, says in (("new", "--train.max_steps=6", 'tokenizer.kind was "bpe" and is now "byte_bpe"'),
+                                  ("refused", "--data.folder=data/old", "with another tokenizer, a trained tokenizer.model of 320 tokens, not with a "
+                                                                        "trained tokenizer.json of 320 tokens")):
+            self.train(run, "--tokenizer.kind=byte_bpe", option, code=78)
+            self.assertIn(says, self.stderr)
+        self.assertEqual(self.kind(self.train("named", "--tokenizer.kind=byte_bpe")), "byte_bpe")
+        self.assertEqual(sorted(self.folders().values()), ["tokenizer.json", "tokenizer.model"])
+        self.assertEqual(self.kind(self.train("named", "--train.max_steps=4")), "byte_bpe")
+        # Of another text, the folder says nothing.
+        self.text.write_text(self.text.read_text()[1000:])
+        self.assertEqual(self.kind(self.train("changed")), "byte_bpe")
+        self.assertEqual(len(self.folders()), 3)
+        self.assertEqual(self.kind(self.train("old", "--train.max_steps=6")), "bpe")
+
+    def test_a_new_tokenizer_is_byte_bpe(self):
+        self.assertRegex(self.command("config", "show", self.config), r'(?m)^tokenizer.kind +"byte_bpe" +auto$')
+        self.command("config", "validate", self.config, "--tokenizer.append_eos=true", code=78)
+        self.assertIn('leave the key out, or set tokenizer.kind = "bpe"', self.stderr)
+        self.command("prepare", self.config)
+        self.assertIn("training a tokenizer (byte_bpe, 320 tokens)", self.stderr)
+        self.assertNotIn("tokenizer.kind", self.stderr)
+        run = self.train("run")
+        self.assertEqual((self.kind(run), self.folders()), ("byte_bpe", {"tiny": "tokenizer.json"}))
+        # With a path there is no kind, and so nothing that contradicts it.
+        self.command("prepare", self.config, "--tokenizer.kind=bpe", "--data.folder=other")
+        named = self.train("path", "--tokenizer.path=other", "--tokenizer.kind=byte_bpe")
+        self.assertIn("both say which tokenizer the run has", self.stderr)
+        self.assertEqual(self.kind(named), "auto")
+        for step, kind in (4, "bpe"), (5, "byte_bpe"):  # as earlier versions recorded it
+            config = named / "config.toml"
+            config.write_text(re.sub(r'(?m)^kind = "auto"', f'kind = "{kind}"', config.read_text()))
+            self.train("path", "--tokenizer.path=other", f"--train.max_steps={step}")
+            self.assertNotIn("tokenizer.kind", self.stderr)
+            self.assertEqual(self.kind(named), "auto")
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictio
 
         def refused(path, *words, key="body", mask=""):
             self.command("prepare", self.config, f'--data.source="{path}"', f'--data.text_key="{key}"', "--model.vocab=320",
-                         f'--data.loss_mask_key="{mask}"', f'--data.folder="{self.folder}/refused"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"', code=65)
+                         f'--data.loss_mask_key="{mask}"', f'--data.folder="{self.folder}/refused"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.json"', code=65)
             for word in words:
                 self.assertIn(word, self.stderr)
         refused(bad, "bad.parquet: row 2: it has no text")
@@ -229,7 +229,7 @@ pq.write_table(pa.table({"body": bomb}), sys.argv[4], compression="zstd", dictio
         refused(nothing / "b.parquet", "b.parquet: row 1: it has no text")
         refused(nothing / "c.parquet", "c.parquet: row 1: it has no text")
         self.command("prepare", self.config, f'--data.source="{nothing}"', '--data.text_key="body"', "--model.vocab=320", "--data.skip_bad=4",
-                     f'--data.folder="{self.folder}/nothing-made"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"')
+                     f'--data.folder="{self.folder}/nothing-made"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.json"')
         manifest = json.loads((self.folder / "nothing-made/manifest.json").read_text())
         self.assertEqual((manifest["documents"], manifest["bad_lines"]), (2, 4))
         refused(f"{bad}.two.parquet", 'two columns "body" (data.text_key)')

@@ -550,6 +550,11 @@ TEST_SUITE("config load") {
     CHECK(allowed({"--data.skip_samples=84-87"}) == Keys{"data.skip_samples"});
     CHECK(defining({"--data.token_bytes=2"}).empty());  // what is not said is read so
     CHECK(defining({"--data.token_bytes=4"}) == Keys{"data.token_bytes"});
+    CHECK(defining({"--tokenizer.kind=bpe"}).empty());  // so did versions without the key
+    CHECK(defining({"--tokenizer.kind=byte_bpe"}) == Keys{"tokenizer.kind"});
+    CHECK(diff(parsed(text, {"--tokenizer.path=y", "--tokenizer.kind=bpe"}),
+               parsed(text, {"--tokenizer.path=y", "--tokenizer.kind=byte_bpe"}))
+              .defining.empty());
     // What lies at a place counts, not its name: record_start() compares it.
     CHECK(defining({"--data.source=y", "--tokenizer.train_on=z"}).empty());
     CHECK(allowed({"--data.source=y"}) == Keys{"data.source"});

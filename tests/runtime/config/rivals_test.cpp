@@ -75,7 +75,7 @@ TEST_SUITE("rivals") {
     CHECK(config->config.train.max_steps == 0);
     CHECK(config->config.train.warmup_iters == -1);
     CHECK(config->config.data.source.empty());
-    CHECK(config->notes.size() == (TokenizerConfig{}.kind == TokenizerKind::byte_bpe ? 3 : 4));
+    CHECK(config->notes.size() == 4);
     for (const std::string& note : config->notes)
       CHECK_MESSAGE(note.find("base.toml:") != std::string::npos, note);
     const auto again = load_user_config(

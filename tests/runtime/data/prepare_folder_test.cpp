@@ -168,9 +168,11 @@ TEST_SUITE("prepare") {
     refused(changed, [&](auto& o) { o.source = folder.write("b.txt", prose(50)); });
     refused("with data.validation_fraction = 0.01, not 0.2",
             [](auto& o) { o.validation_fraction = 0.2; });
-    const std::string trained = "with another tokenizer, a trained one, not with ";
-    refused(trained + "a trained one", [](auto& o) { o.vocab = 350; });
-    refused(trained + "a trained one", [](auto& o) { o.byte_level = true; });
+    const std::string trained =
+        "with another tokenizer, a trained tokenizer.model of 340 tokens, not with ";
+    refused(trained + "a trained tokenizer.model of 350 tokens", [](auto& o) { o.vocab = 350; });
+    refused(trained + "a trained tokenizer.json of 340 tokens",
+            [](auto& o) { o.byte_level = true; });
     PrepareOptions other = options;
     other.folder = folder.path + "/other", other.vocab = 350;
     REQUIRE(prepare(other).ok());

@@ -144,7 +144,7 @@ TEST_SUITE("token sources") {
     CHECK(sources[0].config.tokenizer.path.empty());
     CHECK(sources[2].config.tokenizer.path.empty());
     CHECK(data_folder(sources[2].config) == folder.path + "/prepared/t");
-    CHECK(sources[3].config.tokenizer.path == folder.path + "/prepared/t/tokenizer.model");
+    CHECK(sources[3].config.tokenizer.path == folder.path + "/prepared/t/tokenizer.json");
     CHECK(data_folder(sources[3].config) == folder.path + "/prepared/u");
     CHECK(needs_preparation(config));
     config.data.folder.clear();
