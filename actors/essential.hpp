@@ -1,21 +1,27 @@
 // Actors without which their process is of no use.
 #pragma once
 
-#include <caf/actor.hpp>
-#include <caf/sec.hpp>
+#include <caf/scheduled_actor.hpp>
 #include <cstdlib>
 #include <string>
 
+#include "runtime/base/limits.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
 
-/// Ends this process if an exception ends `actor`. The parent process replaces a child that dies,
-/// but does not notice a child whose actor alone has ended. Any thread.
-inline void end_process_with(const caf::actor& actor, const std::string& name) {
-  actor->attach_functor([name](const caf::error& reason) {
-    if (reason != caf::sec::runtime_error) return;
-    log::error("the {} actor was ended by an exception, so this process ends", name);
+/// Ends this process if an exception ends the actor `self`, and logs why. The first call of the
+/// actor's function. The parent process replaces a child that dies, but does not notice a child
+/// whose actor alone has ended.
+inline void end_process_with(caf::scheduled_actor* self, const std::string& name) {
+  self->set_exception_handler([name](std::exception_ptr& thrown) -> caf::error {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      log::error("an exception ended the {} actor, so this process ends: {}", name,
+                 exception_status(error).message());
+    } catch (...) {
+    }
     std::abort();
   });
 }

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "app/report.hpp"
@@ -170,11 +173,20 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
 
 namespace {
 
+/// Given back for the sentence of a process that has no memory left.
+std::unique_ptr<char[]> reserve(new char[64 << 10]);
+
 /// Of an exception that nothing catches, on any thread. A process that lacks memory or threads ends
 /// with a sentence, anything else is a bug.
 [[noreturn]] void end_with_a_sentence() {
+  static std::atomic_flag ends;
+  while (ends.test_and_set()) pause();  // another thread ends the process
+  reserve.reset();
   try {
     if (std::current_exception()) throw;
+    // Of several threads one could not be started: CAF destroys those that run.
+    if (std::uncaught_exceptions() > 0)
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
   } catch (const std::exception& error) {
     const Status status = exception_status(error);
     report_status(status);
@@ -205,7 +217,7 @@ void occupy_standard_streams() {
 
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   std::set_terminate(end_with_a_sentence);
-  if (Status stack = raise_stack_limit(); !stack.ok()) return report_status(stack);
+  if (Status adapted = adapt_to_limits(); !adapted.ok()) return report_status(adapted);
   occupy_standard_streams();
   umask(umask(0) | S_IWGRP | S_IWOTH);  // never wider than the user's
   init_logging("simplescale");

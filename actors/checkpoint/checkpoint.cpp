@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "actors/essential.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/observe/trace.hpp"
@@ -243,6 +244,7 @@ void undo(PublisherState& s, const PublisherOptions& options, const local::Steps
 
 caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,
                               PublisherOptions options) {
+  end_process_with(self, "publisher");
   return {
       [self, supervisor, options](const local::ShardWritten& shard) {
         collect(self, supervisor, options, shard);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/essential.hpp"
 #include "actors/local.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
@@ -47,6 +48,7 @@ void upload(Uploader* self, const caf::actor& supervisor, const UploaderOptions&
 }
 
 caf::behavior uploader_actor(Uploader* self, caf::actor supervisor, UploaderOptions options) {
+  end_process_with(self, "uploader");
   return {
       [=](const local::UploadCheckpoints& order) {
         self->state.until_step = order.step;

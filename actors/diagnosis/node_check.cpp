@@ -6,6 +6,8 @@
 #include <caf/all.hpp>
 #include <chrono>
 
+#include "runtime/base/limits.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -82,9 +84,14 @@ void spawn_node_check(caf::actor_system& system, const caf::actor& node, const s
                       const std::string& folder, FindNode find, std::vector<LinkEnd> links) {
   system.spawn<caf::detached>([node, name, folder, find = std::move(find),
                                links = std::move(links)](caf::event_based_actor* self) {
-    std::vector<CheckResult> results = check_machine(folder);
-    for (CheckResult& result : check_links(self->system(), find, links))
-      results.push_back(std::move(result));
+    std::vector<CheckResult> results;
+    try {
+      results = check_machine(folder);
+      for (CheckResult& result : check_links(self->system(), find, links))
+        results.push_back(std::move(result));
+    } catch (const std::exception& error) {  // without memory, for one; an answer is waited for
+      results.push_back({"diagnosis", false, 0, "", exception_status(error).message()});
+    }
     self->send(node,
                NodeChecked{name, all_ok(results), complaints(results), to_json(results).dump()});
   });

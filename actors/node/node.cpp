@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "actors/essential.hpp"
 #include "actors/local.hpp"
 #include "actors/node/node_parts.hpp"
 #include "runtime/base/log.hpp"
@@ -115,6 +116,7 @@ caf::message_handler own_handlers(Self* self) {
 }  // namespace node
 
 caf::behavior node_actor(node::Self* self, caf::actor supervisor, NodeOptions options) {
+  end_process_with(self, "node");
   NodeState& s = self->state;
   s.options = std::move(options);
   s.supervisor = std::move(supervisor);

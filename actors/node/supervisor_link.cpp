@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/clock.hpp"
+#include "actors/essential.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -362,6 +363,7 @@ bool holds_state(const LinkState& s) {
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {
+  end_process_with(self, "supervisor link");
   LinkState& s = self->state;
   s.options = std::move(options);
   look_for_supervisor(self, kStartAfterMs + stagger_ms(s));

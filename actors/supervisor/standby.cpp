@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/clock.hpp"
+#include "actors/essential.hpp"
 #include "runtime/base/log.hpp"
 #include "transport/caf/transport.hpp"
 
@@ -38,6 +39,7 @@ void lost(Self* self, const std::string& reason) {
 }  // namespace
 
 caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions options) {
+  end_process_with(self, "standby");
   StandbyState& s = self->state;
   s.options = std::move(options);
   s.supervisor = std::move(supervisor);

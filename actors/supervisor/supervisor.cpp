@@ -8,6 +8,7 @@
 
 #include "actors/checkpoint/uploader.hpp"
 #include "actors/clock.hpp"
+#include "actors/essential.hpp"
 #include "actors/supervisor/carry_out.hpp"
 #include "actors/supervisor/console_commands.hpp"
 #include "actors/supervisor/idle_event.hpp"
@@ -391,6 +392,7 @@ void start(Self* self, JobOptions options) {
 }  // namespace supervisor
 
 caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
+  end_process_with(self, "supervisor");
   using namespace supervisor;
   start(self, std::move(options));
   self->set_down_handler([self](const caf::down_msg& down) { connection_lost(self, down); });

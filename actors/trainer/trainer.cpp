@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "actors/essential.hpp"
 #include "actors/local.hpp"
 #include "actors/trainer/inject.hpp"
 #include "runtime/base/log.hpp"
@@ -12,6 +13,7 @@ namespace simplescale {
 caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::actor node,
                             TrainerOptions options, std::vector<uint8_t> data_address,
                             std::shared_ptr<std::unique_ptr<DataPlane>> plane) {
+  end_process_with(self, "trainer");
   auto me = caf::actor_cast<caf::actor>(self);
   self->state.compute = std::make_unique<ComputeThread>(
       options.compute, std::move(*plane),

@@ -61,9 +61,11 @@ void AgentLauncher::on_exit(Agent& agent, int node, int status) {
     codes_.push_back(WEXITSTATUS(status));
     return;
   }
-  const std::string what =
-      node_name(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
-  killed_agents_ += " " + what + ";";
+  std::string what =
+      " " + node_name(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
+  if (WTERMSIG(status) == SIGABRT) what += " (" + last_line(log_of(node)) + ")";
+  what += ";";
+  if (killed_agents_.find(what) == std::string::npos) killed_agents_ += what;
   if (!stopping_ && !run_is_over()) restart_later(agent);
 }
 

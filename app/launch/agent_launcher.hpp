@@ -53,7 +53,8 @@ class AgentLauncher {
   /// The reason in control/end.json; otherwise the last line in the log of the last agent that
   /// failed, which ended before the run's processes can write a reason; "" without one.
   std::string reason() const;
-  /// For messages: " n1 was killed by signal 9;" for every killed agent.
+  /// For messages: " n1 was killed by signal 9;" for every killed agent, with the last line in the
+  /// log of one that ended itself (SIGABRT).
   const std::string& killed_agents() const { return killed_agents_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 
 #include "runtime/base/files.hpp"
 
@@ -9,7 +10,7 @@ namespace simplescale {
 
 std::string last_line(const std::string& path) {
   constexpr std::streamoff kBytesMax = 4096;
-  const std::string prefix = "simplescale: ";
+  constexpr std::string_view kPrefix = "simplescale: ", kErrorLevel = " error ";
   std::ifstream file = open_lines(path);
   file.seekg(0, std::ios::end);
   const std::streamoff bytes = file.tellg();
@@ -19,7 +20,9 @@ std::string last_line(const std::string& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) return "";
   text.erase(text.find_last_not_of('\n') + 1);
   text.erase(0, text.rfind('\n') + 1);  // npos + 1 is 0
-  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+  if (text.starts_with(kPrefix)) return text.substr(kPrefix.size());
+  const size_t level = text.find(kErrorLevel);
+  return level == std::string::npos ? text : text.substr(level + kErrorLevel.size());
 }
 
 }  // namespace simplescale

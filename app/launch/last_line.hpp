@@ -5,8 +5,8 @@
 
 namespace simplescale {
 
-/// The last line of the file that is not empty, without "simplescale: ", at most the last 4 KiB; ""
-/// without one.
+/// The last line of the file that is not empty, without "simplescale: ", and of a logged error without
+/// its time and process; at most the last 4 KiB; "" without one.
 std::string last_line(const std::string& path);
 
 }  // namespace simplescale

@@ -13,7 +13,6 @@
 #include <set>
 #include <thread>
 
-#include "actors/essential.hpp"
 #include "actors/node/health.hpp"
 #include "actors/node/node.hpp"
 #include "actors/node/supervisor_link.hpp"
@@ -295,7 +294,6 @@ Result<int> run_agent(const AgentOptions& o) {
   link_options.watch = watch_epochs(run, o.instance, to_watch.get_future().share());
   auto watch = link_options.watch;
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
-  end_process_with(supervisor, "supervisor link");
   to_watch.set_value(supervisor);
 
   auto nodes = std::make_shared<NodeLookup>(transport);
@@ -323,7 +321,6 @@ Result<int> run_agent(const AgentOptions& o) {
                       places};
   options.kill_supervisors = [supervisors] { supervisors->kill(); };
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
-  end_process_with(node, "node");
   transport.publish("node", node);
   const int code = wait_for_end(node, run, o, config, result);
   watch.reset();

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "actors/clock.hpp"
-#include "actors/essential.hpp"
 #include "actors/supervisor/claim.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/standby.hpp"
@@ -209,7 +208,6 @@ Result<int> supervise(const Process& p, Predecessor before) {
       notify(*notifier, run, event);
     };
   caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
-  end_process_with(supervisor, "supervisor");
   p.transport.publish("supervisor", supervisor);
   to_watch.set_value(supervisor);
 
@@ -288,7 +286,6 @@ Result<int> stand_by(const Process& p) {
     end->set_value(std::move(before));
   };
   *me = p.system.spawn(standby_actor, supervisor, std::move(options));
-  end_process_with(*me, "standby");
   supervisor = nullptr;
   ready->set_value();
   watch->poll([files = p.files, node = p.options.node](const EpochView&) {

@@ -9,7 +9,6 @@
 #include <future>
 #include <optional>
 
-#include "actors/essential.hpp"
 #include "actors/trainer/engine_setup.hpp"
 #include "actors/trainer/trainer.hpp"
 #include "app/processes/actor_process.hpp"
@@ -189,7 +188,6 @@ Result<int> serve_agent(const TrainerProcessOptions& o) {
   auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane.host));
   caf::actor trainer = actors->system().spawn(trainer_actor, node, std::move(options),
                                               std::move(plane.address), box);
-  end_process_with(trainer, "trainer");
   const int code = result.get();
   // _exit: the compute thread may be in the middle of a matrix product, whose result is not needed.
   std::fflush(nullptr);

@@ -1,5 +1,6 @@
 #include "runtime/base/limits.hpp"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ ProcessLimits process_limits() {
           number_of(limit_of(RLIMIT_AS).rlim_cur)};
 }
 
-Status raise_stack_limit() {
+Status adapt_to_limits() {
+  if (process_limits().address_space != UINT64_MAX) mallopt(M_ARENA_MAX, 1);
   rlimit limit = limit_of(RLIMIT_STACK);
   if (number_of(limit.rlim_cur) >= kUsualStack) return {};
   SS_RETURN_IF_ERROR(check_limits("simplescale", {.stack = kLeastStack}));

@@ -21,9 +21,11 @@ struct ProcessLimits {
 /// own, as our programs do. Root has none for threads.
 ProcessLimits process_limits();
 
-/// Gives the main thread, and threads that start from now on, a stack of the usual size if their
-/// limit is lower. io: the limit cannot be raised to what this program needs.
-Status raise_stack_limit();
+/// Makes this process need less than its limits. Call it before a thread starts. The main thread,
+/// and threads that start from now on, get a stack of the usual size if their limit is lower. Under
+/// a limit of the address space all threads allocate from one heap: each one of their own would
+/// reserve 64 MiB. io: the limit of the stack cannot be raised to what this program needs.
+Status adapt_to_limits();
 
 /// io: the first limit that is lower than what `what` needs ("train"), with both figures and the
 /// command that raises it.

@@ -38,10 +38,12 @@ bool by_own_links(int folder_fd, const fs::path& name, int file_fd) {
   std::ranges::reverse(rest);
   Descriptor at(::openat(folder_fd, ".", kFlags));
   for (int links = 0; !rest.empty();) {
+    if (at.fd < 0) return false;
     const fs::path part = rest.back();
     rest.pop_back();
     if (part.empty()) continue;  // behind a slash at the end
     Descriptor next(::openat(at.fd, part.c_str(), kFlags));
+    if (next.fd < 0) return false;
     const auto target = own_target(next.fd);
     if (!target || (!target->empty() && ++links > kLinksMax)) return false;
     if (target->empty()) {

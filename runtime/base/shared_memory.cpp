@@ -7,10 +7,10 @@
 
 #include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <thread>
 #include <utility>
 
+#include "runtime/base/host_memory.hpp"
 #include "runtime/base/limits.hpp"
 #include "runtime/base/named_descriptors.hpp"
 
@@ -61,18 +61,6 @@ Result<uint64_t> offer(const std::string& name, int fd) {
 }
 
 }  // namespace
-
-uint64_t memory_left(const std::string& root) {
-  uint64_t bytes = 0;
-  bool known = false;
-  std::ifstream info(root + "/proc/meminfo");
-  for (std::string name, rest; info >> name; std::getline(info, rest)) {
-    uint64_t kib = 0;
-    if ((name == "MemAvailable:" || name == "SwapFree:") && info >> kib) bytes += kib << 10;
-    known = known || name == "MemAvailable:";
-  }
-  return known ? bytes : UINT64_MAX;
-}
 
 Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
   SharedMemory memory;

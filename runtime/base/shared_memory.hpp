@@ -46,8 +46,4 @@ class SharedMemory {
   uint64_t offer_ = 0;  // of named_descriptors.hpp; 0: not the creator
 };
 
-/// Bytes of memory and swap space that this host has left; UINT64_MAX: unknown. root: the folder
-/// that has `proc`.
-uint64_t memory_left(const std::string& root = "/");
-
 }  // namespace simplescale

@@ -8,6 +8,7 @@
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/wandb_names.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
@@ -161,6 +162,12 @@ std::vector<Status> check_combinations(const Config& c) {
          "needs train.tasks");
   unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
          "needs metrics.trace_events of at least 2");
+  if (c.metrics.wandb) {
+    const std::string project = wrong_wandb_project(c.metrics.wandb_project),
+                      tags = wrong_wandb_tags(c.metrics.wandb_tags);
+    unless(project.empty(), "metrics.wandb_project", project);
+    unless(tags.empty(), "metrics.wandb_tags", tags);
+  }
   unless(is_token_width(c.data.token_bytes), "data.token_bytes",
          "must be 2 or 4, or 0 for not said");
   for (Status& problem : check_blend(c)) problems.push_back(std::move(problem));

@@ -14,9 +14,9 @@
 #include <fstream>
 #include <vector>
 
+#include "runtime/base/host_memory.hpp"
 #include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/shared_memory.hpp"
 #include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
@@ -98,8 +98,7 @@ Status check_disk(const Config& config, const Plan& plan) {
 
 Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
   const uint64_t needed = host_needs(config, plan, input.trainers_on_host, input.staged).shared;
-  uint64_t left = input.memory_left > 0 ? input.memory_left : memory_left();
-  if (const uint64_t most = memory_of_host(); most > 0) left = std::min(left, most);
+  const uint64_t left = input.memory_left > 0 ? input.memory_left : memory_left();
   if (left >= needed) return {};
   return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
              " trainers on this host need " + mib(needed) + " of shared memory, but it has only " +
@@ -112,49 +111,6 @@ std::string gib(uint64_t bytes) {
   std::snprintf(text, sizeof text, "%.1f GiB", static_cast<double>(bytes) / (1u << 30));
   return text;
 }
-
-/// The folders of the control groups that limit this process's memory: its own and those that hold
-/// it, also as a container sees them, where the path of its group may not exist.
-std::vector<fs::path> memory_groups(const fs::path& root) {
-  std::vector<fs::path> folders{root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"};
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool unified = controllers.empty();  // version 2
-    if (!unified && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    const fs::path top = root / (unified ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
-    for (fs::path at = fs::path(line.substr(second + 1)).relative_path();; at = at.parent_path()) {
-      folders.push_back(top / at);
-      if (at.empty()) break;
-    }
-  }
-  return folders;
-}
-
-}  // namespace
-
-uint64_t memory_of_host(const std::string& root) {
-  uint64_t bytes = 0;
-  std::ifstream info(fs::path(root) / "proc/meminfo");
-  for (std::string name, unit; info >> name;) {
-    uint64_t kib = 0;
-    if (name == "MemTotal:" && info >> kib) {
-      bytes = kib << 10;
-      break;
-    }
-    std::getline(info, unit);
-  }
-  for (const fs::path& group : memory_groups(root))
-    for (const char* limit : {"memory.max", "memory.limit_in_bytes"}) {
-      uint64_t most = 0;  // stays 0 for "max"
-      if (std::ifstream(group / limit) >> most && most > 0) bytes = std::min(bytes, most);
-    }
-  return bytes;
-}
-
-namespace {
 
 int cores_of(const PreflightInput& input) {
   return std::max(1, input.cores > 0 ? input.cores : usable_cores());

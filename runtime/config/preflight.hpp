@@ -40,9 +40,6 @@ struct HostNeeds {
   int processes() const { return nodes + trainers + warm + supervisors; }
   uint64_t memory() const { return shared + private_; }
 };
-/// Memory of the host in bytes, or the lowest limit of this process's control groups (Slurm's
-/// --mem, a container's); 0: unknown. root: a folder with `proc` and `sys`.
-uint64_t memory_of_host(const std::string& root = "/");
 /// staged: see PreflightInput. "auto" counts as CPU.
 HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool staged = false);
 

@@ -214,10 +214,12 @@ Result<bool> LineReader::next(std::string_view& line) {
       if (number_ == 1 && (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF")))
         return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
       if (const std::string ending = number_ == 1 ? ending_of_bytes(line) : ""; !ending.empty())
-        return bad(path_, without_compression(path_) == path_
-                              ? "it is no text, but a " + ending +
-                                    " file by its first bytes: give its name that ending"
-                              : "it holds no text, but a " + ending + " file: unpack it once");
+        return bad(path_, without_compression(path_) != path_
+                              ? "it holds no text, but a " + ending + " file: unpack it once"
+                          : path_.ends_with(ending)
+                              ? "it is a " + ending + " file, but only lines of text are read here"
+                              : "it is no text, but a " + ending +
+                                    " file by its first bytes: give its name that ending");
       if (const std::string_view kind = number_ == 1 ? kind_of_bytes(line) : "";
           !kind.empty() && is_binary(line.substr(0, kKnownBytes)))
         return bad(path_, "it holds no text: by its first bytes it is " + std::string(kind));

@@ -10,15 +10,14 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/wandb_names.hpp"
 #include "runtime/exports/append_file.hpp"
 #include "runtime/exports/checksum.hpp"
 #include "runtime/exports/protobuf.hpp"
@@ -295,9 +294,7 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
   info.host = host;
   info.project = config.metrics.wandb_project;
   info.entity = config.metrics.wandb_entity;
-  std::istringstream tags(config.metrics.wandb_tags);
-  for (std::string tag; std::getline(tags, tag, ',');)
-    if (tag = trimmed(tag); !tag.empty()) info.tags.push_back(tag);
+  info.tags = wandb_tags(config.metrics.wandb_tags);
   for (const schema::Key& key : schema::keys())
     info.config.emplace_back(key.full_name(), json_of_toml(schema::shown(key, config)));
 

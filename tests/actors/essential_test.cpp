@@ -15,6 +15,7 @@ using namespace simplescale;
 namespace {
 
 caf::behavior fragile(caf::event_based_actor* self) {
+  end_process_with(self, "fragile");
   return {[self](bool throws) {
     if (throws) throw std::bad_alloc();
     self->quit();
@@ -30,7 +31,6 @@ int status_after(bool throws) {
       caf::actor_system_config config;
       caf::actor_system system(config);  // its destructor waits for the actor's end
       const caf::actor actor = system.spawn(fragile);
-      end_process_with(actor, "fragile");
       caf::anon_send(actor, throws);
     }
     _exit(0);

@@ -1,9 +1,12 @@
 """Commands under limits (ulimit) that are too low for them end soon, with a sentence that names the limit."""
 
+import os
+import resource
+import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, Case
+from common import PROGRAM, Case, last_step, leftovers, status, trainer_pids
 
 
 class Limits(Case):
@@ -20,6 +23,32 @@ class Limits(Case):
             code, lines = self.limited(option, *words)
             self.assertEqual(code, 74, lines)
             self.assertIn(said, lines[-1])
+
+    def test_the_heaps_of_threads_need_little_address_space(self):
+        run = self.folder / "run"
+        process = subprocess.Popen(["bash", "-c", 'ulimit -v 1500000 && exec "$@"', "bash", PROGRAM, "train", self.config, f"--run={run}",
+                                    *self.layout(2, 2), "--train.global_batch_size=8", "--train.max_steps=1000000"], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        for node in status(run)["nodes"]:
+            [peak] = [line.split()[1] for line in open(f"/proc/{node['pid']}/status") if line.startswith("VmPeak:")]
+            self.assertLess(int(peak), 600_000)  # KiB; 1,300,000 with a heap for each thread
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertFalse(leftovers(run))
+
+    def test_an_agent_without_memory_says_so(self):
+        """The limit is set once the run trains, so that no check can foresee it."""
+        run, process = self.start("run", "--train.global_batch_size=4", "--train.max_steps=1000000", "--supervision.max_restarts=0",
+                                  "--cluster.join_timeout_ms=3000")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        agent = status(run)["nodes"][0]["pid"]
+        resource.prlimit(agent, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+        trainer = trainer_pids(run)["n0.0"]
+        os.kill(trainer, signal.SIGKILL)  # the agent starts another one
+        self.assertNotEqual(process.wait(60), 0)
+        self.assertIn("the address space (ulimit -v) is limited to 1024 KiB", process.stdout.read())
 
     def test_a_soft_limit_of_the_stack_is_raised(self):
         code, lines = self.limited("-S -s 64", "train", self.config, f"--run={self.folder / 'run'}", "--train.global_batch_size=4", "--train.max_steps=3")

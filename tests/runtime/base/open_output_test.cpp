@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,6 +79,25 @@ TEST_CASE("output (FILE-1): no link, hard link or pipe under the file's name is 
   CHECK(*read_text(folder.precious) == "mine");
   CHECK(written("/dev/null", Output::replace) == std::to_string(EPERM));
   CHECK(fs::is_character_file("/dev/null"));
+}
+
+TEST_CASE("output: without a descriptor, the error says so") {
+  const Folder folder;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int lowest = open("/", O_PATH);  // no lower number is free
+  ::close(lowest);
+  int opened = -1;
+  for (int spare = 0; opened < 0; ++spare) {
+    REQUIRE(spare < 10);
+    const rlimit few{static_cast<rlim_t>(lowest + spare), before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    opened = open_output(folder.path + "/file", Output::replace);
+    const int error = errno;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    if (opened < 0) CHECK(error == EMFILE);
+  }
+  ::close(opened);
 }
 
 TEST_CASE("output: a stream, a replaced file and a created one follow no link either") {

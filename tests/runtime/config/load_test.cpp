@@ -196,6 +196,24 @@ TEST_SUITE("config load") {
     CHECK(error_of("[run]\nname = \"a/b\"\n").starts_with("a.toml:2: run.name = \"a/b\" must be"));
   }
 
+  TEST_CASE("config: what `wandb sync` would refuse after the run is refused before it") {
+    const std::string on = "[metrics]\nwandb = true\n";
+    const auto project = [&](const std::string& name) {
+      return error_of(on + "wandb_project = \"" + name + "\"");
+    };
+    CHECK(project("a project of umlauts \u00e4").find("no error") == 0);
+    CHECK(project(std::string(128, 'p')) == "no error");
+    CHECK(project(std::string(129, 'p')).find("at most 128 characters") != std::string::npos);
+    for (const char forbidden : std::string("/#?%:"))
+      CHECK(project(std::string("a") + forbidden).find("wandb_project") != std::string::npos);
+    const auto tags = [&](const std::string& text) {
+      return error_of(on + "wandb_tags = \"" + text + "\"");
+    };
+    CHECK(tags("red,, big one, " + std::string(64, 't')) == "no error");
+    CHECK(tags("red, " + std::string(65, 't')).find("at most 64 characters") != std::string::npos);
+    CHECK(error_of("[metrics]\nwandb_project = \"a/b\"") == "no error");  // it is not written
+  }
+
   TEST_CASE("config: invalid TOML is an error with its line") {
     CHECK(error_of("[run]\nname = \n").starts_with("a.toml:2: "));
     CHECK(error_of("[run]\nname = \"a\"\nname = \"b\"\n").starts_with("a.toml:3: "));

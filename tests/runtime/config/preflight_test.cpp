@@ -229,34 +229,6 @@ TEST_SUITE("config preflight") {
     CHECK(check().message().find("processes on this host") == std::string::npos);
   }
 
-  TEST_CASE_FIXTURE(Fixture, "preflight: the lowest limit of the process's control groups counts") {
-    const auto write = [&](const std::string& name, const std::string& text) {
-      const fs::path file = folder / name;
-      fs::create_directories(file.parent_path());
-      std::ofstream(file) << text << "\n";
-    };
-    const auto mib = [&] { return memory_of_host(folder.string()) >> 20; };
-    write("proc/meminfo", "MemFree: 5 kB\nMemTotal:  8388608 kB");
-    CHECK(mib() == 8192);
-    write("proc/self/cgroup", "0::/slurm/job_7/step_0");  // version 2
-    write("sys/fs/cgroup/slurm/job_7/memory.max", "max");
-    CHECK(mib() == 8192);
-    write("sys/fs/cgroup/slurm/memory.max", std::to_string(uint64_t{6} << 30));
-    write("sys/fs/cgroup/slurm/job_7/memory.max", std::to_string(uint64_t{2} << 30));
-    write("sys/fs/cgroup/slurm/job_7/step_0/memory.max", std::to_string(uint64_t{4} << 30));
-    CHECK(mib() == 2048);
-    write("sys/fs/cgroup/memory.max", std::to_string(uint64_t{1} << 30));
-    CHECK(mib() == 1024);
-    write("proc/self/cgroup", "0::/gone");  // a container that sees its own group as the top
-    CHECK(mib() == 1024);
-    fs::remove_all(folder / "sys");
-    write("proc/self/cgroup", "4:cpu,memory:/job\n3:cpuset:/");  // version 1
-    write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", std::to_string(uint64_t{3} << 30));
-    CHECK(mib() == 3072);
-    write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
-    CHECK(mib() == 3072);
-  }
-
   TEST_CASE_FIXTURE(Fixture, "preflight: copies that wait to be sent to peers count as memory") {
     config.cluster.nodes = 2;
     config.parallel.group_nodes = 1;

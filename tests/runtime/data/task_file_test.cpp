@@ -82,6 +82,16 @@ TEST_SUITE("data") {
     CHECK(warning.empty());
   }
 
+  TEST_CASE("tasks: a parquet file is refused for what it is, whatever its name") {
+    const test::TempFolder folder;
+    const auto said = [&](const std::string& name) {
+      return read_tasks(folder.write(name, "PAR1\x15\x04\n")).status().message();
+    };
+    CHECK(said("t.parquet").ends_with("is a .parquet file, but only lines of text are read here"));
+    CHECK(
+        said("t.jsonl").ends_with("a .parquet file by its first bytes: give its name that ending"));
+  }
+
   TEST_CASE("tasks: a row is read as a row of data is") {
     const test::TempFolder folder;
     // As Python's json writes it.
