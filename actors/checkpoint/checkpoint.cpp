@@ -15,7 +15,8 @@ namespace simplescale {
 
 namespace {
 
-// More would only spin while they wait for the file's lock: one hashes what four write.
+// More threads would only spin while they wait for the file's lock: one thread hashes as fast as
+// four write.
 constexpr size_t kThreadsOfFile = 4;
 
 struct WriterState {
@@ -45,7 +46,7 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
   };
 }
 
-/// Makes a private copy of a state, which waits for the writer. Reports an error to the node.
+/// Makes a private copy of a state, which then waits for a writer. Reports an error to the node.
 void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
                 const CheckpointOptions& options, const local::SaveShard& job) {
   auto& waiting = self->state.waiting;
@@ -67,7 +68,8 @@ void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
                   local::WriteShard{job.generation, job.step, job.shard, copy.take(), cores});
 }
 
-/// Of the next shard's file. 0: the shards in work use all cores. at_once: shards that share them.
+/// The threads for the next shard's file; 0: the shards being written use all cores. at_once: how
+/// many shards share the cores.
 size_t threads_of_shard(size_t cores, size_t at_once, const std::map<uint64_t, size_t>& writing) {
   size_t used = 0;
   for (const auto& [_, threads] : writing) used += threads;
@@ -87,7 +89,7 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
           std::min(options.writers, s.writing.size() + s.waiting.size() + s.in_memory.size());
       size_t threads = threads_of_shard(waiting->second.cores, at_once, s.writing);
       const bool beside_training = waiting->second.cores < all_cores();
-      if (threads == 0 && beside_training) return;  // a writer that becomes free asks again
+      if (threads == 0 && beside_training) return;  // the next free writer asks again
       threads = std::max<size_t>(1, threads);
       local::WriteShard job = std::move(s.waiting.extract(waiting).mapped());
       job.threads = threads;
@@ -130,17 +132,18 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   };
 }
 
-constexpr size_t kLossesMax = 1'000;  // of steps that have no checkpoint yet
+constexpr size_t kLossesMax = 1'000;  // of steps without a checkpoint yet
 
 struct PublisherState {
   static inline const char* name = "publisher";
   struct Pending {
     std::vector<ShardRecord> records;
-    std::set<uint64_t> reported;  // shards: their writers have finished
+    std::set<uint64_t> reported;  // shards whose writers have finished
     bool failed = false;
   };
   uint64_t generation = 0;
-  // By step, of this generation. Several steps may be pending: each node writes at its own pace.
+  // By step, of this generation. Several steps may be pending, because each node writes at its own
+  // speed.
   std::map<uint64_t, Pending> pending;
   std::map<uint64_t, double> val_losses;  // by step
 };
@@ -167,7 +170,7 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   return info;
 }
 
-/// Removes the shards of checkpoints that are not published any more.
+/// Removes the shards of checkpoints that will never be published.
 void remove_dead(const PublisherOptions& options,
                  const std::function<bool(uint64_t step, uint64_t generation)>& dead) {
   LeaderFiles files(options.leads);
@@ -188,7 +191,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
              const PublisherOptions& options, const local::ShardWritten& shard) {
   PublisherState& s = self->state;
   if (shard.generation < s.generation) return;
-  if (shard.generation > s.generation) {  // shards of older ones are not used
+  if (shard.generation > s.generation) {  // the publisher uses no shards of older ones
     s.pending.clear();
     remove_dead(options,
                 [&](uint64_t, uint64_t generation) { return generation < shard.generation; });
@@ -205,7 +208,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
   if (!record.ok()) return fail(record.status().message());
-  // A node repeats its reports when it connects to a new supervisor.
+  // A node repeats its reports to a new supervisor.
   if (std::ranges::find(checkpoint.records, record->file, &ShardRecord::file) !=
       checkpoint.records.end())
     return;
@@ -257,7 +260,7 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
       [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
       [self, supervisor, options](const local::PruneCheckpoints& order) {
         std::vector<uint64_t> left = prune(options, order.step);
-        if (!left.empty())  // else the folder is not there any more
+        if (!left.empty())  // else the folder is gone
           self->send(supervisor, local::CheckpointsLeft{std::move(left)});
       },
   };

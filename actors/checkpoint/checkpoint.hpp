@@ -1,15 +1,15 @@
-// The checkpoint actor of a node: copies pinned states and has the copies written to disk in the
-// background. And the publisher, which makes one checkpoint of all nodes' shards.
+// The checkpoint actor of a node copies pinned states, and has the copies written to disk in the
+// background. The publisher makes one checkpoint of all nodes' shards.
 //
-// The checkpoint actor runs detached, since it copies gigabytes. Its writers are detached actors of
-// their own, so that a slow disk delays neither copies nor training. They write different shards at
-// the same time, since most file systems let only one thread at a time write to a file. At most one
-// copy of each shard waits for a writer: a newer copy replaces it. The actor copies a state without
-// a pin, which no trainer writes, when a writer is free for it. In: local::SaveShard. Out, to the
-// node: one ShardSaved for each SaveShard.
+// The checkpoint actor runs detached, because it copies gigabytes. Its writers are detached actors
+// of their own, so a slow disk delays neither copies nor training. The writers write different
+// shards at the same time, because most file systems let only one thread at a time write to a file.
+// At most one copy of each shard waits for a writer: a newer copy replaces it. A state without a
+// pin, which no trainer writes, is copied once a writer is free for it. In: local::SaveShard. Out,
+// to the node: one ShardSaved for each SaveShard.
 //
-// Threads of a save: cores_beside_training(), and all_cores() after the last step. The shards that
-// are written at the same time share them; the copy of a further one takes as many again.
+// Threads of a save: cores_beside_training(), and all_cores() after the last step. Shards that are
+// written at the same time share them. The copy of a further shard uses as many threads again.
 #pragma once
 
 #include <caf/all.hpp>
@@ -33,39 +33,41 @@ struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
   size_t shards = 1;
-  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writers'
+  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // used by the writers
   size_t writers = 1;
-  Retries retries;  // of writing a shard, after an I/O error
+  Retries retries;  // for writing a shard, after an I/O error
 };
 
 namespace local {
-/// checkpoint actor -> one of its writers: write a shard from a private copy of its state.
+/// The checkpoint actor sends this to a writer: write a shard from a private copy of its state.
 struct WriteShard {
   uint64_t generation, step, shard;
   StateStore::Copy state;
   size_t cores;        // for all shards
-  size_t threads = 1;  // for this one
+  size_t threads = 1;  // for this shard
 };
 
-/// writer -> checkpoint actor: the shard is written, or failed; ready for the next one.
+/// A writer sends this to the checkpoint actor: the shard is written, or failed; the writer is
+/// free.
 struct WriterFree {
   uint64_t shard;
 };
 
-/// supervisor -> publisher: a generation begins with `step`; later steps of older generations are
-/// undone.
+/// The supervisor sends this to the publisher: a generation begins with `step`, and later steps of
+/// older generations are rolled back.
 struct StepsUndone {
   uint64_t generation, step;
 };
 
-/// supervisor -> publisher: remove the checkpoints that are not kept. step: the newest one that the
-/// supervisor would begin with; later ones may be published already, and replace none yet. Answered
-/// by CheckpointsLeft if there is a checkpoint.
+/// The supervisor sends this to the publisher: remove the checkpoints that are not kept. step: the
+/// newest one that the supervisor would begin with. Later ones may be published already, but do not
+/// replace older ones yet. Answered by CheckpointsLeft if there is a checkpoint.
 struct PruneCheckpoints {
   uint64_t step;
 };
 
-/// publisher -> supervisor: the steps of all checkpoints on disk, the newest last.
+/// The publisher sends this to the supervisor: the steps of all checkpoints on disk, the newest
+/// last.
 struct CheckpointsLeft {
   std::vector<uint64_t> steps;
 };
@@ -74,20 +76,20 @@ struct CheckpointsLeft {
 struct CheckpointActorState {
   static inline const char* name = "checkpoint";
   std::vector<caf::actor> free;                   // writers
-  std::map<uint64_t, size_t> writing;             // the threads of each shard that a writer writes
+  std::map<uint64_t, size_t> writing;             // threads of each shard that is being written
   std::map<uint64_t, local::WriteShard> waiting;  // by shard
-  std::deque<local::SaveShard> in_memory;         // without a pin: copied when it is their turn
+  std::deque<local::SaveShard> in_memory;         // states without a pin, not copied yet
 };
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
                                CheckpointOptions options);
 
-/// Options of the publisher, of which there is one per job, in the supervisor's process. It
-/// publishes a checkpoint once all its shards are written, and prunes old ones when it is told to.
-/// Removes what a save has left that failed, or that a newer generation has made useless. Detached.
-/// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
-/// the step's last shard; local::StepsUndone, after which no checkpoint of those steps counts any
-/// more; local::PruneCheckpoints. Out: local::Published, local::CheckpointsLeft.
+/// Options of the publisher. A job has one publisher, in the supervisor's process. It publishes a
+/// checkpoint once all its shards are written, and prunes old ones when ordered. It removes what
+/// failed saves have left, and shards that a newer generation made useless. Detached. In:
+/// local::ShardWritten (a repeated report counts once); local::StepValidated, before the step's
+/// last shard; local::StepsUndone, after which no checkpoint of those steps counts any more;
+/// local::PruneCheckpoints. Out: local::Published, local::CheckpointsLeft.
 struct PublisherOptions {
   std::string id;               // as in publish_checkpoint()
   std::function<bool()> leads;  // as in LeaderFiles
@@ -96,10 +98,10 @@ struct PublisherOptions {
   size_t shards = 1;
   uint64_t seed = 0;
   std::string precision, tokenizer;  // as in CheckpointInfo
-  StateFormat state;                 // likewise
+  StateFormat state;                 // as in CheckpointInfo
   uint64_t tokens_per_sample = 0;
   KeepRules keep = {.keep = 3};  // until_step is that of local::PruneCheckpoints
-  Retries retries;               // of publishing, after an I/O error
+  Retries retries;               // for publishing, after an I/O error
   /// CheckpointInfo::resume of a checkpoint that is published now.
   std::function<std::string(uint64_t next_sample)> resume_at = [](uint64_t) { return "{}"; };
 };

@@ -26,7 +26,7 @@ class DiskFaults final : public FileOps {
 
  private:
   static int64_t until(std::chrono::milliseconds how_long);
-  /// Sleeps while the disk is slow; an error while it is full.
+  /// Sleeps while the disk is slow; returns an error while it is full.
   Status apply_faults(const std::string& path) const;
   std::atomic<int64_t> full_until_ns_ = 0, slow_until_ns_ = 0, slow_ms_ = 0;
 };

@@ -57,7 +57,8 @@ HeldState StateStore::held(const std::string& trainer) const {
 }
 
 namespace {
-/// Memory for a copy. The threads that copy touch it first: most of a copy's time is page faults.
+/// Allocates memory for a copy. The threads that copy touch it first, because most of a copy's time
+/// is page faults.
 StateStore::Copy memory_for(TrainState& state) {
   const TrainState::Side side = state.side(0);
   const size_t values = side.values();
@@ -81,8 +82,8 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  Copy copy = memory_for(state);  // may throw, so before pin()
-  // A pin of this call: trainer_restarted() may have released the one of the process.
+  Copy copy = memory_for(state);  // may throw, so call it before pin()
+  // Take a second pin for this call: trainer_restarted() may have released the process's pin.
   SS_ASSIGN(const int side, state.pin(wanted.step));
   auto release_pins = [&] {
     state.unpin(side);
@@ -118,7 +119,7 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end() || found->second.pid != pid) return;
-  const Result<int> side = found->second.state.pin(step);  // finds the side
+  const Result<int> side = found->second.state.pin(step);  // to find the side
   if (!side.ok()) return;
   found->second.state.unpin(*side);
   found->second.state.unpin(*side);
@@ -162,15 +163,15 @@ Status StateStore::flip_bit(const std::string& trainer) {
     TrainState& state = found->second.state;
     const std::optional<uint64_t> step = state.step_if_any();
     if (!step) break;
-    // The pin keeps the optimizer from writing this side, and the hash of that from covering the
-    // wrong bit.
+    // The pin keeps the optimizer from writing this side, so its hash does not cover the flipped
+    // bit.
     const Result<int> side = state.pin(*step);
     if (!side.ok()) continue;
     const auto params = state.side(*side).params;
     auto* bytes = reinterpret_cast<unsigned char*>(&params[params.size() / 3]);
     bytes[2] ^= 0x40;  // the highest bit of the mantissa
     const bool committed = state.step_if_any() == step;
-    if (!committed) bytes[2] ^= 0x40;  // no rank reads it now: take the next step
+    if (!committed) bytes[2] ^= 0x40;  // no rank reads it now: try the next step
     state.unpin(*side);
     if (committed) return {};
   }

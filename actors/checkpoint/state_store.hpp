@@ -1,5 +1,5 @@
 // The training states of a node's trainers, in shared memory that outlives every trainer process.
-// Created once by the agent. Threads: any; a mutex guards the table, and TrainState guards itself
+// The agent creates it once. Any thread: a mutex guards the table, and TrainState guards itself
 // (runtime/training/train_state.hpp).
 #pragma once
 
@@ -21,14 +21,14 @@ struct HeldState {
   std::vector<HeldStep> steps;  // at most two; the committed step last
 };
 
-/// Identifies a shard of a model, so that a segment of another model or number of shards is
-/// refused.
+/// Identifies a shard of a model. A segment of another model or number of shards has another hash,
+/// and is refused.
 uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 
 class StateStore {
  public:
   /// Creates a segment for each slot of node `node`, named "ss-<instance>-<slot>-state" and large
-  /// enough for any shard. places: the CPUs of each slot, near which its memory is allocated
+  /// enough for any shard. places: the CPUs of each slot; its memory is allocated near them
   /// (cpu_affinity.hpp).
   Status create(const std::string& instance, const Plan& plan, int node,
                 const std::vector<std::vector<int>>& places = {});
@@ -37,19 +37,19 @@ class StateStore {
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
   struct Copy {
-    std::shared_ptr<float[]> values;  // of all parts, one after the other
+    std::shared_ptr<float[]> values;  // all parts, one after the other
     TrainState::Side side;            // the parts
-    Hash128 hash = {};                // zero: not known
+    Hash128 hash = {};                // zero: unknown
   };
-  /// A private copy of the side that holds step `wanted`, which process `pid` of the trainer has
-  /// pinned. Releases that pin, also on errors. not_found: no side holds the step, or it was made
-  /// in another generation. mismatch: the state is not the one that was committed (STATE-2).
-  /// aborted: the trainer's process was replaced meanwhile.
+  /// Makes a private copy of the side that holds step `wanted`. Process `pid` of the trainer has
+  /// pinned that side; this releases that pin, even after an error. not_found: no side holds the
+  /// step, or another generation made it. mismatch: the state differs from the committed one
+  /// (STATE-2). aborted: the trainer's process was replaced meanwhile.
   Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const HeldStep& wanted,
                               const Parallel& parallel = {});
-  /// Releases the pin of process `pid` on `step`, if that process still is the trainer's.
+  /// Releases the pin of process `pid` on `step`, if the trainer still has that process.
   void release(const std::string& trainer, int32_t pid, uint64_t step);
-  /// A new process is the trainer: releases all pins of the old process.
+  /// The trainer has a new process: releases all pins of the old process.
   void trainer_restarted(const std::string& trainer, int32_t pid);
   /// Injected fault: flips a bit of the committed side, as failing memory would.
   Status flip_bit(const std::string& trainer);
@@ -60,7 +60,7 @@ class StateStore {
   struct Entry {
     TrainState state;
     size_t total;
-    int32_t pid = 0;  // of the process that is the trainer: only its pins are released
+    int32_t pid = 0;  // of the trainer's process: only its pins are released
     uint64_t restarts = 0;
   };
   mutable std::mutex mutex_;
@@ -68,15 +68,15 @@ class StateStore {
   std::vector<uint64_t> hash_of_shard_;  // layout_hash()
 };
 
-/// A private copy of the side that holds `step` in a segment of `total` elements a part. The caller
-/// makes sure that no trainer writes the segment meanwhile. Errors as copy_and_unpin(); a damaged
-/// copy is forgotten. Any thread.
+/// Makes a private copy of the side that holds `step` in a segment of `total` elements a part. The
+/// caller ensures that no trainer writes the segment meanwhile. Errors as copy_and_unpin(). Forgets
+/// a damaged copy. Any thread.
 Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step,
                                  const Parallel& parallel = {});
 
-/// A trainer process's pin on the side that holds a step, passed on to the actor that copies the
-/// side. The pin is released once: by copy(), or by the destructor, for instance when an actor dies
-/// and its mailbox is dropped. One thread at a time.
+/// A trainer process's pin on the side that holds a step, handed to the actor that copies the side.
+/// The pin is released once: by copy(), or by the destructor, as when an actor dies and its mailbox
+/// is dropped. One thread at a time.
 class StatePin {
  public:
   StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,

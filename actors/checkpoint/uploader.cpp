@@ -17,8 +17,8 @@ struct UploaderState {
   static inline const char* name = "uploader";
   std::shared_ptr<CheckpointBucket> bucket;
   uint64_t until_step = 0;  // as in KeepRules
-  bool due = false;         // a Tick is on its way, behind all orders that wait already
-  bool retry_due = false;   // a RetryUpload is on its way
+  bool due = false;         // a Tick is under way, queued behind all orders that wait
+  bool retry_due = false;   // a RetryUpload is under way
   bool failing = false;     // the newest update failed, and the supervisor knows
 };
 

@@ -1,8 +1,8 @@
-// Uploads the run's checkpoints to an object store (checkpoint.upload), while the run trains. The
-// uploader is a detached actor in the supervisor's process, since it waits for network and disk: a
-// slow server delays neither training nor the publisher. In: local::UploadCheckpoints. Out, to the
-// supervisor: local::Uploaded, after each upload, and after the first of several failures in a row.
-// What failed is tried again with the next checkpoint, and every minute.
+// Uploads the run's checkpoints to an object store (checkpoint.upload) during training. The
+// uploader is a detached actor in the supervisor's process, because it waits for network and disk:
+// a slow server delays neither training nor the publisher. In: local::UploadCheckpoints. Out, to
+// the supervisor: local::Uploaded, after each upload, and after the first of several failures in a
+// row. It tries failed uploads again with the next checkpoint, and every minute.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,14 @@
 namespace simplescale {
 
 namespace local {
-/// supervisor -> uploader: checkpoints up to this step may be used (as in PruneCheckpoints).
+/// The supervisor sends this to the uploader: checkpoints up to this step may be used (as in
+/// PruneCheckpoints).
 struct UploadCheckpoints {
   uint64_t step;
 };
-/// uploader -> itself: a minute after a failure.
+/// The uploader sends this to itself, a minute after a failure.
 struct RetryUpload {};
-/// uploader -> supervisor: the steps that were uploaded, or, if `error` is not empty, why not.
+/// The uploader sends this to the supervisor: the uploaded steps, or why the upload failed.
 struct Uploaded {
   std::vector<uint64_t> steps;
   std::string error;
@@ -47,10 +48,10 @@ struct UploaderOptions {
   Config config;
   RunFolder run;
   std::function<bool()> leads;
-  /// Set to true before the actor is told to exit: it may wait for the network.
+  /// Set it to true before the actor is told to exit, because the actor may wait for the network.
   std::shared_ptr<std::atomic<bool>> stopped = std::make_shared<std::atomic<bool>>(false);
 };
-/// Invalid without checkpoint.upload.
+/// Returns an invalid handle without checkpoint.upload.
 caf::actor spawn_uploader(caf::actor_system& system, caf::actor supervisor,
                           UploaderOptions options);
 

@@ -16,7 +16,7 @@ namespace simplescale {
 struct HealthReporter::Shared {
   std::mutex mutex;
   std::condition_variable wake;
-  caf::actor node;  // null: the thread is to end
+  caf::actor node;  // null: the thread ends
 };
 
 HealthReporter::HealthReporter(caf::actor node, std::string name, std::string folder,

@@ -25,7 +25,7 @@ uint32_t as_u32(milliseconds time) {
   return static_cast<uint32_t>(std::clamp<int64_t>(time.count(), 0, UINT32_MAX));
 }
 
-/// The target trainer. If the target is the node, its first trainer.
+/// The target trainer; if the target is the node, its first trainer.
 Result<std::string> trainer_of(const InjectContext& c, const InjectFault& fault) {
   if (fault.target == c.node && !c.trainers.empty()) return c.trainers.front();
   if (std::ranges::find(c.trainers, fault.target) != c.trainers.end()) return fault.target;
@@ -77,7 +77,7 @@ Status forward_to_all_trainers(const InjectContext& c, const InjectFault& fault)
   return {};
 }
 
-/// As if its host died: the trainers die with their agent, and so must its supervisor or standby.
+/// Imitates a dead host: the trainers die with their agent, so kill its supervisor or standby, too.
 Status kill_agent(const InjectContext& c, const InjectFault&) {
   if (c.kill_supervisors) c.kill_supervisors();
   kill(getpid(), SIGKILL);
@@ -118,7 +118,7 @@ Status slow_link(const InjectContext& c, const InjectFault& fault) {
   return {};
 }
 
-/// Corrupts a trainer's state. If the target is the node: the peer copies that it keeps, if any.
+/// Corrupts a trainer's state; if the target is the node and it keeps peer copies, corrupts those.
 Status corrupt_snapshot(const InjectContext& c, const InjectFault& fault) {
   if (fault.target == c.node && c.corrupt_peer_copies && c.corrupt_peer_copies().ok()) return {};
   SS_ASSIGN(const std::string trainer, trainer_of(c, fault));

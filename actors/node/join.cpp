@@ -13,7 +13,8 @@ constexpr uint32_t kGroupsMax = 1u << 20;
 
 using Members = std::map<std::string, const Member*>;
 
-/// A process with another address is a new one, of which the supervisor is about to hear.
+/// False if the address differs: the trainer has a new process, which the supervisor does not know
+/// yet.
 bool takes_part(const Member& member, const std::vector<uint8_t>& data_address) {
   return member.data_address == data_address;
 }
@@ -46,7 +47,7 @@ Result<Places> places_of(const JoinGeneration& job, uint32_t shards) {
   return places;
 }
 
-/// The part of rank `rank` in a transfer. ranks: the source, then the targets.
+/// A rank's part in a transfer. ranks: the source, then the targets.
 Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::string>& ranks,
                              size_t rank, const Members& members) {
   TransferPart part{.id = transfer.id, .shard = transfer.shard, .step = transfer.step};
@@ -89,7 +90,7 @@ Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
   return parts;
 }
 
-/// The trainers that send their own shard, each with its receivers.
+/// For each trainer that sends its own shard: its receivers.
 using Senders = std::map<std::string, std::vector<std::string>>;
 
 bool any_sends(const Senders& senders, const std::vector<std::string>& receivers) {

@@ -22,12 +22,12 @@ namespace simplescale {
 
 namespace {
 
-constexpr size_t kLineBytesMax = 4096;                  // the rest of a longer line is not matched
+constexpr size_t kLineBytesMax = 4096;                  // the rest of a longer line is ignored
 constexpr size_t kTextBytesMax = 400;                   // of LogFinding::text
-constexpr auto kRepeatAfter = std::chrono::minutes(1);  // of the same rule in the same file
+constexpr auto kRepeatAfter = std::chrono::minutes(1);  // for the same rule and file
 constexpr int kKernelRecordsMax = 200;                  // per scan
 
-/// Copies the whole file, with what is written to it meanwhile. Returns the bytes copied, or
+/// Copies the whole file, including what is written to it meanwhile. Returns the number of bytes;
 /// nothing if writing fails.
 std::optional<uint64_t> copy_all(int from, int to) {
   off_t at = 0;
@@ -37,14 +37,14 @@ std::optional<uint64_t> copy_all(int from, int to) {
   return count == 0 ? std::optional(static_cast<uint64_t>(at)) : std::nullopt;
 }
 
-/// Cuts whole blocks of the first `copied` bytes off the beginning of a file. Processes that append
-/// to the file are not disturbed. Returns the bytes cut; 0 if the file system cannot cut (ext4 and
-/// XFS can), or if the file is too short.
+/// Removes whole blocks of the first `copied` bytes from the beginning of a file. Does not disturb
+/// processes that append to the file. Returns the number of bytes removed; 0 if the file system
+/// cannot do this (ext4 and XFS can), or if the file is too short.
 uint64_t cut_beginning(int file, uint64_t copied) {
   struct stat info {};
   if (fstat(file, &info) != 0 || info.st_blksize <= 0) return 0;
   const auto block = static_cast<uint64_t>(info.st_blksize);
-  const uint64_t bytes = copied > 0 ? (copied - 1) / block * block : 0;  // never all of it
+  const uint64_t bytes = copied > 0 ? (copied - 1) / block * block : 0;  // never all bytes
   if (bytes == 0) return 0;
   const bool cut = fallocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, static_cast<off_t>(bytes)) == 0;
   return cut ? bytes : 0;
@@ -81,8 +81,8 @@ std::optional<int64_t> process_in(const std::string& line) {
 
 bool LogScanner::is_relevant(const std::string& line, File::Kind kind) {
   using Kind = File::Kind;
-  // Slurm's file holds what srun, slurmstepd and the shell say, and what this program prints, which
-  // quotes events of other processes.
+  // Slurm's file has the output of srun, slurmstepd and the shell. It also has this program's
+  // output, which quotes events of other processes.
   if (kind == Kind::batch && (line.starts_with("incident ") || line.starts_with("simplescale: ")))
     return false;
   // The project's own lines: "<stamp> <process> <level> ...".
@@ -203,7 +203,7 @@ void LogScanner::split_lines(File& file, std::string_view bytes) {
       file.partial += bytes.substr(0, std::min(end, kLineBytesMax - file.partial.size()));
     if (end == bytes.size()) return;
     ++file.line;
-    // The supervisor's log quotes every event; it is read only to be rotated.
+    // The supervisor's log quotes every event; the scanner reads it only to rotate it.
     if (file.kind != File::Kind::supervisor) match_rules(file, file.partial);
     file.partial.clear();
     bytes.remove_prefix(end + 1);
@@ -224,7 +224,7 @@ void LogScanner::match_rules(File& file, const std::string& line) {
 }
 
 /// Reads records "priority,sequence,time,flags;text\n key=value\n". read() fails with EPIPE if the
-/// next record has been overwritten, and goes on with the oldest record that is left.
+/// next record has been overwritten; the next read() then returns the oldest record left.
 void LogScanner::read_kernel_log() {
   if (kernel_.fd < 0) return;
   std::array<char, 8192> record;
@@ -235,7 +235,7 @@ void LogScanner::read_kernel_log() {
     const std::string_view text(record.data(), static_cast<size_t>(got));
     const size_t begin = text.find(';');
     if (begin == std::string_view::npos) continue;
-    // The kernel's own lines have facility 0. Programs can write lines with any other.
+    // The kernel's own lines have facility 0. Lines that programs write have another one.
     if (std::strtoul(record.data(), nullptr, 10) >> 3 != 0) continue;
     const size_t end = std::min(text.find('\n', begin), text.size());
     match_rules(kernel_, std::string(text.substr(begin + 1, end - begin - 1)));

@@ -1,17 +1,18 @@
-// Reads the log files of a node's processes as they are written, matches their lines against the
-// log rules (runtime/observe/log_rules.hpp), and rotates the files. Owns a thread that does all of
-// it, so a slow file system delays no other part of the agent.
+// Reads the log files of a node's processes while they are written, matches their lines against the
+// log rules (runtime/observe/log_rules.hpp), and rotates the files. A thread of its own does all
+// this, so a slow file system delays no other part of the agent.
 //
 // Bounds: at most bytes_per_scan_max of a file per scan (beyond that the scanner skips to the
 // newest bytes), and one finding per rule, file and minute.
 //
-// Of this program's own log lines, only a trainer's errors are matched. Its other lines quote
-// events of other processes, which the supervisor learns by itself.
+// Of this program's own log lines, the scanner matches only a trainer's errors. Its other lines
+// quote events of other processes, which the supervisor learns without the log.
 //
-// Rotation: writers hold the file open, so it cannot be renamed. The beginning of a file that has
-// grown too long is copied to FILE.1, which replaces an older FILE.1, and cut off. No byte is lost,
-// but a line may begin in FILE.1 and end in FILE. Where the file system cannot cut (ext4 and XFS
-// can, NFS cannot), the file is copied and truncated, and bytes written between the two are lost.
+// Rotation: writers hold the file open, so it cannot be renamed. The scanner copies the beginning
+// of a long file to FILE.1, which replaces an older FILE.1, and cuts it off. No byte is lost, but a
+// line may begin in FILE.1 and end in FILE. ext4 and XFS can cut a file's beginning. On other file
+// systems, as NFS, the scanner copies the whole file and truncates it: bytes written between the
+// two are lost.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -32,14 +33,14 @@ namespace simplescale {
 
 struct LogFinding {
   std::string source;  // trainer "n1.0", process "n1.p2", or node (its agent, the kernel, Slurm)
-  std::string file;    // name in the run's logs folder; "kernel"
-  uint64_t line = 0;   // number in the file, from 1; 0: unknown, lines were skipped
+  std::string file;    // name in the run's logs folder, or "kernel"
+  uint64_t line = 0;   // number in the file, from 1; 0: unknown, because lines were skipped
   std::string text;    // the line, at most 400 bytes
   std::string rule, severity, action, hint;
-  bool root = false;  // the rule explains an incident, and is not a consequence of another event
+  bool root = false;  // the rule names the cause of an incident, not a consequence
 };
 
-/// The pid that a line of the kernel's log names, if any.
+/// The pid that a line of the kernel's log names; nothing if it names none.
 std::optional<int64_t> process_in(const std::string& line);
 
 struct LogScannerOptions {
@@ -56,15 +57,15 @@ struct LogScannerOptions {
 
 class LogScanner {
  public:
-  /// Starts the thread. Lines that the files hold already are not reported.
+  /// Starts the thread. Ignores the lines that the files already have.
   explicit LogScanner(LogScannerOptions options);
   ~LogScanner();
   LogScanner(const LogScanner&) = delete;
   LogScanner& operator=(const LogScanner&) = delete;
   /// Scans at once. Any thread.
   void scan_now();
-  /// Treats `line` as one of the kernel's log. Does nothing if that log is read, since it will hold
-  /// the line. Any thread.
+  /// Treats `line` like a line of the kernel's log. Does nothing if the scanner reads that log,
+  /// which then has the line. Any thread.
   void add_kernel_line(std::string line);
 
  private:
@@ -73,11 +74,11 @@ class LogScanner {
     std::string path, name, source;
     enum class Kind : unsigned char { trainer, agent, supervisor, batch } kind = Kind::trainer;
     int fd = -1;
-    uint64_t offset = 0;                                // that has been read up to
+    uint64_t offset = 0;                                // the file has been read up to here
     uint64_t line = 0;                                  // number of the last whole line read
-    bool skipped = false;                               // lines were skipped: `line` is not known
-    std::string partial;                                // the line that has not ended yet
-    std::map<std::string, Clock::time_point> reported;  // last time, by rule
+    bool skipped = false;                               // lines were skipped: `line` is unknown
+    std::string partial;                                // the line that is still incomplete
+    std::map<std::string, Clock::time_point> reported;  // when each rule was reported last
   };
   void run();
   void open_new_files(bool at_start);

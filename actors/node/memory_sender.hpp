@@ -1,5 +1,5 @@
-// Sends copies from this node's memory to trainers of other nodes in the agent's name, while no
-// trainer of this node is up to send them (JOB-1).
+// Sends copies from this node's memory to trainers of other nodes, with the agent as the sender.
+// The supervisor orders this if no trainer of this node is up to send them (JOB-1).
 #pragma once
 
 #include <caf/all.hpp>
@@ -10,10 +10,10 @@
 
 namespace simplescale {
 
-/// Begins the transfers of `order`, an order for the agent itself, on a thread of its own. Each
-/// names a segment of this node. total: elements of a shard; timeout_ms: of each wait for other
-/// processes. If one fails, `node` gets a TrainerIdle of order.trainer with the fault. A fence ends
-/// the waits (DataPlane::abort()).
+/// Begins the transfers of `order`, which is addressed to the agent, on a thread of its own. Each
+/// transfer names a segment of this node. total: elements of a shard; timeout_ms: for each wait for
+/// other processes. If a transfer fails, `node` gets a TrainerIdle of order.trainer with the fault.
+/// A fence ends the waits (DataPlane::abort()).
 void send_from_memory(caf::event_based_actor* node, std::shared_ptr<DataPlane> plane,
                       JoinTrainer order, size_t total, int timeout_ms);
 

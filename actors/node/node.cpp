@@ -47,8 +47,8 @@ void tree_ended(Self* self) {
     to_supervisor(self, TrainerDown{name, "the node's restart budget is exhausted", false});
 }
 
-/// A trainer actor cannot be reached any more: its process must be dead before it is replaced.
-/// ProcessEnded follows once the process is reaped.
+/// A trainer actor cannot be reached any more: kill its process, which must be dead before it is
+/// replaced. ProcessEnded follows once the process is reaped.
 void trainer_lost(Self* self, const caf::down_msg& down) {
   for (const auto& [id, process] : self->state.table.processes()) {
     if (!process.up || down.source != process.actor.address()) continue;
@@ -75,7 +75,7 @@ void actor_down(Self* self, const caf::down_msg& down) {
   }
 }
 
-/// The name under which Slurm, or else the operating system, knows this host.
+/// The host's name in Slurm, or else in the operating system.
 std::string host_name() {
   if (const char* in_slurm = std::getenv("SLURMD_NODENAME")) return in_slurm;
   char host[256] = "";
@@ -89,7 +89,7 @@ std::string stop_reason(int signal) {
   return std::string("stopped by SIG") + sigabbrev_np(signal);
 }
 
-/// signal: SIGQUIT stands for a second SIGINT and means: at once.
+/// signal: SIGQUIT stands for a second SIGINT and means: stop at once.
 void request_stop(Self* self, int signal) {
   const Code code = signal == SIGINT || signal == SIGQUIT ? Code::ok : Code::requeue;
   to_supervisor(self, RequestStop{exit_code(code), stop_reason(signal), signal == SIGQUIT});

@@ -1,9 +1,9 @@
 // The node actor: carries out the supervisor's commands on one host. It runs the node's supervision
-// tree (dataloader, checkpoint, trainer processes), assigns processes to trainer slots, relays
-// commands to its trainers and their reports to the supervisor, kills trainers that hang, and says
-// what their shared memory holds. It is the only actor that trainers talk to.
+// tree (dataloader, checkpoint, trainer processes), assigns processes to trainer slots, and relays
+// the supervisor's commands to its trainers and their reports to the supervisor. It kills trainers
+// that hang, and reports what their shared memory holds. Trainers talk to no other actor.
 //
-// Runs on a CAF worker. No handler blocks. Its handlers lie in node_*.cpp, by subject
+// Runs on a CAF worker. No handler blocks. Its handlers are in node_*.cpp, by subject
 // (node_parts.hpp).
 #pragma once
 
@@ -51,12 +51,12 @@ struct NodeOptions {
   std::function<void(TransportFault)> inject_network_fault;         // into the agent's transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   FindNode find;
-  std::shared_ptr<DataPlane> plane;  // of the agent; null: it sends no states
-  std::shared_ptr<PeerTier> peers;   // over the same plane; null: no copies on peers
+  std::shared_ptr<DataPlane> plane;  // the agent's; null: the agent sends no states
+  std::shared_ptr<PeerTier> peers;   // uses the same plane; null: no copies on peers
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string batch_log;        // Slurm's log file, in the run's logs folder; "": not read
-  std::vector<CpuList> places;  // CPUs of each slot; empty: those of the agent
-  std::function<void()> kill_supervisors;  // that this agent has started, for the drill kill_agent
+  std::vector<CpuList> places;  // CPUs of each slot; empty: all CPUs of the agent
+  std::function<void()> kill_supervisors;  // those of this agent, for the drill kill_agent
   std::string name() const { return node_name(index); }
 };
 
@@ -69,18 +69,18 @@ struct NodeState {
   LivenessMonitor liveness{LivenessOptions{}};
   LifelineWatcher lifelines;
   FillPlan fill;                   // for the newest generation in which trainers of this node train
-  uint64_t ended = 0;              // the newest generation that a trainer which dies has left
-  std::vector<ShardSaved> saving;  // failure reports for the saves that are under way
+  uint64_t ended = 0;              // the newest that has ended: a trainer that dies has left it
+  std::vector<ShardSaved> saving;  // failure reports, kept for the saves under way
   struct {
     std::unique_ptr<LogScanner> logs;  // null: logs are not scanned
     TraceRings traces;
     std::map<std::string, TrainerTimes> step_times;  // of each trainer's newest step
-    std::map<size_t, uint64_t> xids;                 // reported so far, by GPU
+    std::map<size_t, uint64_t> xids;                 // newest number reported, by GPU
   } observed;
   std::optional<Shutdown> shutdown;  // set once the node stops
 };
 
-/// supervisor: the supervisor_link of this agent.
+/// supervisor: this agent's supervisor_link.
 caf::behavior node_actor(caf::stateful_actor<NodeState>* self, caf::actor supervisor,
                          NodeOptions options);
 

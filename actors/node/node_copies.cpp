@@ -4,8 +4,8 @@
 namespace simplescale::node {
 namespace {
 
-/// Takes over the pin of the trainer that sent the current message. Null if another process is the
-/// trainer now.
+/// Takes over the pin of the trainer that sent the current message. Null if the trainer has another
+/// process now.
 std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer, const HeldStep& step) {
   const NodeState& s = self->state;
   const Process* process = s.table.trainer(trainer, self->current_sender());
@@ -13,7 +13,7 @@ std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer, const
                  : nullptr;
 }
 
-/// Has the checkpoint actor save a shard, and reports the save as failed if there is none.
+/// Orders a save from the checkpoint actor. Reports the save as failed if that actor is down.
 void save(Self* self, local::SaveShard job) {
   NodeState& s = self->state;
   const ShardSaved failed{job.generation, job.step, job.shard, "",
@@ -31,7 +31,7 @@ void state_saved(Self* self, const ShardSaved& saved) {
   to_supervisor(self, saved);
 }
 
-/// Another node offers a copy.
+/// Handles another node's offer of a copy.
 void copy_offered(Self* self, const OfferCopy& offer) {
   const NodeState& s = self->state;
   auto answer = self->make_response_promise();
@@ -80,7 +80,7 @@ void save_from_memory(Self* self, const JoinGeneration& job) {
 void stage_state(Self* self, const StepDone& done) {
   NodeState& s = self->state;
   auto pin = done.copy ? take_pin(self, done.trainer, {done.step, done.generation}) : nullptr;
-  if (!pin || !s.peers) return;  // which drops the pin
+  if (!pin || !s.peers) return;  // dropping `pin` releases it
   self->send(s.peers, local::StageCopy{done.trainer, std::move(pin), done.generation, done.step,
                                        s.options.states->held(done.trainer).shard});
 }

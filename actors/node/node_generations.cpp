@@ -10,7 +10,7 @@
 namespace simplescale::node {
 namespace {
 
-/// Reports that a trainer has left a generation, with what its memory holds.
+/// Reports that a trainer has left a generation, and what its memory holds.
 void report_idle(Self* self, TrainerIdle idle) {
   NodeState& s = self->state;
   if (Slot* slot = s.table.slot(idle.trainer); slot && slot->generation <= idle.generation)
@@ -51,7 +51,7 @@ void join(Self* self, const JoinGeneration& job) {
   });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
-    report_peer_copies(self);  // the order may name a copy that is not here
+    report_peer_copies(self);  // the order may name a copy that this node does not have
     for (const LocalTrainer& local : locals)
       report_idle(self, {.trainer = local.name,
                          .generation = job.generation,

@@ -7,7 +7,7 @@
 namespace simplescale::node {
 namespace {
 
-/// The trainer or node that a finding is about; nullopt: the process is not of this node.
+/// The trainer or node that a finding concerns; nullopt: the process is not of this node.
 std::optional<std::string> subject_of(NodeState& s, const LogFinding& found) {
   const std::string node = s.options.name();
   std::optional<std::string> slot;
@@ -15,7 +15,8 @@ std::optional<std::string> subject_of(NodeState& s, const LogFinding& found) {
     const auto pid = process_in(found.text);
     if (!pid) return found.source;
     slot = s.table.slot_of(*pid);
-    // The kernel reports on all processes of the host. A broken device concerns the node anyhow.
+    // The kernel reports on all processes of the host. A broken device concerns the node in any
+    // case.
     if (!slot) return found.action == "diagnose" ? std::optional(found.source) : std::nullopt;
   } else if (found.source.starts_with(node + ".p")) {
     const Process* process = s.table.process(node + "/" + found.source.substr(node.size() + 1));
@@ -33,8 +34,8 @@ void log_found(Self* self, const LogFinding& found) {
                                  found.rule, found.severity, found.action, found.hint, found.root});
 }
 
-/// Adds the trainers' newest steps to the host's health. A new Xid is treated like a line about it
-/// in the kernel's log.
+/// Adds the trainers' newest steps to the host's health. Treats a new Xid like a line of the
+/// kernel's log.
 void report_health(Self* self, NodeHealth& health) {
   NodeState& s = self->state;
   for (const auto& [trainer, times] : s.observed.step_times) health.trainers.push_back(times);
@@ -73,7 +74,7 @@ void inject_fault(Self* self, const InjectFault& fault) {
   if (Status status = inject(context, fault); !status.ok()) log::warn("{}", status.message());
 }
 
-/// Writes what this node's processes did in a window of time to the run folder, in an actor of its
+/// Writes a window of the traces of this node's processes to the run folder, in an actor of its
 /// own, which may block.
 void write_trace(Self* self, const WriteTrace& order) {
   const NodeState& s = self->state;

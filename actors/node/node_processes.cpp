@@ -10,7 +10,7 @@
 namespace simplescale::node {
 namespace {
 
-/// The prefix of the names of all shared-memory segments that a process makes.
+/// The prefix of the names of all shared-memory segments that a process creates.
 std::string segment_prefix(const NodeState& s, const std::string& process, int32_t pid) {
   return "ss-" + s.options.instance + "-" + with_dots(process) + "-" + std::to_string(pid);
 }
@@ -63,8 +63,8 @@ void process_up(Self* self, const TrainerHello& hello) {
   s.liveness.add(now_ms(self), id, hello.pid);
   const std::string prefix = segment_prefix(s, id, hello.pid);
   s.observed.traces.process_up(id, hello.pid, prefix + "-trace");
-  // The lifeline tells of a death before the kernel has freed the process's memory. Without it,
-  // ProcessEnded is the first news.
+  // The lifeline reports a death before the kernel has freed the process's memory. Without it,
+  // ProcessEnded is the first report.
   Status status = s.lifelines.watch(
       prefix + "-life", [node = caf::actor_cast<caf::actor>(self), id, pid = hello.pid] {
         caf::anon_send(node, local::ProcessDying{id, pid});
@@ -73,7 +73,8 @@ void process_up(Self* self, const TrainerHello& hello) {
   if (!process->slot.empty()) report_trainer_up(self, process->slot);
 }
 
-/// Any trainer of this node may die. So the warm processes know the GPUs of all.
+/// Tells the warm processes the GPUs of all trainers of this node, because any of these trainers
+/// may die.
 void tell_gpus(Self* self) {
   NodeState& s = self->state;
   const std::vector<uint64_t> gpus = s.table.gpus();
@@ -115,7 +116,7 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   s.liveness.remove(end.process);
   trace::instant("ended", name);
   s.observed.traces.process_ended(end.process, name);
-  if (s.observed.logs) s.observed.logs->scan_now();  // for its last lines
+  if (s.observed.logs) s.observed.logs->scan_now();  // read its last lines
   log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
   if (slot.empty()) return;
   to_supervisor(self, TrainerDown{slot, how, true});

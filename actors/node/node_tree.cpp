@@ -6,18 +6,18 @@
 #include "actors/local.hpp"
 #include "actors/node/node_parts.hpp"
 #include "actors/node/trainer_process.hpp"
-#include "actors/otp/supervisor_actor.hpp"
+#include "actors/restart/child_supervisor.hpp"
 #include "runtime/config/secrets.hpp"
 
 namespace simplescale::node {
 namespace {
 
-constexpr int kWarmNice = 15;  // of a process until it gets a slot
-// The tree allows this many times the supervisor's own restart budget: normally the supervisor
-// gives up on the node before the tree gives up on a process.
+constexpr int kWarmNice = 15;  // nice value of a process without a slot
+// The tree's restart budget is this many times the supervisor's: normally the supervisor gives up
+// on the node before the tree gives up on a process.
 constexpr uint32_t kBudgetFactor = 10;
 
-/// slot: that the process begins with; "": warm.
+/// slot: the slot that the process begins with; "": warm.
 SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
                              const std::string& slot) {
   SpawnOptions command;
@@ -29,19 +29,20 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
                   process};
   command.environment = {{"SIMPLESCALE_AGENT", o.address}, {"SIMPLESCALE_INSTANCE", o.instance}};
   command.inherits = trainers_inherit(o.config);
-  // Holds the output until the process learns which trainer it is; then it writes logs/n1.0.log.
+  // The file takes the output until the process learns which trainer it is; then it writes
+  // logs/n1.0.log.
   command.output = o.run.logs() + "/" + with_dots(process) + ".log";
-  // Slurm signals every process of a job step, systemd every one of a service (--nnodes); the agent
-  // or its launcher alone is to act on that.
+  // Slurm signals every process of a job step, and systemd every process of a service (--nnodes).
+  // Only the agent or its launcher must act on such a signal.
   command.ignore_signals = std::getenv("SLURM_STEP_ID") || std::getenv("SIMPLESCALE_TASK");
   if (may_lower_nice()) command.nice = kWarmNice;
   command.cpus = cpus_of(o, slot);
   return command;
 }
 
-/// A child of the tree whose handle the node gets with every (re)start.
+/// A child of the tree. The node gets its handle at every (re)start.
 template <class Spawn>
-supervision::Child reported_child(Self* self, const char* name, Spawn spawn) {
+restart::Child reported_child(Self* self, const char* name, Spawn spawn) {
   return {{.id = self->state.options.name() + "/" + name},
           [node = caf::actor_cast<caf::actor>(self), name, spawn](caf::scheduled_actor* parent) {
             caf::actor child = spawn(parent);
@@ -67,12 +68,12 @@ caf::actor spawn_tree(Self* self) {
   const NodeOptions& o = self->state.options;
   const SupervisionConfig& config = o.config.supervision;
   const auto node = caf::actor_cast<caf::actor>(self);
-  supervision::SupervisorOptions tree;
+  restart::ChildSupervisorOptions tree;
   tree.name = o.name();
-  tree.spec.strategy = supervision::Strategy::one_for_one;
-  tree.spec.intensity = {kBudgetFactor * static_cast<uint32_t>(config.max_restarts + 1),
-                         config.within_s * 1000, supervision::Intensity::Scope::child};
-  tree.spec.back_off = {.first_ms = config.backoff_ms, .max_ms = config.backoff_max_ms};
+  tree.limits = {.max_restarts = kBudgetFactor * static_cast<uint32_t>(config.max_restarts + 1),
+                 .within_ms = config.within_s * 1000,
+                 .first_delay_ms = config.backoff_ms,
+                 .max_delay_ms = config.backoff_max_ms};
   tree.children.push_back(
       reported_child(self, "dataloader", [filler = o.filler](caf::scheduled_actor* parent) {
         return parent->spawn(dataloader_actor, filler);
@@ -86,12 +87,12 @@ caf::actor spawn_tree(Self* self) {
       }));
   for (const auto& [id, process] : self->state.table.processes())
     tree.children.push_back(
-        {{.id = id, .restart = supervision::Restart::transient},
+        {{.id = id, .restart = restart::Restart::transient},
          [node, watcher = o.watcher, id,
           command = trainer_command(o, id, process.slot)](caf::scheduled_actor* parent) {
            return parent->spawn(trainer_process, node, watcher, id, command);
          }});
-  return self->spawn<caf::monitored>(supervision::supervisor_actor, std::move(tree));
+  return self->spawn<caf::monitored>(restart::child_supervisor, std::move(tree));
 }
 
 }  // namespace simplescale::node

@@ -13,19 +13,19 @@ namespace {
 
 using Self = caf::stateful_actor<LinkState>;
 
-constexpr size_t kReportsMax = 100'000;    // beyond that the oldest are dropped
-constexpr size_t kOtherReportsMax = 64;    // of those that are no StepDone, after a Lead
+constexpr size_t kReportsMax = 100'000;    // with more, the oldest are dropped
+constexpr size_t kOtherReportsMax = 64;    // other reports than StepDone that are kept after a Lead
 constexpr int64_t kPollMs = 20;            // how often the epochs are polled without a supervisor
-constexpr int64_t kRetryLookupMs = 100;    // before the same address is looked up again
+constexpr int64_t kRetryLookupMs = 100;    // between two lookups of the same address
 constexpr int64_t kStartAfterMs = 1'000;   // before a node starts a supervisor
-constexpr int64_t kTakeoverMs = 3'000;     // the same where a standby is to take over
-constexpr int64_t kPerNodeMs = 500;        // plus this times the node's index,
-constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
-constexpr int64_t kVoteAfterMs = 1'500;    // for which a supervisor lives, but cannot be reached
+constexpr int64_t kTakeoverMs = 3'000;     // the same, if a standby can take over
+constexpr int64_t kPerNodeMs = 500;        // plus this for each index
+constexpr int64_t kPerNodeMaxMs = 10'000;  // but at most this
+constexpr int64_t kVoteAfterMs = 1'500;    // a supervisor lives for so long, but is unreachable
 constexpr int64_t kLeaderPollMs = 1'000;   // how often the epochs are polled with a supervisor
 constexpr int64_t kCheckMs = 200;          // how often join_timeout_ms is checked
 
-/// Staggers the nodes, so that normally only one of them starts a supervisor.
+/// Delays the nodes by different times, so that normally only one of them starts a supervisor.
 int64_t stagger_ms(const LinkState& s) {
   return std::min(kPerNodeMs * s.options.index, kPerNodeMaxMs);
 }
@@ -46,18 +46,18 @@ void to_leader(Self* self, const Message& message) {
   if (self->state.leader) self->send(self->state.leader, message);
 }
 
-/// Tells a new leader everything about this node, in the order in which it happened to each
-/// trainer.
+/// Tells a new leader everything about this node. Keeps the order of events of each trainer.
 void introduce_node(Self* self) {
   LinkState& s = self->state;
   if (!s.hello) return;
   s.hello->epoch = s.lead.epoch;
   to_leader(self, *s.hello);
-  // Before the trainers: a generation may begin as soon as the last trainer is known (JOB-1).
+  // Send these before the trainers: a generation may begin as soon as the last trainer is known
+  // (JOB-1).
   if (s.copies) to_leader(self, PeerCopies{s.copies->node, s.copies->copies, 0});
   for (auto& [name, trainer] : s.trainers) {
-    // The leader must hear why a trainer left the newest generation. Of an older one it is enough
-    // that the trainer is in no generation.
+    // The leader must learn why a trainer left the newest generation. If it left an older one, it
+    // suffices that the trainer is in no generation.
     const bool news = trainer.idle && trainer.idle->generation >= s.generation;
     if (trainer.up.pid > 0) {
       TrainerUp up = trainer.up;
@@ -75,8 +75,8 @@ void introduce_node(Self* self) {
   if (s.stop) to_leader(self, *s.stop);
 }
 
-/// Drops the reports that the run's records hold. ShardSaved stays longer: it counts until its
-/// checkpoint is published. So does Validated, which the checkpoint of its step records.
+/// Drops the reports that the run's records have. Keeps ShardSaved, which counts until its
+/// checkpoint is published, and Validated, which the checkpoint of its step records.
 void drop_recorded(LinkState& s, uint64_t recorded_step) {
   auto recorded = [recorded_step](const LinkState::Report& report) {
     if (const auto* done = std::get_if<StepDone>(&report)) return done->step <= recorded_step;
@@ -98,8 +98,8 @@ void leave_run(Self* self, const std::string& reason) {
   if (s.node) self->send(s.node, Shutdown{exit_code(Code::requeue), reason});
 }
 
-/// Votes against a supervisor that lives but cannot be reached from here. It resigns if it is
-/// outvoted; until then this node waits for it as long as it leads.
+/// Votes against a supervisor that lives but cannot be reached from this node. The supervisor
+/// resigns if it loses the majority; until then this node waits as long as that supervisor leads.
 void vote_if_unreachable(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
   const int64_t now = now_ms(self);
@@ -127,8 +127,9 @@ void look_up_supervisor(Self* self, const local::EpochsPolled& polled) {
   });
 }
 
-/// LEAD-1: a supervisor that has been replaced may not know it yet, if its host has lost the run
-/// folder. This node takes no more commands from it, and connects to the newest one.
+/// LEAD-1: leaves a supervisor that has been replaced. It may not know that yet, if its host has
+/// lost the run folder. This node takes no more commands from it, and connects to the newest
+/// supervisor.
 void leave_deposed_leader(Self* self, uint64_t newest) {
   LinkState& s = self->state;
   log::warn("epoch {} leads; leaving the supervisor of epoch {}", newest, s.epoch);
@@ -151,7 +152,7 @@ void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
       s.lookup_epoch != polled.number || (!s.lookup_pending && now - s.lookup_ms >= kRetryLookupMs);
   if (polled.number > 0 && polled.number >= s.epoch && !polled.address.empty() && due)
     look_up_supervisor(self, polled);
-  // The first supervisor of a run is started by node 0, without a delay.
+  // Node 0 starts the first supervisor of a run, without a delay.
   const bool first = polled.number == 0 && s.epoch == 0 && s.options.index == 0;
   if (now < s.start_at_ms && !(first && s.start_at_ms != INT64_MAX)) return;
   log::info("no supervisor answers; starting one");
@@ -210,7 +211,7 @@ void check_join_timeout(Self* self) {
   self->delayed_send(self, std::chrono::milliseconds(kCheckMs), local::Tick{});
 }
 
-/// A stop that cannot wait for a supervisor.
+/// Handles a request to stop. A stop with `now` does not wait for a supervisor.
 void stop_requested(Self* self, const RequestStop& stop) {
   LinkState& s = self->state;
   s.stop = stop;
@@ -228,11 +229,11 @@ bool from_leader(Self* self) {
   return false;
 }
 
-/// Changes the state for a message.
+/// A function that updates the state for a message.
 template <class Message>
 using Update = void (*)(LinkState&, const Message&);
 
-/// A handler that passes a command of the leader on to the node.
+/// A handler that relays a command of the leader to the node.
 template <class Message>
 auto relayed(Self* self, Update<Message> update = nullptr) {
   return [self, update](const Message& message) {
@@ -284,8 +285,8 @@ caf::message_handler commands(Self* self) {
 
 // --- Reports ---
 
-/// A handler that sends a report of the node to the leader. keep: what a later leader is told;
-/// nullptr: nothing, a leader that wants to know asks anew.
+/// A handler that sends a report of the node to the leader. keep: stores what a later leader must
+/// learn; nullptr: nothing, because a leader asks for it again.
 template <class Message>
 auto sent(Self* self, Update<Message> keep = nullptr) {
   return [self, keep](const Message& message) {
@@ -306,9 +307,9 @@ void keep_down(LinkState& s, const TrainerDown& down) {
   trainer.up.pid = 0;
 }
 
-/// Keeps why a trainer left its newest generation. An answer to a fence has no fault and does not
-/// replace the fault that the trainer found in the same generation; an answer about an older
-/// generation, which may come late, says nothing.
+/// Keeps why a trainer left its newest generation. An answer to a fence has no fault: it does not
+/// replace a fault that the trainer found in the same generation. Ignores a late answer about an
+/// older generation.
 void keep_idle(LinkState& s, const TrainerIdle& idle) {
   LinkState::Trainer& trainer = s.trainers[idle.trainer];
   const uint64_t newest =

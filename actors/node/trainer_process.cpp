@@ -7,7 +7,7 @@
 namespace simplescale {
 
 namespace {
-/// Process watcher's thread -> trainer_process.
+/// The process watcher's thread sends this to trainer_process.
 struct Reaped {
   ExitStatus status;
 };
@@ -33,7 +33,7 @@ caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, ca
   self->state.pid = *started;
   log::info("{} is process {}", id, *started);
   self->send(node, local::ProcessStarted{id, *started});
-  // SIGKILL is safe: the state that must survive lies in the node's shared memory.
+  // SIGKILL is safe: the state that must survive is in the node's shared memory.
   self->set_exit_handler([self](caf::exit_msg& message) {
     if (!self->state.ended) kill(self->state.pid, SIGKILL);
     self->quit(message.reason);

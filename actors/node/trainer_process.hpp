@@ -1,7 +1,7 @@
-// One life of a trainer's process, as an actor: a child in the node's supervision tree. The actor
+// The life of one trainer process, as an actor: a child in the node's supervision tree. The actor
 // starts the process and quits when the process ends, with `normal` after exit code 0 and with an
-// error otherwise. When the actor is told to exit, it kills the process first. A restart by the
-// tree is a new actor.
+// error otherwise. An actor that is told to exit first kills its process. The tree restarts a
+// process with a new actor.
 #pragma once
 
 #include <caf/all.hpp>
@@ -19,7 +19,7 @@ struct TrainerProcessState {
   bool ended = false;
 };
 
-/// Sends the node local::ProcessStarted, and local::ProcessEnded before it quits. id: "n1/p2".
+/// Sends local::ProcessStarted to the node, and local::ProcessEnded before it quits. id: "n1/p2".
 caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, caf::actor node,
                               std::shared_ptr<ProcessWatcher> watcher, std::string id,
                               SpawnOptions command);

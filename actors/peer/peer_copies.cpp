@@ -20,13 +20,13 @@ constexpr auto kOfferTimeout = std::chrono::seconds(120);  // the receiver takes
 constexpr int kConnectTimeoutMs = 10'000;                  // both sides have agreed to connect
 constexpr size_t kStagedSteps = 2;                         // of a trainer
 
-/// A private copy of a shard's state, to be sent when the supervisor orders it.
+/// A private copy of a shard's state, kept until the supervisor orders to send it.
 struct Staged {
   uint64_t generation = 0, step = 0;
   StateStore::Copy copy;
 };
 
-/// staging actor -> sender, or the receiver if this node is to keep it.
+/// The staging actor sends this to the sender, or to the receiver if this node keeps the copy.
 struct SendCopy {
   CopyTask task;
   uint64_t generation, step, keep;
@@ -99,11 +99,11 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 
 // --- Receiving ---
 
-/// The memory to receive an offered copy into; an error: the offer is refused.
+/// Returns the memory to receive an offered copy into. Error: this node refuses the offer.
 Result<TrainState*> accept_offer(PeerTier& tier, const OfferCopy& offer) {
   if (!tier.is_current(offer.generation, offer.step))  // GEN-1
     return Status(Code::aborted, "a newer generation or order to copy is known");
-  tier.ordered(offer.generation, offer.step);  // this node may not know of the order yet
+  tier.ordered(offer.generation, offer.step);  // this node may not have got the order yet
   return tier.store.prepare(offer.shard, offer.keep);
 }
 
@@ -169,8 +169,8 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
 struct StagingState {
   static inline const char* name = "peer_copies";
   caf::actor sender, receiver;
-  // By trainer and step. Two steps of each: the supervisor orders a step once the next is
-  // committed.
+  // By trainer and step. Keeps two steps of each trainer: the supervisor orders a step once the
+  // next one is committed.
   std::map<std::string, std::map<uint64_t, std::shared_ptr<Staged>>> staged;
 };
 
@@ -207,7 +207,7 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
           const caf::actor& by = task.node == o.node ? self->state.receiver : self->state.sender;
           self->send(by, SendCopy{task, order.generation, order.step, order.keep, found->second});
         }
-        for (const CopyTask& task : order.copies)  // the tasks hold it as long as they need it
+        for (const CopyTask& task : order.copies)  // the tasks keep it as long as they need it
           if (const auto found = self->state.staged.find(task.source);
               found != self->state.staged.end())
             found->second.erase(order.step);

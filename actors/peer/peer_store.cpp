@@ -27,7 +27,7 @@ Result<TrainState*> PeerStore::prepare(uint32_t shard, uint64_t keep) {
     found = states_.emplace(shard, std::move(state)).first;
   }
   TrainState& state = found->second;
-  state.clear_pins();  // left by trainers that died in a restore; the living have released theirs
+  state.clear_pins();  // left by trainers that died in a restore
   if (state.holds(keep)) SS_RETURN_IF_ERROR(state.rewind(keep));
   return &state;
 }

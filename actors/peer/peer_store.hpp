@@ -1,9 +1,9 @@
-// Copies of other nodes' shards in this node's shared memory: the peer tier. Each shard has room
-// for two steps, so that the older copy stays until all shards of the newer step are complete.
+// Copies of other nodes' shards in this node's shared memory (the peer tier). Each shard has room
+// for two steps, so the older copy stays until all shards of the newer step are complete.
 //
-// The segments live as long as the agent. Trainers read them in a restore. Threads: any, except
-// that prepare(), drop_unassigned() and the states that prepare() returns belong to the one thread
-// that receives copies.
+// The segments live as long as the agent. Trainers read them in a restore. Any thread, except that
+// prepare(), drop_unassigned() and the states that prepare() returns belong to the thread that
+// receives copies.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class PeerStore {
   /// states. Creates no segment yet.
   PeerStore(std::string prefix, const ModelShape& shape, size_t shards, const StateFormat& format);
 
-  /// The memory for a shard's copies; creates it for the first copy. The next begin_write() on it
-  /// does not overwrite the copy of step `keep`. bad_data: no such shard; io: no room.
+  /// Returns the memory for a shard's copies; creates it for the first copy. The next begin_write()
+  /// on it does not overwrite the copy of step `keep`. bad_data: no such shard; io: no room.
   Result<TrainState*> prepare(uint32_t shard, uint64_t keep);
   /// Frees the memory of shards that are not in `assigned` and hold no copy of step `keep`. Returns
-  /// true if there were any.
+  /// true if it freed any.
   bool drop_unassigned(const std::set<uint32_t>& assigned, uint64_t keep);
   std::vector<PeerCopy> held() const;
   /// Injected fault: flips a bit of the newest copy of every shard, as failing memory would.
@@ -48,7 +48,7 @@ class PeerStore {
 };
 
 /// True if a state from prepare() holds this copy, and the copy matches its hash. If not, forgets
-/// any copy of the same step: it is damaged, or its generation was undone. Same thread as
+/// any copy of the same step: it is damaged, or its generation was rolled back. Same thread as
 /// prepare().
 bool verify_or_forget(TrainState& state, const HeldStep& copy);
 

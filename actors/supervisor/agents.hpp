@@ -1,5 +1,5 @@
-// What the supervisor knows of each node's agent. Plain data; the actor handles are the supervisor
-// actor's.
+// What the supervisor knows about the agent of each node. Plain data; the supervisor actor keeps
+// the actor handles.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace simplescale {
 struct Agent {
   std::string host;
   int32_t pid = 0;
-  std::string address;  // of its transport
+  std::string address;  // of the agent's transport
   bool connected = false;
 };
 using Agents = std::map<std::string, Agent>;  // by node

@@ -37,7 +37,7 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss, double grad_nor
   std::vector<double> sorted;
   for (const auto& [trainer, ms] : busy_ms) sorted.push_back(ms);
   std::ranges::sort(sorted);
-  // The lower median, so that of two trainers the slower one is the straggler.
+  // Take the lower median, so that of two trainers the slower one is the straggler.
   const double median = sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
   for (const auto& [trainer, ms] : busy_ms) {
     if (median <= 0) break;

@@ -1,4 +1,4 @@
-// Anomalies of a run that trains: trainers that are slower than the others, and jumps of the loss.
+// Anomalies during training: trainers that are slower than the others, and jumps of the loss.
 //
 // Plain data; owned by the supervisor actor, which passes in every committed step and records the
 // anomalies that are returned.
@@ -13,29 +13,29 @@ namespace simplescale {
 
 struct Anomaly {
   std::string kind;     // "straggler", "straggler_over", "loss_spike", "no_targets"
-  std::string subject;  // the trainer; what has no targets, "": a step; empty for the others
+  std::string subject;  // a trainer; of no_targets: a source, "": a whole step; else empty
   std::string reason;
 };
 
-/// A validation of which a source has no target that counts. targets: as in Validated. sources: their
-/// names; empty without data.blend.
+/// The anomalies of a validation in which a source has no target that counts. targets: as in
+/// Validated. sources: their names; empty without data.blend.
 std::vector<Anomaly> validated_nothing(uint64_t step, const std::vector<uint64_t>& targets,
                                        const std::vector<std::string>& sources);
 
 class Anomalies {
  public:
-  /// Takes a committed step and returns what is new. loss: nats per token. A loss that is NaN beside
-  /// a gradient norm is that of a step without targets; both are NaN if no trainer could report it.
-  /// busy_ms: by trainer, the step's time without waiting for other trainers.
+  /// Takes a committed step and returns new anomalies. loss: nats per token. A NaN loss with a
+  /// number as gradient norm means a step without targets; both are NaN if no trainer could report
+  /// the step. busy_ms: by trainer, the time of the step without waiting for other trainers.
   std::vector<Anomaly> step(uint64_t step, double loss, double grad_norm,
                             const std::map<std::string, double>& busy_ms);
-  /// Forgets all trainers' times; call when membership has changed. The loss is kept.
+  /// Forgets the times of all trainers; call it when membership has changed. Keeps the losses.
   void reset();
-  /// By trainer: its busy time divided by the median of all trainers, smoothed over steps. 1 is
-  /// normal.
+  /// For each trainer, its busy time divided by the median of all trainers, smoothed over steps. 1
+  /// is normal.
   const std::map<std::string, double>& scores() const { return scores_; }
 
-  static constexpr double slow = 1.5;          // a score from which a trainer is slow
+  static constexpr double slow = 1.5;          // a trainer with at least this score is slow
   static constexpr int slow_steps = 20;        // slow steps in a row that make a straggler
   static constexpr int loss_memory = 50;       // steps in the mean of the loss
   static constexpr double spike_sigmas = 6.0;  // standard deviations above the mean

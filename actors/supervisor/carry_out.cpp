@@ -17,7 +17,7 @@ namespace simplescale::supervisor {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr auto kLastWords = 300ms;  // before a drill ends this process: to record and answer it
+constexpr auto kLastWords = 300ms;       // to record and answer a drill before it ends this process
 constexpr int64_t kTicksLateMs = 1'000;  // on a busy machine: this much counts as waiting
 
 // --- Records ---
@@ -118,7 +118,7 @@ void record(Self* self, const job::Record& record) {
   JobSupervisorState& s = self->state;
   json extra = json::object();
   if (record.kind == "diagnosed") extra["machines"] = s.diagnosis.take_judged();
-  // Nothing is lost while the trainers are not meant to train.
+  // No training time is lost while the trainers are not supposed to train.
   const bool training = !s.job.paused && s.job.examined.empty();
   const int64_t now = now_ms(self);
   const Incidents::Recorded recorded = s.incidents.record(
@@ -201,8 +201,9 @@ struct CarryOut {
       s.options.journal->mark(*s.steps.recorded_step());
     const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     record_up_to(self, std::min(join.step, s.steps.reported_up_to()));
-    // A predecessor may have lost the decision that began the generation of the other steps. Their
-    // lines name this one: readers ignore a line that is older than one before it.
+    // The generation that made these other steps may be unknown, because the predecessor died
+    // before it replicated that decision. Their lines name this generation instead: readers ignore
+    // a line that is older than one before it.
     s.steps.begin(join.generation, members, join.step);
     record_up_to(self, join.step);
     publish_generation(join.generation);
@@ -227,7 +228,8 @@ struct CarryOut {
   }
 };
 
-/// What was decided while the node was disconnected, or by the predecessor before it could send it.
+/// Repeats orders that the node may have missed: while it was disconnected, or because the
+/// predecessor died before it sent them.
 void tell_decided(Self* self, const std::string& node) {
   const JobSupervisorState& s = self->state;
   if (over(s.job)) return (void)to_node(self, node, s.lead.end());
@@ -238,7 +240,7 @@ void tell_decided(Self* self, const std::string& node) {
   if (s.job.stop_requested) to_node(self, node, StopTraining{s.job.exit_reason});
 }
 
-/// Before trainers use the rates: no step that used them outlives this file.
+/// Stores the rates before trainers use them, so that no step made with them outlives this file.
 void store_rates(Self* self) {
   JobSupervisorState& s = self->state;
   if (s.job.rates == s.stored_rates) return;
@@ -272,8 +274,8 @@ std::string handle(Self* self, const job::Event& event) {
   if (const auto* up = std::get_if<job::NodeUp>(&event)) tell_decided(self, up->node);
   const trace::Span span("decide");
   job::Decision decision = job::decide(now_ms(self), s.job, event, s.lead.has_later());
-  // Nodes report these events again to a new supervisor. Without consequences they need not be
-  // replicated before they are recorded: thousands of trainers come up at once.
+  // Nodes report these events again to a new supervisor. If a decision on them has no consequences,
+  // it is recorded without replication, because thousands of trainers come up at the same time.
   const bool reported_again =
       std::holds_alternative<job::NodeUp>(event) || std::holds_alternative<job::TrainerUp>(event);
   if (reported_again && std::ranges::all_of(decision.actions, [](const job::Action& action) {
@@ -316,7 +318,7 @@ void replicate(Self* self, bool store) {
   if (s.standby) self->send(s.standby, Replica{state.epoch, state.sequence, std::move(bytes)});
 }
 
-/// Does one thing that the leadership asks for.
+/// Does one thing that Leadership returned.
 struct Perform {
   Self* self;
   JobSupervisorState& s = self->state;

@@ -1,5 +1,5 @@
-// What the supervisor actor does: it has events decided, carries out decisions, and does what its
-// leadership asks for. Functions on the supervisor actor's state, run by that actor.
+// What the supervisor actor does: it has events decided, carries out decisions, and does what
+// Leadership returns. Functions on the supervisor actor's state, run by that actor.
 #pragma once
 
 #include <caf/all.hpp>
@@ -14,7 +14,8 @@ namespace simplescale::supervisor {
 
 using Self = caf::stateful_actor<JobSupervisorState>;
 
-/// Sends to a node's agent. False: it is not connected, or behind (Leadership::behind).
+/// Sends to a node's agent. False: the agent is not connected, or the node is behind
+/// (Leadership::behind).
 template <class Message>
 bool to_node(Self* self, const std::string& node, const Message& message) {
   const auto found = self->state.handles.find(node);
@@ -23,8 +24,8 @@ bool to_node(Self* self, const std::string& node, const Message& message) {
   return true;
 }
 
-/// Sends to all connected agents that are not behind. They share one message, so that the transport
-/// encodes it once.
+/// Sends to all connected agents whose nodes are not behind. They share one message, so the
+/// transport encodes it once.
 template <class Message>
 void to_nodes(Self* self, Message message) {
   const caf::message content = caf::make_message(std::move(message));
@@ -32,43 +33,44 @@ void to_nodes(Self* self, Message message) {
     if (!self->state.lead.behind(node)) self->send(agent, content);
 }
 
-/// JOB-4: time in which this process was stopped, as by `scontrol suspend`, is no time of waiting: the
-/// nodes may have been stopped, too. Called at each tick and before each decision.
+/// JOB-4: finds out whether this process was stopped, as by `scontrol suspend`, and excludes that
+/// time from all waits, because the nodes may have been stopped, too. Call it at each tick and
+/// before each decision.
 void notice_stop(Self* self);
-/// Has decide() decide `event` and returns the decision's reason. Its actions are carried out when
-/// they may be (leadership.hpp). "": the event waits for an earlier decision.
+/// Lets decide() decide `event`, and returns the decision's reason, or "" if the event waits for an
+/// earlier decision. Its actions are carried out as soon as leadership.hpp allows it.
 std::string handle(Self* self, const job::Event& event);
-/// Does what the leadership asks for.
+/// Does what Leadership returns.
 void perform(Self* self, const Leadership::Actions& actions);
-/// Sends all nodes who leads, and which step is recorded. A node that is behind needs it, too: when
-/// the supervisor is lost, the node leaves time for the standby that it was told of.
+/// Tells all nodes which process leads, and which step is recorded. Nodes that are behind get this,
+/// too: if the supervisor is lost, a node gives the standby that it knows of time to take over.
 void announce(Self* self);
 
-/// Has a node examine itself and its links.
+/// Orders a node to examine itself and its links.
 void examine(Self* self, const job::CheckNode& check);
-/// Records an event: in events.jsonl, the log, the current incident.
+/// Records an event in events.jsonl, in the log and in the current incident.
 void record(Self* self, const job::Record& record);
 void append_event(Self* self, const nlohmann::json& line);
 /// Appends a committed step's lines to the records.
 void record_step(Self* self, const ReportedStep& step);
 /// Appends the lines of all steps up to `step` that the records lack. A generation begins with
-/// `step`, so these are committed.
+/// `step`, so all these steps are committed.
 void record_up_to(Self* self, uint64_t step);
-/// Has nodes and this process write the traces of these windows of time.
+/// Orders nodes and this process to write the traces of these windows of time.
 void write_traces(Self* self, const std::vector<TraceWindow>& windows);
-/// Writes the status document, less often the more trainers it has. last: in any case.
+/// Writes the status document, less often the more trainers the run has. last: in any case.
 void publish_status(Self* self, bool last = false);
 
 /// Writes control/end.json: how this start of the run ended.
 void record_end(Self* self, int exit_code, const std::string& reason);
 
-/// Injects a fault now and records it. Returns why it hits nothing, or "". "kill_supervisor" is only
-/// recorded; the caller ends the process.
+/// Injects a fault now and records it. Returns why the fault cannot be injected, or "".
+/// "kill_supervisor" is only recorded; the caller ends the process.
 std::string inject(Self* self, const InjectFault& fault);
 /// Injects the planned faults of the step after `committed`.
 void inject_due(Self* self, uint64_t committed);
 
-/// Time since the epoch in ns, by the clock of traces.
+/// Nanoseconds since the epoch, by the clock of traces.
 int64_t wall_ns();
 
 }  // namespace simplescale::supervisor

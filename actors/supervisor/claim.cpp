@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kHeartbeatTimeout{kHeartbeatTimeoutMs};
 
-/// The highest generation that a supervisor of this run has given out. LEAD-1: an error if that
-/// cannot be read, since no number may be given out twice.
+/// The highest generation that a supervisor of this run has used. LEAD-1: an error if it cannot be
+/// read, because no number may be used twice.
 Result<uint64_t> highest_generation(const Claimant& c, const Predecessor& before) {
   const uint64_t known = before.state ? before.state->job.generation : 0;
   const auto text = with_retries(c.read_retries, [&] { return read_text(c.run.generation()); });
@@ -35,7 +35,7 @@ Result<uint64_t> highest_generation(const Claimant& c, const Predecessor& before
   return std::max(known, given_out);
 }
 
-/// Claims the epoch after that of `before`, once. io: a file cannot be read or written.
+/// Claims the term after that of `before`, once. io: a file cannot be read or written.
 Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
   Claim claim;
   Epoch mine{before.epoch + 1, c.node, getpid(), c.address, 0};
@@ -46,7 +46,7 @@ Result<Claim> claim_once(const Claimant& c, Predecessor& before) {
   if (claim.known.code() == Code::io) return claim.known;
   SS_ASSIGN(const Epoch newest, c.files.newest());
   mine.generation = newest.generation;
-  if (newest == mine) {  // an earlier claim was carried out in spite of its error
+  if (newest == mine) {  // an earlier claim succeeded although it returned an error
     claim.ours = true;
   } else {
     mine.generation = job::number_claimed(mine.number, newest.generation, claim.generation);
@@ -110,7 +110,8 @@ Result<Claim> claim_next(const Claimant& c, Predecessor& before) {
       log::warn("cannot claim epoch {}, trying again while agents may live: {}", before.epoch + 1,
                 claim.status().message());
     c.pause(kTryAgain);  // polls: shared files
-    // A supervisor that was only stopped leads on, with a newer state than this one.
+    // A supervisor that was only stopped continues to lead, with a newer state than this process
+    // has.
     const auto newest = c.files.newest();
     if (!newest.ok()) continue;
     const auto alive = is_alive(c, *newest);

@@ -27,7 +27,7 @@ std::string refused(const job::State& state, const std::string& kind, const std:
   return check_fault(kind, target, state.node_order, trainers).message();
 }
 
-/// False unless the whole text is a number of this type.
+/// Parses a number. False if the text has anything else in it.
 template <class Number>
 bool number_of(const std::string& text, Number& value) {
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -71,7 +71,7 @@ std::string read_option(const job::State& state, const std::string& option, cons
 }
 
 Request parse_inject(const job::State& state, const std::vector<std::string>& words) {
-  if (words.size() < 2) return {};  // a question: which kinds are there?
+  if (words.size() < 2) return {};  // a question: the list of kinds
   if (!is_fault(words[1]))
     return refuse("there is no fault '" + words[1] + "'" + did_you_mean(words[1], fault_kinds()) +
                   "; `inject` lists all kinds");
@@ -167,7 +167,8 @@ Request parse_drain(const job::State& state, const std::string& verb, const std:
   return ask(job::DrainRequested{target, verb == "drain", reason});
 }
 
-/// Why no trainer will train before a user acts; "" if training goes on, or will by itself.
+/// Why no trainer will train until a user acts; "" if training goes on, or will go on without a
+/// user.
 std::string why_no_training(const job::State& state) {
   if (state.paused) return "the run is paused; `resume` continues it";
   if (job::over(state.phase)) return std::string("the run is over: ") + job::to_string(state.phase);
@@ -175,7 +176,7 @@ std::string why_no_training(const job::State& state) {
   return "";
 }
 
-/// Between two generations, as after `set train.learning_rate`, or during a recovery.
+/// True between two generations, as after `set train.learning_rate`, or during a recovery.
 bool between_generations(const job::State& state) {
   return state.phase != job::Phase::training || state.leaving || state.layout.cells.empty() ||
          std::ranges::any_of(job::places(state.rules, state.layout), [&](const job::Place& place) {

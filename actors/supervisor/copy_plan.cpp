@@ -32,7 +32,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
     const auto& order = state.node_order;
     const auto first = static_cast<size_t>(std::ranges::find(order, home) - order.begin());
     const std::string* best = nullptr;
-    bool inside = false;  // the best node so far is in the cell
+    bool inside = false;  // the best node so far is in the shard's own failure domain
     auto cost = [&](const std::string& node) {
       return std::tuple(cell_of(state.layout, node) == cell, load[node],
                         state.layout.contains(node));
@@ -54,7 +54,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
 }
 
 std::optional<uint64_t> newest_kept(const State& state) {
-  std::map<uint32_t, std::string> home;  // of each shard, if the only cell keeps its own copies
+  std::map<uint32_t, std::string> home;  // node of each shard, if there is only one failure domain
   if (state.layout.cells.size() == 1)
     for (const Place& place : places(state.rules, state.layout))
       home[place.shard] = node_of(place.trainer);
@@ -81,7 +81,7 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
   if (every_ == 0 || step == 0 || due % every_ != 0 || due <= begun_at) return std::nullopt;
   if (open_ && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
   const std::optional<uint64_t> kept = newest_kept(state);
-  if (kept && *kept >= due) return std::nullopt;  // a predecessor has had it copied
+  if (kept && *kept >= due) return std::nullopt;  // a predecessor ordered that copy
   CopyToPeers order{state.generation, due, kept.value_or(UINT64_MAX),  // PEER-2
                     plan_copies(state)};
   std::set<uint32_t> shards;

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kReportsMs = 30'000;  // between the first report and the last
+constexpr int64_t kReportsMs = 30'000;  // longest time from the first report to the last
 
 bool is_examined(const job::State& job, const std::string& node) {
   return std::ranges::find(job.examined, node) != job.examined.end();

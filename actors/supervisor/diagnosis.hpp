@@ -1,9 +1,9 @@
-// Examinations of nodes: which links a node measures, and whether what it found means that it is
-// unfit, also in comparison with other nodes. decide() says when a node is examined, and what
-// becomes of one that fails.
+// Examinations of nodes: chooses which links a node measures, and judges whether the results mean
+// that the node is unfit, also in comparison with other nodes. decide() says when a node is
+// examined, and what happens to a node that fails.
 //
 // Owned by the supervisor actor, called on its thread. Sends no message: the actor sends what the
-// calls return. A successor begins without any of this.
+// calls return. A successor does not take over this state.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,21 @@ struct Examined {
 
 class Diagnosis {
  public:
-  /// The order to a node to examine itself and its links to other nodes that are up or examined.
+  /// Makes the order to a node to examine itself and its links to other nodes that are up or
+  /// examined.
   CheckNode examine(const job::CheckNode& check, const job::State& job, const Agents& agents);
-  /// Takes a node's report and returns the nodes that are judged now: the node alone, or, if
-  /// several nodes are examined together, what take_due() returns.
+  /// Takes a node's report and returns the nodes that are judged now: this node alone, or, if
+  /// several nodes are examined together, the result of take_due().
   std::vector<Examined> report(const NodeChecked& checked, const job::State& job,
                                const Agents& agents, int64_t now_ms);
-  /// Nodes that are examined together are judged together: once all of them have reported, or 30 s
-  /// after the first did, which is before decide() gives up on the others.
+  /// Nodes that are examined together are judged together: once all have reported, or 30 s after
+  /// the first report. That is before decide() gives up on the missing ones.
   std::vector<Examined> take_due(const job::State& job, const Agents& agents, int64_t now_ms);
-  /// True if only the node's links failed, and they have to be measured once more, because all
-  /// peers have been lost meanwhile, or because it was the first time. Call once for each judged
+  /// True if only the node's links failed and they must be measured again, because all its peers
+  /// have been lost meanwhile, or because this was the first failure. Call it once for each judged
   /// node.
   bool retry_links(const Examined& examined, const job::State& job, const Agents& agents);
-  /// The checks of the nodes that were judged since the last call, by node.
+  /// Returns and forgets the checks of the nodes that were judged since the last call, by node.
   std::map<std::string, nlohmann::json> take_judged() { return std::exchange(judged_, {}); }
 
  private:

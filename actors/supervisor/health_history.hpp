@@ -1,5 +1,5 @@
 // Health reports of the nodes: the newest report of each node for the status document, one line a
-// minute in the run's health.jsonl, and the last reports in memory, which are written too when an
+// minute in the run's health.jsonl, and the last reports in memory. Those are also written when an
 // incident begins at the node.
 //
 // Owned by the supervisor actor, called on its thread; the journal's thread writes the lines.
@@ -25,11 +25,11 @@ class HealthHistory {
 
   /// now_ms: monotonic clock. time: seconds since the epoch.
   void add(const NodeHealth& report, int64_t now_ms, double time, Journal& journal);
-  /// Writes the node's reports that are in memory. They come after newer lines of the node, so the
-  /// file is not in order of time.
+  /// Writes the node's reports that are in memory. The file may already have newer lines of the
+  /// node, so it is not in order of time.
   void write(const std::string& node, Journal& journal);
   /// The newest report of a node as JSON; "null" before the first. Like a line of health.jsonl, but
-  /// with the busiest trainer only: a status with thousands of trainers has to stay short.
+  /// with the busiest trainer only, because a status with thousands of trainers must stay short.
   const std::string& text(const std::string& node) const;
 
  private:

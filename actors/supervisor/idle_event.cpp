@@ -26,12 +26,13 @@ std::string suspect_of(const JobSupervisorState& s, const TrainerIdle& idle, int
   const bool newest = idle.generation == job::newest_joined(s.job);
   if (!idle.suspect.empty() || !newest) return idle.suspect;
   if (idle.suspect_rank >= 0 && rank < members.size()) return members[rank].trainer;
-  // A collective's deadline has passed: the rank that reports it first is one of those that wait.
+  // The deadline of a collective has passed: the rank that reports it first is one of those that
+  // wait.
   const auto stall = idle.fault == "failed" ? s.stalls.stall(now_ms, s.job) : std::nullopt;
   return stall && stall->waiting_for.size() == 1 ? stall->waiting_for[0] : "";
 }
 
-/// The text with the names of trainers: "group 1: trainer 0: disk full" becomes "n1.0: disk full".
+/// Replaces ranks by names: "group 1: trainer 0: disk full" becomes "n1.0: disk full".
 std::string with_names(std::string text, const std::vector<job::Place>& members) {
   for (const job::Place& place : members) {
     const std::string rank =

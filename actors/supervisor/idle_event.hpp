@@ -1,4 +1,4 @@
-// A trainer's report that it has left a generation, as an event of the decisions: it names the
+// Converts a trainer's report that it has left a generation to an event for decide(). Adds the
 // trainer at fault and the samples of a value that is not finite. The supervisor's thread.
 #pragma once
 

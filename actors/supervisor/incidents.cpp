@@ -99,8 +99,8 @@ json Incidents::log_rule_line(const job::State& job, const LogFound& found, int6
   return line;
 }
 
-/// The first root cause found in the logs of the subject that failed, else of its node, else of any
-/// node.
+/// Returns the first root cause that was found in the logs of the failed trainer or node; if there
+/// is none, in the logs of its node; if there is none, in those of any node.
 const LogFound* Incidents::root_cause() const {
   const std::string& subject = current_->facts.subject;
   const LogFound* best = nullptr;
@@ -166,7 +166,7 @@ bool Incidents::resume(const SupervisorState& from, const std::string& lost, int
                        bool stood_by) {
   count_ = std::max(count_, from.incidents);
   // A snapshot is taken before its records are written. If the job is in no incident any more, the
-  // snapshot's incident was about to end.
+  // snapshot's incident was about to end, so it does not continue.
   const bool goes_on = from.incident_since_ms != no_incident && from.job.incident;
   if (goes_on) {
     current_ = Incident{from.incident_since_ms, from.incident, {}};

@@ -1,5 +1,6 @@
-// Incidents: from a failure to the first step after it. Makes the lines of events.jsonl, sums up
-// each incident in a line of its own, and remembers the lines of an incident for the command `why`.
+// Incidents: an incident lasts from a failure to the first step after it. Makes the lines of
+// events.jsonl, summarises each incident in a line of its own, and keeps the lines of incidents for
+// the command `why`.
 //
 // Plain data; owned by the supervisor actor, called on its thread. Never touches a file.
 #pragma once
@@ -22,13 +23,13 @@ namespace simplescale {
 
 class Incidents {
  public:
-  /// before: incidents of earlier starts of the run; the numbers go on from there. avoid: settings
-  /// with which a lost node costs less (Risk::avoid).
+  /// before: how many incidents earlier starts of the run had; numbering continues from there.
+  /// avoid: settings with which a lost node costs less (Risk::avoid).
   explicit Incidents(uint64_t before = 0, std::string avoid = "")
       : avoid_(std::move(avoid)), count_(before) {}
 
-  /// A line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
-  /// took_over have the layout: a list of cells, each a list of nodes.
+  /// Makes a line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
+  /// took_over have the layout: a list of failure domains, each a list of nodes.
   nlohmann::json event_line(const job::State& job, const job::Record& record, int64_t now_ms) const;
 
   struct Recorded {
@@ -36,9 +37,10 @@ class Incidents {
     std::optional<nlohmann::json> summary;  // of the incident that ends with this record
     bool began = false;                     // an incident begins with this record
   };
-  /// Takes a record in its place in time. The record's phase says what it means: "detect" begins an
+  /// Takes records in order of time. The record's phase says what it means: "detect" begins an
   /// incident if there is none, "resume" ends it. extra: further fields of the line. stopped_ms:
-  /// when the newest step was committed; if an incident begins, it began then. Empty: now.
+  /// when the newest step was committed; an incident that begins now is counted from then on.
+  /// Nothing: counted from now.
   Recorded record(const job::State& job, const job::Record& record, int64_t now_ms,
                   const nlohmann::json& extra = nlohmann::json::object(),
                   std::optional<int64_t> stopped_ms = {});
@@ -50,14 +52,15 @@ class Incidents {
   uint64_t count() const { return count_; }
   /// The lines of an incident; nullptr if unknown.
   const nlohmann::json* explain(uint64_t incident) const;
-  /// The newest incident, over or not: {"number", "over", "sentence"}; null if there is none.
+  /// The newest incident, whether it is over or not: {"number", "over", "sentence"}; null if there
+  /// is none.
   nlohmann::json newest() const;
   const std::string& avoid() const { return avoid_; }
 
   void save(SupervisorState& to) const;
-  /// Goes on with a predecessor's incident and returns true; if it had none, its loss begins one.
-  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock; stood_by: this supervisor
-  /// was its standby.
+  /// Continues a predecessor's incident and returns true. If it had none, the loss of the
+  /// predecessor begins one. lost: why the predecessor is lost; lost_at_ms: when, actor clock;
+  /// stood_by: this supervisor was its standby.
   bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
               bool stood_by);
 

@@ -1,4 +1,4 @@
-// The options of the supervisor actor, and what follows from them. Plain data and pure functions;
+// The options of the supervisor actor, and values derived from them. Plain data and pure functions;
 // any thread.
 #pragma once
 
@@ -25,19 +25,19 @@
 
 namespace simplescale {
 
-/// The supervisor's epoch, and its predecessor.
+/// The supervisor's term (epoch), and its predecessor.
 struct LeadershipOptions {
   uint64_t epoch = 1;
-  std::string address;   // of its transport
+  std::string address;   // of this supervisor's transport
   std::string instance;  // of this start of the run
   std::shared_ptr<EpochWatch> watch;
   std::optional<SupervisorState> state;  // of the predecessor; none: the run starts
   std::string lost;                      // why the predecessor is lost
   int64_t lost_at_ms = 0;                // when it was lost, actor clock
-  bool silent = false;    // the loss was noticed by silence, so nodes may notice it as late
+  bool silent = false;    // it stopped answering, so nodes may notice the loss as late
   bool elected = false;   // the predecessor resigned
   bool stood_by = false;  // this supervisor was the predecessor's standby
-  /// Called once, at the end. resigns: another supervisor is to lead.
+  /// Called once, at the end. resigns: another supervisor has to lead.
   std::function<void(int exit_code, std::string reason, bool resigns)> finished;
 };
 
@@ -46,51 +46,52 @@ struct JobOptions {
   Plan plan;
   RunFolder run;
   std::string node;                // on which this supervisor runs
-  uint64_t last_generation = 0;    // of earlier starts of this run
+  uint64_t last_generation = 0;    // the newest of earlier starts of this run
   uint64_t generations_above = 0;  // this supervisor uses greater numbers (GEN-2)
-  /// LEAD-1: asked on the publisher's thread before it renames anything; blocks.
+  /// LEAD-1: returns true while this supervisor leads. Called on the publisher's thread before it
+  /// renames anything; blocks.
   std::function<bool()> leads;
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::vector<uint64_t> older_checkpoints;  // the newest last
-  bool had_checkpoint = false;              // there was one, and none is left
+  bool had_checkpoint = false;              // checkpoints existed, but none is usable
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
   job::Rates rates;                     // that users have set in earlier starts of this run
-  std::vector<std::string> skipped;     // newer checkpoints that are invalid: why, in a line
-  std::string tokenizer;                // to keep with checkpoints; may be empty
+  std::vector<std::string> skipped;     // why newer checkpoints are invalid, a line for each
+  std::string tokenizer;                // tokenizer to keep with checkpoints; may be empty
   std::vector<uint64_t> epoch_samples;  // of each source of data.blend, to keep with checkpoints
-  std::string facts = "{}";  // to keep with checkpoints: a JSON object, CheckpointInfo::resume
+  std::string facts = "{}";  // a JSON object to keep with checkpoints: CheckpointInfo::resume
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
-  uint64_t recorded_generation = 0;       // in which that step was made
-  std::set<StepLine> recorded_beyond;     // lines of later steps that the records have already
+  uint64_t recorded_generation = 0;       // the generation that made it
+  std::set<StepLine> recorded_beyond;     // lines of later steps that the records already have
   std::map<uint64_t, nlohmann::json> validations;  // in the records, of the newest validated steps
-  uint64_t incidents = 0;  // in the records of earlier starts and supervisors
-  /// All processes of the start before this one died: its records have no end.
+  uint64_t incidents = 0;  // how many the records of earlier starts and supervisors have
+  /// The start before this one: all its processes died, so its records have no end.
   struct Died {
-    double newest_time = 0;  // of the records, seconds since the epoch
+    double newest_time = 0;  // the newest in the records, seconds since the epoch
     uint64_t step = 0;       // the newest one in the records
   };
   std::optional<Died> died;
   LeadershipOptions leadership;
-  /// Where samples lie in the token files (places_text()). Null: not known.
+  /// Names the places of samples in the token files (places_text()). Null: unknown.
   std::function<std::string(const std::vector<uint64_t>& runs)> sample_places;
   /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of
-  /// an event; kind "": no event. Blocks.
+  /// an event, or kind "" for no event. Blocks.
   std::function<std::pair<std::string, std::string>(const std::string& host,
                                                     const std::string& reason)>
       diagnosis_failed;
-  /// Told of the end of every incident and of the run's failure: their lines in events.jsonl. Does
-  /// not block. Null: nobody is told.
+  /// Called with the line of events.jsonl at the end of every incident and at the run's failure.
+  /// Does not block. May be null.
   std::function<void(const nlohmann::json& event)> notify;
 };
 
-/// How long a trainer may take to leave its generation. A trainer on a GPU may first copy its
-/// newest state, state_bytes, to pages that it has not used yet (12 GB/s and more), and then waits
-/// for NCCL's abort (docs/benchmarks.md).
+/// The longest time that a trainer may take to leave its generation. A trainer on a GPU may first
+/// copy its newest state, state_bytes, to pages that it has not used yet (at 12 GB/s or more). Then
+/// it waits for NCCL's abort (docs/benchmarks.md).
 int64_t fence_timeout_ms(const Config& config, uint64_t state_bytes);
 
-/// The job before any node has reported, by its configuration and its run folder.
+/// The job before any node has reported, derived from its configuration and its run folder.
 job::State initial_state(const JobOptions& options);
 PublisherOptions publisher_options(const JobOptions& options);
 /// The configuration's faults for steps after the newest checkpoint.

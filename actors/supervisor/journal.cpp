@@ -22,11 +22,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kJobsMax = 100'000;  // in the queue; further lines are dropped
-constexpr auto kSyncEvery = 50ms;     // a mark waits at most so long for its batch
+constexpr auto kSyncEvery = 50ms;     // the longest time that a mark waits for its batch
 constexpr auto kRetryEvery = 200ms;   // after a write that failed
 
-/// Creates or replaces a file. Errors of the write, of the sync and of close() count: a network
-/// file system may report a full disk only there.
+/// Creates or replaces a file. Fails also if close() fails: a network file system may report a full
+/// disk only there.
 bool write_file(const std::string& path, std::string_view text, bool durable) {
   const int fd = open_output(path, Output::replace);
   if (fd < 0) return false;
@@ -61,7 +61,7 @@ Journal::~Journal() {
   if (writer_->ended_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
                                [this] { return writer_->over_; }))
     return;
-  writer_->stopped_ = true;  // writes nothing if the file system answers later
+  writer_->stopped_ = true;  // the thread writes nothing if the file system answers later
   log::error("the run's last records could not be written to {} within {} ms", writer_->folder_,
              patience_ms_);
 }
@@ -108,7 +108,8 @@ void Journal::stop() {
 Journal::Writer::Writer(std::string folder, MayWrite may_write, std::function<void()> written,
                         bool appends)
     : folder_(std::move(folder)),
-      // Unique: a deposed supervisor that wakes never writes into the temporary file of another.
+      // The name is unique: a supervisor that lost leadership never writes into the temporary file
+      // of another one.
       temporary_(".new-" + std::to_string(getpid()) + "-" +
                  std::to_string(std::chrono::system_clock::now().time_since_epoch().count())),
       may_write_(std::move(may_write)),
@@ -149,7 +150,7 @@ void Journal::Writer::push_locked(Job job) {
   wake_.notify_one();
 }
 
-/// Waits until there is something to do. False: the journal ends.
+/// Waits until there is work. Returns false when the journal ends.
 bool Journal::Writer::wait(std::unique_lock<std::mutex>& lock) {
   const auto asked = [this] { return stopping_ || hurry_; };
   const auto work = [&] { return asked() || !jobs_.empty() || !pages_.empty(); };
@@ -187,7 +188,8 @@ void Journal::Writer::run() {
   ended_.notify_all();
 }
 
-/// While the disk refuses lines, later ones wait in the queue, which is bounded. Calls are answered.
+/// While the disk refuses lines, later lines wait in the queue, which is bounded. Calls are
+/// answered.
 std::deque<Journal::Job> Journal::Writer::take_jobs(bool all) {
   if (all || !failing_) return std::exchange(jobs_, {});
   std::deque<Job> calls;
@@ -231,9 +233,9 @@ bool Journal::Writer::may_write() {
   return !stopped_;
 }
 
-/// Writes all lines and pages that are not written yet. The other files wait for events.jsonl: a
-/// line that names a generation stands in no file before the event that began it. Lines come before
-/// pages, so that the page of the run's end is not read before the event that says so.
+/// Writes all lines and pages that are not written yet. The other files wait for events.jsonl: no
+/// file has a line that names a generation before the event that began the generation. Lines come
+/// before pages, so that no reader finds the page of the run's end before the event of the end.
 bool Journal::Writer::write_all() {
   const auto events = files_.find("events.jsonl");
   bool good = events == files_.end() || write_lines(events->first, events->second);
@@ -244,14 +246,14 @@ bool Journal::Writer::write_all() {
   return good && unwritten_pages_.empty() && !stopped_;
 }
 
-/// Opens a line file. Its end is read before may_write() is asked: what lies behind that position
-/// was written by no successor.
+/// Opens a line file. Reads its end before it asks may_write(): if this process still leads then,
+/// no successor has written at or after that position.
 bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
   file.fd = open_output(folder_ + "/" + name, appends_ ? Output::append : Output::keep);
   if (file.fd < 0) return failed(name, std::strerror(errno));
   const int64_t end = lseek(file.fd, 0, SEEK_END);
   Status good = end < 0 ? system_error("cannot read the end of", name, errno) : Status();
-  // A sync of a new file does not make its name durable.
+  // Syncing a new file does not make its name durable, so sync the folder.
   if (end == 0) good = sync_path(folder_);
   if (!good.ok()) {
     close(std::exchange(file.fd, -1));
@@ -261,8 +263,8 @@ bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
   return true;
 }
 
-/// A network file system may write a part and report an error. Behind half a line the next one would
-/// be lost.
+/// Finds out how much was written: a network file system may write a part and still report an
+/// error. A line that follows half a line would be unreadable.
 bool Journal::Writer::find_written(const std::string& name, LineFile& file, size_t end) {
   const auto found =
       bytes_appended(folder_ + "/" + name, std::string_view(file.text).substr(0, end), file.written,
@@ -274,9 +276,10 @@ bool Journal::Writer::find_written(const std::string& name, LineFile& file, size
   return true;
 }
 
-/// The end of the piece that one write takes: whole lines of one step, of at most kRecordsWriteMax
-/// bytes unless one line is longer. A deposed supervisor that wakes in the middle of a write may
-/// spoil one line. Lines of later steps behind it would hide that its step is missing.
+/// The end of the piece that the next write takes: whole lines of one step, at most
+/// kRecordsWriteMax bytes unless a line is longer. A supervisor that lost leadership and wakes in
+/// the middle of a write may spoil one line. If lines of later steps followed in the same write,
+/// they would hide that this step is missing.
 size_t Journal::Writer::piece_end(const LineFile& file) {
   const size_t begin = file.written, step = *std::ranges::upper_bound(file.steps, begin);
   if (step - begin <= kRecordsWriteMax) return step;
@@ -290,17 +293,18 @@ bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
     if (file.fd < 0 && !open_lines(name, file)) return false;
     if (!may_write()) return false;  // LEAD-1: asked before each write, which is bounded
     const size_t end = piece_end(file);
-    // What is not synced fits the gap that a successor leaves.
+    // Keep the unsynced bytes small enough for the gap that a successor leaves.
     if (!appends_ && file.written > 0 && end > kRecordsWriteMax) {
       if (!sync_lines(name, file)) return false;
       continue;
     }
-    // A deposed supervisor that woke in the middle of a write may have left half a line.
+    // A supervisor that lost leadership may have left half a line when it woke in the middle of a
+    // write.
     if (appends_ && lseek(file.fd, 0, SEEK_END) != file.begin + static_cast<int64_t>(file.written))
       file.unsure = true;
     if (file.unsure && appends_ && !find_written(name, file, end)) return false;
-    // A write may succeed in part, as on a full disk. The next attempt goes on behind that part, so
-    // that no half line stays before the next one.
+    // A write may succeed in part, as on a full disk. The next attempt continues after that part,
+    // so that no half line stays in the file.
     if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written,
                      file.begin)) {
       file.unsure = true;
@@ -318,7 +322,7 @@ bool Journal::Writer::write_page(const std::string& name, const Page& page) {
     unlink(temporary.c_str());
     return false;
   }
-  // LEAD-1: asked after the sync, which may take as long as a successor needs.
+  // LEAD-1: ask after the sync, because a successor may take over during it.
   if (!may_write()) {
     unlink(temporary.c_str());
     return false;
@@ -336,8 +340,8 @@ bool Journal::Writer::sync() {
   return good;
 }
 
-/// Syncs what has been written. After a failure, the lines since the last sync may be lost though
-/// they were written: they are written again, and readers ignore those that are there twice.
+/// Syncs the lines that were written. If that fails, the lines since the last sync may be lost.
+/// They are written again, and readers ignore lines that are there twice.
 bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
   if (fdatasync(file.fd) == 0 || errno == EINVAL) {  // EINVAL: it cannot be synced, like a pipe
     file.text.erase(0, file.written);
@@ -354,7 +358,8 @@ bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
 
 void Journal::Writer::settle(bool written) {
   tried_at_ = Clock::now();
-  // LEAD-1: a line may be spoiled that was written after a successor had looked at the file's end.
+  // LEAD-1: a line written after a successor has looked at the file's end may be spoiled, so ask
+  // again.
   written = written && may_write();
   failing_ = !written && !stopped_;
   if (written) {
@@ -368,7 +373,7 @@ void Journal::Writer::settle(bool written) {
   }
   for (Job& call : std::exchange(calls_, {})) call.done(written && !call.lost);
   if (!stopped_) return;
-  for (auto& [name, file] : files_) file = {file.fd};  // the lines are dropped
+  for (auto& [name, file] : files_) file = {file.fd};  // drop the lines
   unwritten_pages_.clear();
   mark_.reset();
 }

@@ -1,15 +1,15 @@
 // Writes the run folder's line files (metrics, events, ledger, health) and pages (documents that
 // are replaced as a whole) in the background.
 //
-// The journal's own thread writes all files. All other functions may be called from any thread;
-// only flush() and the destructor wait for the disk. A disk that fails is logged once and does not
-// stop training. What could not be written is written again until it succeeds.
+// The journal's own thread writes all files. Any thread may call the other functions; only flush()
+// and the destructor wait for the disk. A disk that fails is logged once and does not stop
+// training: the journal repeats a failed write until it succeeds.
 //
-// Line files are only ever appended to, in whole lines. A deposed supervisor that wakes in the
-// middle of a write can therefore only repeat lines of its own time, which readers ignore
-// (records_end.hpp). On a file system where appends of two hosts overwrite each other (NFS), each
-// journal writes at positions of its own, which begin where the file ended when it opened it, and
-// its successor leaves a gap there (leave_gap() in records_end.hpp).
+// The journal only appends whole lines to line files. So a supervisor that lost leadership and
+// wakes in the middle of a write can only repeat lines of its own term, which readers ignore
+// (records_end.hpp). On NFS, appends of two hosts overwrite each other. There each journal writes
+// at its own positions, which begin where the file ended when the journal opened it, and its
+// successor leaves a gap there (leave_gap() in records_end.hpp).
 #pragma once
 
 #include <atomic>
@@ -33,11 +33,12 @@ namespace simplescale {
 
 class Journal {
  public:
-  /// may_write is called on the journal's thread before every write; once it returns false, nothing
-  /// is written any more (LEAD-1: a deposed supervisor). Its error is a write that failed. written
-  /// is called on that thread after new lines are in the files. patience_ms: how long the
-  /// destructor and flush() wait for the disk. appends: the kernel appends, so that no line of
-  /// another host is overwritten; unset: as the folder's file system can.
+  /// may_write is called on the journal's thread before every write. Once it returns false, the
+  /// journal writes nothing any more (LEAD-1: a newer supervisor leads). An error of may_write
+  /// counts as a failed write. written is called on the journal's thread after new lines are in the
+  /// files. patience_ms: how long the destructor and flush() wait for the disk. appends: the kernel
+  /// appends, so that no line of another host is overwritten; unset: depends on the folder's file
+  /// system.
   explicit Journal(std::string folder, MayWrite may_write = nullptr, int64_t patience_ms = 10'000,
                    std::function<void()> written = nullptr,
                    std::optional<bool> appends = std::nullopt);
@@ -47,23 +48,24 @@ class Journal {
   /// Appends one line to <folder>/<file>.
   void append(const std::string& file, const nlohmann::json& line);
   /// Replaces <folder>/<file> as a whole, atomically. durable: the page survives a power failure,
-  /// and marked() waits for it; false: the page describes a running process only.
+  /// and marked() waits for it. Not durable: for pages that describe a running process only.
   void replace(const std::string& file, std::string text, bool durable = true);
-  /// Sets marked() to `step` once all lines and durable pages before are on the disk (fdatasync).
-  /// Marks are batched: the disk is synced at most every 50 ms. A step before the last one that was
-  /// given lowers marked() at once: the steps after it were undone, so their marks say nothing of
-  /// the lines that follow.
+  /// Sets marked() to `step` once all earlier lines and durable pages are on the disk (fdatasync).
+  /// Marks are batched: the disk is synced at most every 50 ms. If `step` is lower than the last
+  /// mark, it lowers marked() at once: the steps after it were rolled back, and the lines that
+  /// follow are not on the disk yet.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
-  /// Calls `done` once, on the journal's thread: true when all lines appended before are on the
-  /// disk; false if the disk has refused one of them, or if this journal has stopped.
+  /// Calls `done` once, on the journal's thread: with true when all lines appended before are on
+  /// the disk, with false if the disk has refused one of them or this journal has stopped.
   void when_written(std::function<void(bool)> done);
-  /// What the disk refuses now: the file and why, as "metrics.jsonl: No space left on device"; "":
-  /// nothing.
+  /// What the disk refuses now: the file and the reason, as "metrics.jsonl: No space left on
+  /// device"; "": nothing.
   std::string trouble() const;
-  /// Waits until the queue is on the disk. False: not within patience_ms, or the disk refuses it.
+  /// Waits until the queue is on the disk. Returns false after patience_ms, or if the disk refuses
+  /// it.
   bool flush();
-  /// Drops the queue; nothing is written from now on.
+  /// Drops the queue. From now on the journal writes nothing.
   void stop();
 
  private:
@@ -74,7 +76,7 @@ class Journal {
     std::string file, text;
     uint64_t step = 0, history = 0;  // of a mark
     std::function<void(bool)> done = nullptr;
-    bool lost = false;  // call: a line before it was dropped
+    bool lost = false;  // call: a line before this call was dropped
   };
   struct Page {
     std::string text;
@@ -82,13 +84,13 @@ class Journal {
   };
   struct LineFile {
     int fd = -1;
-    std::string text;                // lines that are not known to be on the disk
-    std::vector<size_t> steps = {};  // where the lines of a step end in `text`, in order
+    std::string text;                // lines that may not be on the disk
+    std::vector<size_t> steps = {};  // the ends in `text` of the lines of each step, in order
     size_t written = 0;              // bytes of `text` in the file
     int64_t begin = -1;              // position of `text` in the file; -1: not opened yet
     bool unsure = false;             // a write failed, or another process has written
   };
-  /// The thread's own state; it outlives the journal if the file system hangs.
+  /// The thread's own state. It outlives the journal if the file system hangs.
   struct Writer {
     Writer(std::string folder, MayWrite may_write, std::function<void()> written, bool appends);
     ~Writer();
@@ -125,12 +127,12 @@ class Journal {
     bool stopping_ = false, hurry_ = false, writing_ = false, over_ = false;
     uint64_t newest_mark_ = 0, history_ = 0;  // history_: how often a mark was lower than before
     bool dropped_ = false,
-         lost_ = false;  // a line did not fit the queue: ever; since the last call
+         lost_ = false;  // a line did not fit in the queue: ever; since the last call
     std::string trouble_;
     // Read by other threads.
     std::atomic<bool> stopped_ = false, failing_ = false;
     std::atomic<uint64_t> marked_ = 0;
-    // The thread's alone.
+    // Used by the journal's thread only.
     std::map<std::string, LineFile> files_;
     std::map<std::string, Page> unwritten_pages_;
     std::optional<Job> mark_;  // to be set after the next sync

@@ -12,14 +12,14 @@ namespace simplescale {
 namespace {
 
 constexpr int64_t kStandbyStartMs = 10'000;  // for a node to start a standby
-constexpr int64_t kJoiningMs = 2'000;        // after a node has joined, more may follow
+constexpr int64_t kJoiningMs = 2'000;        // after a node has joined, wait so long for more nodes
 
-/// Actions that make another process act, which a second supervisor must not order as well.
+/// True for actions that make another process act: a second supervisor must not order them as well.
 bool changes_membership(const job::Action& action) {
   return !std::holds_alternative<job::Record>(action);
 }
 
-/// The node that is lost or has come back by this event; null: none.
+/// The node that this event reports as lost or as back; null: the event is another one.
 const std::string* lost_or_up(const job::Event& event) {
   if (const auto* lost = std::get_if<job::NodeLost>(&event)) return &lost->node;
   if (const auto* up = std::get_if<job::NodeUp>(&event)) return &up->node;
@@ -114,7 +114,8 @@ Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const j
     const std::string reason =
         counted(static_cast<int64_t>(seen.votes.size()), "node") + " cannot reach it";
     log::warn("resigning: {}", reason);
-    // The standby ends first: on this side of the network, nodes would not reach it either.
+    // The standby ends first: it is on the same side of the network, so the voting nodes cannot
+    // reach it either.
     drop_standby(reason, job, result);
     result.emplace_back(job::Record{"", "resigned", options_.node, reason});
     result.emplace_back(EndProcess{.reason = "resigned: " + reason, .resigns = true});
@@ -174,7 +175,7 @@ Leadership::Actions Leadership::tick(const job::State& job, const Agents& agents
 
 void Leadership::appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms,
                                  Actions& to) {
-  // While the run starts, the first nodes of the list may not have joined yet.
+  // While the run starts, the first nodes in node_order may not have joined yet.
   if (standby_ || over(job) || job.phase == job::Phase::starting) return;
   if (!asked_.empty() && now_ms - asked_ms_ < kStandbyStartMs) return;
   if (!asked_.empty()) failed_ = std::exchange(asked_, "");
@@ -199,7 +200,7 @@ Leadership::Actions Leadership::accept_standby(const StandbyHello& hello, const 
       Replicate{.store = false},
       job::Record{"", "standby_appointed", hello.node, "process " + std::to_string(hello.pid)},
       Announce{}};
-  if (!waiting_.empty()) {  // from now on for this standby, too
+  if (!waiting_.empty()) {  // the decision now waits for this standby, too
     decision_ = sequence_;
     result.emplace_back(Await{decision_, !checked_});
   }
@@ -266,7 +267,7 @@ Leadership::Actions Leadership::end_if_due(const job::State& job, const Agents& 
       over_since_ms_ = now_ms;
       if (standby_) result.emplace_back(EndStandby{"the run is over"});
     }
-    // Nodes that are still expected have to be told of the end.
+    // Nodes that are still expected must be told of the end.
     const bool told = alone && expected_.empty();
     if (told || now_ms - *over_since_ms_ > 2 * options_.shutdown_ms)
       result.emplace_back(EndProcess{0, "the run is over"});

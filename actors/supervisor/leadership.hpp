@@ -1,6 +1,6 @@
-// Leadership: a decision is replicated to the standby before it is carried out, a supervisor with
-// an older epoch stops, a standby is appointed and watched, and a supervisor that took over waits
-// for its predecessor's nodes.
+// Leadership. It replicates a decision to the standby before the decision is carried out, stops a
+// supervisor with an older term (epoch), appoints and watches a standby, and, after a takeover,
+// waits for the predecessor's nodes.
 //
 // Owned by the supervisor actor, called on its thread. Sends no message and touches no file: every
 // call returns what the actor has to do, in order.
@@ -13,8 +13,8 @@
 //           (GEN-2) or ends the run waits for it.
 //
 // Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
-// against it than report to it, and no trainer trains, it resigns, so that those nodes go on
-// without its side of the network. It does not resign
+// against the supervisor than report to it, and no trainer trains, it resigns. Those nodes then go
+// on without its side of the network. It does not resign
 //   - while it trains, or when the voters have missed a step: what its side committed is the run's
 //     history (JOB-1), and the voters wait;
 //   - if its predecessor resigned and no step was made since: two supervisors in a row that are
@@ -39,23 +39,23 @@
 
 namespace simplescale {
 
-/// The job is finished or failed: nothing is decided any more.
+/// True if the run has ended: decide() ignores all further events.
 inline bool over(const job::State& job) {
   return job::over(job.phase);
 }
 
-/// For EpochWatch: what the epoch files say to the supervisor of `epoch`.
+/// Makes the message of the EpochWatch: what the term files say to the supervisor of `epoch`.
 local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view);
 
 class Leadership {
  public:
-  /// How long a decision waits for the standby and for the epoch files.
+  /// How long a decision waits for the standby and for the term files.
   static constexpr std::chrono::milliseconds kAnswerTimeout{200};
 
   struct Options {
     uint64_t epoch = 1;
-    std::string node;      // on which this supervisor runs
-    std::string address;   // of its transport
+    std::string node;      // the node of this supervisor
+    std::string address;   // of this supervisor's transport
     bool elected = false;  // the predecessor resigned
     int64_t join_timeout_ms = 0, shutdown_ms = 0;
   };
@@ -67,14 +67,14 @@ class Leadership {
   struct Replicate {
     bool store = true;
   };
-  /// A decision waits: call timed_out() with its number after kAnswerTimeout. check_epoch: read the
-  /// epoch files and call epoch_seen() with that number.
+  /// A decision waits: call timed_out() with its number after kAnswerTimeout. check_epoch: also
+  /// read the term files and call epoch_seen() with that number.
   struct Await {
     uint64_t decision = 0;
     bool check_epoch = false;
   };
-  /// Carry out a decision, then handle the events that waited for it: next_event() until it is
-  /// empty.
+  /// Carry out a decision. Then handle the events that waited for it: call next_event() until it
+  /// returns none.
   struct CarryOut {
     std::vector<job::Action> actions;
   };
@@ -82,14 +82,14 @@ class Leadership {
   struct StartStandby {
     std::string node;
   };
-  /// Tell the standby to end, and forget it unless standby() still has it.
+  /// Tell the standby to end. Forget it, unless standby() still returns it.
   struct EndStandby {
     std::string reason;
   };
-  /// Send announcement() to all nodes, also to those that are behind(): it is no order.
+  /// Send announcement() to all nodes, even to those that are behind(), because it is no order.
   struct Announce {};
   /// End this process. deposed: write nothing to the run folder any more. resigns: another
-  /// supervisor is to lead.
+  /// supervisor has to lead.
   struct EndProcess {
     int exit_code = 0;
     std::string reason;
@@ -101,49 +101,51 @@ class Leadership {
 
   Leadership() = default;
   Leadership(Options options, int64_t now_ms);
-  /// Goes on from a predecessor's state. Its nodes are expected to join by expected_until_ms.
+  /// Continues a predecessor's state. Its nodes are expected to join by expected_until_ms.
   void resume(const SupervisorState& from, int64_t expected_until_ms);
   void save(SupervisorState& to) const;
 
   // --- Decisions ---
 
-  /// True if `event` may be decided now. False if this supervisor is deposed, or if a decision
-  /// waits: then the event is kept for next_event(). A Tick is dropped, another one follows.
+  /// True if `event` may be decided now. False if this supervisor is deposed or a decision waits;
+  /// in the second case it keeps the event for next_event(). It drops a Tick, because another one
+  /// follows.
   bool admit(const job::Event& event);
-  /// Takes the actions of a decision. They are returned as CarryOut once they may be carried out:
-  /// at once, or by one of the next three functions.
+  /// Takes the actions of a decision. This function or one of the next three returns them as
+  /// CarryOut as soon as they may be carried out.
   Actions submit(std::vector<job::Action> actions);
   /// The standby has stored replica `sequence`.
   Actions replica_stored(uint64_t sequence);
-  /// The epoch files have been read, for a decision or at regular intervals.
+  /// The term files have been read, for a decision or at regular intervals.
   Actions epoch_seen(const local::EpochSeen& seen, const job::State& job, const Agents& agents,
                      int64_t now_ms);
-  /// kAnswerTimeout has passed since this decision: dismisses a standby that has not answered, and
+  /// kAnswerTimeout has passed since this decision. Dismisses a standby that has not answered. Then
   /// stops waiting, or waits once more (LEAD-1).
   Actions timed_out(uint64_t decision, const job::State& job, const Agents& agents);
-  /// The next event that waited for a decision which has been carried out.
+  /// Returns the next event that waited for a decision which has been carried out; none while a
+  /// decision waits.
   std::optional<job::Event> next_event();
   /// True if more events wait for next_event().
   bool has_later() const { return !later_.empty(); }
-  /// True if `node` was lost or has come back since the decision that is carried out now: that is
-  /// decided later. What it said when it came back is older than an order that it would get now, so
-  /// it gets none before (GEN-1).
+  /// True if `node` was lost or came back since the decision that is carried out now, and that
+  /// event still waits. The node's report when it came back predates this decision's orders, so it
+  /// gets no orders before that event is decided (GEN-1).
   bool behind(const std::string& node) const { return behind_.contains(node); }
-  /// The state has changed without a decision.
+  /// Replicates a state that changed without a decision.
   Actions replicate();
-  /// True once a newer epoch leads, or this supervisor has resigned.
+  /// True once a supervisor of a newer term leads, or this supervisor has resigned.
   bool deposed() const { return deposed_; }
 
   // --- Standby ---
 
   /// The standby that was accepted, if there is one.
   const std::optional<StandbyHello>& standby() const { return standby_; }
-  /// Ten times a second: asks a node to start a standby if there is none. It asks the first one in
-  /// node_order that is connected, is not this supervisor's own, is not behind, and did not fail to
-  /// start the last.
+  /// Call ten times a second. Asks a node to start a standby if there is none. It asks the first
+  /// node in node_order that is connected, runs no supervisor, is not behind, and is not the last
+  /// node that failed to start a standby.
   Actions tick(const job::State& job, const Agents& agents, int64_t now_ms);
-  /// A standby presents itself. Empty: it is not wanted. A decision that waits for the epoch files
-  /// now waits for this standby, too.
+  /// A process offers to be the standby. Returns nothing if no standby is wanted. A decision that
+  /// waits for the term files now waits for this standby, too.
   Actions accept_standby(const StandbyHello& hello, const job::State& job);
   /// The connection to the standby is lost.
   Actions standby_lost(const job::State& job, const Agents& agents, int64_t now_ms);
@@ -153,20 +155,21 @@ class Leadership {
 
   // --- Nodes, and the end ---
 
-  /// A node's agent has presented itself.
+  /// The agent of a node has sent its hello.
   void node_joined(const std::string& node, int64_t now_ms);
-  /// Of the predecessor's nodes, those that have not joined in time; each is returned once.
+  /// Returns a loss for each of the predecessor's nodes that has not joined in time, once.
   std::vector<job::Event> missing_nodes(int64_t now_ms);
-  /// Ten times a second. EndProcess once the job is over and all agents have disconnected, or after
-  /// 2 * shutdown_ms of waiting for that; also if no agent has been connected for join_timeout_ms.
+  /// Call ten times a second. Returns EndProcess once the job is over and all agents have
+  /// disconnected, or 2 * shutdown_ms after the end; also if no agent has been connected for
+  /// join_timeout_ms.
   Actions end_if_due(const job::State& job, const Agents& agents, int64_t now_ms);
-  /// JOB-4: the process was stopped for so long. No node could report meanwhile.
+  /// JOB-4: this process was stopped for that time. No node could report meanwhile.
   void stopped(int64_t ms);
-  /// The message to nodes once the job is over.
+  /// The message that tells nodes the end of the job.
   Shutdown end() const { return {end_exit_, end_reason_}; }
 
  private:
-  /// There is no standby that has not stored the newest decision.
+  /// True if there is no standby, or it has stored the newest decision.
   bool stored() const { return !standby_ || kept_ >= decision_; }
   void release(Actions& to);
   void appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms, Actions& to);
@@ -180,21 +183,21 @@ class Leadership {
   uint64_t sequence_ = 0;             // of the newest replica
   uint64_t decision_ = 0;             // the replica for which the newest decision waits
   std::vector<job::Action> waiting_;  // of that decision, until they may be carried out
-  bool checked_ = true;               // against the epoch files
-  bool unanswered_ = false;           // the epoch files could not be read for that decision
+  bool checked_ = true;               // the waiting decision was checked against the term files
+  bool unanswered_ = false;           // the term files could not be read for that decision
   std::deque<job::Event> later_;
-  std::multiset<std::string> behind_;  // a node for each of its events in later_
+  std::multiset<std::string> behind_;  // the node of each NodeUp and NodeLost in later_
   // Standby.
   std::optional<StandbyHello> standby_;
   uint64_t kept_ = 0;   // the newest replica that it has stored
-  std::string asked_;   // node that was asked to start a standby
-  std::string failed_;  // node of the last standby that was lost or did not start
+  std::string asked_;   // the node that was asked to start a standby
+  std::string failed_;  // the node of the last standby that was lost or did not start
   int64_t asked_ms_ = 0;
   // Nodes, and the end. All times are of the actor clock.
   std::set<std::string> expected_;  // nodes of the predecessor that have not joined
   int64_t expected_until_ms_ = 0;
-  int64_t joined_ms_ = 0;     // a node has joined last
-  int64_t connected_ms_ = 0;  // an agent was connected last
+  int64_t joined_ms_ = 0;     // when a node joined last
+  int64_t connected_ms_ = 0;  // when an agent was connected last
   std::optional<int64_t> over_since_ms_;
   int32_t end_exit_ = 0;
   std::string end_reason_;

@@ -12,8 +12,8 @@ namespace simplescale {
 
 /// configured: train.learning_rate.
 std::string rates_text(const job::Rates& rates, double configured);
-/// The rates in such a text. If train.learning_rate was another one then, the user has configured a
-/// new one since: there are no changes. bad_data: the text is damaged.
+/// The rates in such a text. If its train.learning_rate differs from `configured`, the user has
+/// configured a new one since; then there are no changes. bad_data: the text is damaged.
 Result<job::Rates> rates_of(const std::string& text, double configured);
 
 /// CheckpointInfo::resume with such a text, so that a checkpoint has the rates without its run.

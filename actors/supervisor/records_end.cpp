@@ -22,11 +22,11 @@ using nlohmann::json;
 
 namespace {
 
-// The end of a file is read in windows that grow until they contain what is looked for.
+// The end of a file is read in windows, which grow until they contain what the caller needs.
 constexpr uint64_t kWindow = 256 << 10, kWindowMax = 64 << 20;
 
-// An NFS client may write a whole page where a part of it changed: the gap has more pages than one
-// write touches.
+// An NFS client may write a whole page where only a part of it changed. So the gap is longer than
+// one write by some pages.
 constexpr size_t kGap = kRecordsWriteMax + (16 << 10);
 
 constexpr const char* kRecords[] = {"metrics.jsonl", "events.jsonl", "ledger.jsonl",
@@ -40,11 +40,11 @@ uint64_t number(const json& line, const char* key) {
 
 /// The whole lines at the end of a file.
 struct Tail {
-  std::vector<json> lines;  // in the order of the file; a line that is no JSON is discarded
-  bool all = true;          // these are all lines of the file
+  std::vector<json> lines;  // in the order of the file; lines that are not JSON are dropped
+  bool all = true;          // `lines` has all lines of the file
 };
 
-/// The last `window` bytes of a file, and where they begin. "" if there is no file.
+/// Returns the last `window` bytes of a file, and their position. "" if there is no file.
 Result<std::pair<std::string, uint64_t>> read_end(const std::string& path, uint64_t window) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return std::pair(std::string(), uint64_t{0});
@@ -71,7 +71,7 @@ Result<Tail> read_tail(const std::string& path, uint64_t window) {
   SS_ASSIGN(const auto end, read_end(path, window));
   const auto& [text, begin] = end;
   Tail tail{{}, begin == 0};
-  // A window that does not begin with the file begins within a line.
+  // A window that begins after the file's begin may begin within a line: skip to the next line.
   size_t from = begin == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;
   for (size_t to; (to = text.find('\n', from)) != std::string::npos; from = to + 1) {
     json line = parse_json(std::string_view(text).substr(from, to - from));
@@ -80,8 +80,8 @@ Result<Tail> read_tail(const std::string& path, uint64_t window) {
   return tail;
 }
 
-/// Writes `text` at `begin`. LEAD-1: asked after the file's end was read: what was read before a
-/// successor's claim is dead.
+/// Writes `text` at `begin`. LEAD-1: asks may_write after the caller has read the file's end. If
+/// this process still leads then, no successor has written behind that end.
 Status overwrite(const std::string& path, const std::string& text, uint64_t begin,
                  const MayWrite& may_write) {
   if (may_write) {
@@ -97,8 +97,8 @@ Status overwrite(const std::string& path, const std::string& text, uint64_t begi
   return system_error("cannot write spaces at the end of", path, error);
 }
 
-/// Overwrites half a line at the end of the file with spaces. Whatever a process that did the same
-/// has appended since stays as it is.
+/// Overwrites half a line at the end of the file with spaces. If another process did the same and
+/// has appended since, its lines stay.
 Status blank_half_line(const std::string& path, const MayWrite& may_write) {
   SS_ASSIGN(const auto end, read_end(path, kWindowMax));
   const auto& [text, begin] = end;
@@ -123,7 +123,7 @@ uint64_t samples_of(const json& line) {
   return count;
 }
 
-/// The ledger has all samples of the step.
+/// True if the ledger has all samples of the step.
 bool whole(const RecordedSteps& steps, const Position& at, const BatchSchedule& batch) {
   const auto found = steps.ledger.find(at);
   if (found == steps.ledger.end()) return false;
@@ -132,8 +132,8 @@ bool whole(const RecordedSteps& steps, const Position& at, const BatchSchedule& 
   return samples == batch.size(at.second);
 }
 
-/// The newest step that both files have. If there is none, a full disk may have taken the lines of
-/// one file alone; only `said` tells that a user has removed the other one.
+/// Returns the newest step that both files have. If there is none, a full disk may have lost the
+/// lines of one file. Only `said` proves that a user has removed that file.
 std::optional<Position> newest_whole(const RecordedSteps& steps, const BatchSchedule& batch,
                                      uint64_t said) {
   for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
@@ -167,7 +167,8 @@ Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_
   return steps;
 }
 
-/// Reads the newest incident and generation in events.jsonl, and whether the newest start has ended.
+/// Reads the newest incident and generation in events.jsonl, and whether the newest start has
+/// recorded its end.
 Status read_events(const std::string& path, RecordsEnd& end) {
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(const Tail events, read_tail(path, window));

@@ -1,12 +1,13 @@
-// Where the records of a run end: what a new supervisor reads before it appends to them.
+// Finds where the records of a run end. A new supervisor reads that before it appends to them.
 //
-// Nothing is ever cut off the records: a process that is stopped between reading a size and cutting
-// would cut lines of its successor when it wakes. What a crash may have left is made harmless:
-//   - half a line at the end of a file is overwritten with spaces, which the next line follows;
-//   - lines of a step that is not whole stay; the supervisor does not write them a second time.
-// A deposed supervisor may still append a piece of lines of its own time, once. Its lines repeat
-// facts; the journal overwrites half a line that it leaves. Readers ignore a line of a step that is
-// not newer than the newest one before it.
+// No process ever truncates the records: a process that is stopped between reading a size and
+// truncating would cut its successor's lines when it wakes. Instead, what a crash left is made
+// harmless:
+//   - half a line at the end of a file is overwritten with spaces, and the next line follows them;
+//   - lines of an incomplete step stay; the supervisor does not write them a second time.
+// A supervisor that lost leadership may still append one piece of lines. These lines are of its own
+// term and repeat facts; if it leaves half a line, the journal overwrites that. Readers ignore a
+// line of a step that is not newer than the newest step before it.
 #pragma once
 
 #include <compare>
@@ -24,78 +25,79 @@
 
 namespace simplescale {
 
-/// Names a line of metrics.jsonl (then `trainer` is "") or of ledger.jsonl.
+/// Identifies a line of metrics.jsonl (then `trainer` is "") or of ledger.jsonl.
 struct StepLine {
   uint64_t generation = 0, step = 0;
   std::string trainer;
   auto operator<=>(const StepLine&) const = default;
 };
-/// The name of a line; generation and step are 0 if it has none.
+/// The identity of a line; generation and step are 0 if the line has none.
 StepLine step_line(const nlohmann::json& line);
 
-/// What a line of metrics.jsonl or events.jsonl says of the validation of its step: an object with
-/// those of the members `val_loss`, `val_losses` and `tasks` that the line has.
+/// The validation results in a line of metrics.jsonl or events.jsonl: an object with those of the
+/// members `val_loss`, `val_losses` and `tasks` that the line has.
 nlohmann::json validation_of(const nlohmann::json& line);
 
 /// The last whole step and the last incident in the records of a run.
 struct RecordsEnd {
-  bool any = false;                   // there is a step
-  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
-  uint64_t incidents = 0;             // number of the last one
+  bool any = false;                   // the records have a step
+  uint64_t step = 0, generation = 0;  // the last step, and the generation that made it
+  uint64_t incidents = 0;             // number of the last incident
   uint64_t newest_generation = 0;     // that a line names; GEN-2: its number is used
-  bool unended = false;  // events.jsonl has no end of the newest start: all its processes died
+  bool unended = false;  // the newest start has no end in events.jsonl: all its processes died
   double newest_time =
       0;  // of the lines of metrics.jsonl and events.jsonl, seconds since the epoch
-  std::set<StepLine> beyond;  // lines of later steps, which are not whole
-  /// Of the newest steps that were validated, by step: validation_of() their lines.
+  std::set<StepLine> beyond;  // lines of later steps, which are incomplete
+  /// validation_of() the lines of the newest validated steps, by step.
   std::map<uint64_t, nlohmann::json> validations;
 };
-/// The steps that metrics.jsonl and ledger.jsonl have, or their ends.
+/// The steps in metrics.jsonl and ledger.jsonl, or in the ends of these files.
 struct RecordedSteps {
-  using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
+  using Position = std::pair<uint64_t, uint64_t>;  // generation, step: a later position is greater
   std::set<Position> metrics;
   std::map<uint64_t, nlohmann::json> validations;              // the last line of a step counts
   std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
   bool all = true;         // both files were read from their beginning
-  double newest_time = 0;  // of a line of metrics.jsonl
+  double newest_time = 0;  // the newest in metrics.jsonl
 };
-/// Finds the last step that both files have; without a ledger, that metrics.jsonl has. said: as
-/// SupervisorState::recorded_step of the predecessor: both had all lines up to that step, so a file
-/// that has none was removed by a user, and the other one counts up to there. Later lines are
-/// written again: those whose reports are gone have no loss. `any` is false if there is no step.
-/// Knows nothing of events.jsonl. Any thread.
+/// Returns the last step in both files, or without a ledger the last in metrics.jsonl. `any` is
+/// false if there is none. said: SupervisorState::recorded_step of the predecessor. Both files had
+/// all lines up to that step. So if one file has none, a user has removed it, and the other file
+/// counts up to that step. The supervisor writes later lines again; lines whose reports are gone
+/// have no loss. Does not set what comes from events.jsonl. Any thread.
 RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch,
                         uint64_t said);
 
-/// LEAD-1: true while this process leads. An error: that cannot be read now. Null: always true.
-/// Blocks.
+/// LEAD-1: returns true while this process leads. Error: the term files cannot be read now. Null:
+/// counts as always true. Blocks.
 using MayWrite = std::function<Result<bool>()>;
 
-/// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
-/// exception.
+/// Most bytes that a journal writes at once, or leaves unsynced in a file. A single longer line may
+/// exceed this.
 inline constexpr size_t kRecordsWriteMax = 64 << 10;
 
-/// True if no host's appends to the files of this folder overwrite those of another host. False on
-/// NFS, where each client appends at the end that it knows of. Unknown file systems: true.
+/// True if several hosts can append to the files of this folder without overwriting each other's
+/// lines. False on NFS, where a client appends at the end that it last saw. True for unknown file
+/// systems.
 bool hosts_can_append(const std::string& folder);
-/// LEAD-1, where hosts_can_append() is false: puts spaces at the end of each record file that has
-/// lines, before a new leader appends. What a deposed leader writes late lies in these spaces:
-/// bytes in its page cache, or the write before which it was suspended. may_write: as in
-/// end_of_records(). io: a file cannot be written; aborted: may_write returned false. Blocks.
+/// LEAD-1, where hosts_can_append() is false: a new leader calls this before it appends. Adds
+/// spaces at the end of each record file that has lines. Late writes of the previous leader fall
+/// into these spaces: bytes in its page cache, or a write before which it was suspended. may_write:
+/// as in end_of_records(). io: a file cannot be written; aborted: may_write returned false. Blocks.
 Status leave_gap(const std::string& folder, const MayWrite& may_write = nullptr);
 
-/// An append to a file failed, and may have written a part of its bytes all the same. text: whole
-/// lines, of which the first `written` bytes were in the file before. Returns how many are there
-/// now. If the file ends otherwise, half a line at its end is overwritten with spaces, and the line
-/// that `written` lies in is to be written again from its beginning. may_write: as below. io;
-/// aborted: may_write returned false. Blocks.
+/// Finds out how much of a failed append is in the file: a failed append may be partial. text:
+/// whole lines; the first `written` bytes were in the file before. Returns how many bytes of `text`
+/// are in the file now. If the file ends otherwise, overwrites half a line at its end with spaces,
+/// and returns the begin of the line that contains byte `written`: write that line again.
+/// may_write: as below. io; aborted: may_write returned false. Blocks.
 Result<size_t> bytes_appended(const std::string& path, std::string_view text, size_t written,
                               const MayWrite& may_write = nullptr);
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
-/// ledger.jsonl. may_write is asked after a file has been read and before half a line is
-/// overwritten (LEAD-1). said: as in end_of_steps(). io: a file cannot be read or written; aborted:
-/// may_write returned false. Blocks.
+/// ledger.jsonl. may_write: called after a file has been read and before half a line is overwritten
+/// (LEAD-1). said: as in end_of_steps(). io: a file cannot be read or written; aborted: may_write
+/// returned false. Blocks.
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
                                   const BatchSchedule& batch, const MayWrite& may_write = nullptr,
                                   uint64_t said = 0);

@@ -30,7 +30,7 @@ void lost(Self* self, const std::string& reason) {
   if (s.succession.is_lost() || !s.options.ended) return;
   log::warn("the supervisor is lost: {}", reason);
   s.options.watch->poll_every(kWatchMs);
-  // Silence may be a network fault. A connection closed by the supervisor's host proves that its
+  // Silence may be a network fault. A connection that the supervisor's host closed proves that the
   // process has ended.
   const bool ended = reason.starts_with("connection lost") || reason == "its process has ended";
   decide(self, s.succession.lost(reason, ended, s.replica.has_value(), now_ms(self)));

@@ -1,6 +1,6 @@
-// The standby actor, on another node than the supervisor: stores the state that the supervisor is
-// about to act on, and notices the supervisor's loss. It only says when to claim the next epoch
-// (succession.hpp); which claim succeeds is settled by the epoch files (runtime/run/epoch.hpp).
+// The standby actor, on another node than the supervisor. It stores the state before the supervisor
+// acts on it, and notices the loss of the supervisor. It only says when to claim the next term
+// (succession.hpp); the term files decide which claim succeeds (runtime/run/epoch.hpp).
 //
 // Runs on the transport thread or a CAF worker; never blocks.
 #pragma once
@@ -22,8 +22,8 @@ namespace simplescale {
 struct StandbyOptions {
   std::string node, address;
   std::shared_ptr<EpochWatch> watch;
-  /// Called once, at the end. state: to take over with; none: this standby is not needed any more.
-  /// silent: the supervisor's loss was noticed by silence.
+  /// Called once, at the end. state: the state to take over with; none: this standby is not needed
+  /// any more. silent: the supervisor stopped answering; its process may be alive.
   std::function<void(std::optional<SupervisorState> state, std::string reason, bool silent)> ended;
 };
 

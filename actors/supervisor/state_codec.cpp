@@ -18,7 +18,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step, since, tentative)
 
-// Not by the macro: the address is to be bytes, not a list of numbers.
+// Not by the macro: the address must be stored as bytes, not as a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
   j = {{"state", t.state},
        {"pid", t.pid},
@@ -91,7 +91,7 @@ bool known(Enum value, Enum last) {
   return static_cast<unsigned>(value) <= static_cast<unsigned>(last);
 }
 
-/// Whether the state has what decide() relies on.
+/// True if the state has what decide() relies on.
 bool consistent(const State& s) {
   const LayoutRules& r = s.rules;
   for (int value : {r.trainers_per_node, r.shards, r.cell_nodes, r.cells, r.min_cells})
@@ -144,7 +144,7 @@ Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
                                                        const std::string& instance,
                                                        uint64_t epoch) {
   std::optional<SupervisorState> newest;
-  // A supervisor that could not prepare has left a state of an older epoch.
+  // A supervisor that could not prepare has left a state of an older term.
   for (; epoch > 0 && (!newest || newest->epoch <= epoch); --epoch) {
     const std::string path = run + "/" + state_page(instance, epoch);
     const auto text = read_text(path);

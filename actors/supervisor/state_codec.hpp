@@ -1,6 +1,6 @@
-// The supervisor's state as bytes (MessagePack). The standby stores it, and the run folder has it
-// in control/state-<instance>-<epoch>, for a supervisor that starts after both have died. Plain
-// data and functions; any thread.
+// The supervisor's state as bytes (MessagePack). The standby stores it, and the run folder keeps it
+// in control/state-<instance>-<epoch> for a supervisor that starts after both have died. Plain data
+// and functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct SupervisorState {
   uint64_t incidents = 0;
   int64_t incident_since_ms = no_incident;  // less than 0: it began before its clock did
   job::IncidentFacts incident;
-  std::string node;            // of the supervisor
-  uint64_t recorded_step = 0;  // newest that is surely in the records; if they have no line: the
-                               // step that their first one follows
-  bool recorded = false;       // it is known
+  std::string node;            // the supervisor's node
+  uint64_t recorded_step = 0;  // newest step that is certainly in the records; if they have none,
+                               // the step before their first one
+  bool recorded = false;       // recorded_step is known
   int32_t end_exit = 0;        // sent to nodes once the job is over, with end_reason
   std::string end_reason;
   std::vector<InjectFault> planned;  // faults that are still to be injected
-  std::set<uint64_t> traced;         // steps that are still to be traced
+  std::set<uint64_t> traced;         // steps that still have to be traced
 };
 
 /// True if `a` was decided after `b`.
@@ -43,24 +43,26 @@ inline bool is_newer(const SupervisorState& a, const SupervisorState& b) {
   return std::pair(a.epoch, a.sequence) > std::pair(b.epoch, b.sequence);
 }
 
-/// The file of the run folder that only the supervisor of this epoch writes: a deposed supervisor
-/// that wakes in the middle of a write replaces no page of its successor.
+/// The file of the run folder that only the supervisor of this term (epoch) writes. So a supervisor
+/// that lost leadership, and wakes in the middle of a write, replaces no page of its successor.
 inline std::string state_page(const std::string& instance, uint64_t epoch) {
   return "control/state-" + instance + "-" + std::to_string(epoch);
 }
 std::vector<uint8_t> encode(const SupervisorState& state);
-/// bad_data: the bytes are no such state, or one that decide() cannot work with, such as a layout
-/// with unknown nodes.
+/// bad_data: the bytes are not a supervisor's state, or decide() cannot work with it, as with a
+/// layout of unknown nodes.
 Result<SupervisorState> decode(std::span<const uint8_t> bytes);
-/// The newest state that the supervisors up to `epoch` of this start have written to the run's
-/// folder; nothing if none has written one. JOB-3: an older epoch's state never replaces one that
-/// cannot be read. JOB-1: the state that a supervisor left which could not prepare
-/// (leave_unprepared()) is compared with those before it. io; bad_data: a page is damaged. Blocks.
+/// Returns the newest state that the supervisors up to `epoch` of this start have written to the
+/// run's folder; nothing if there is none. JOB-3: if a state cannot be read, an older term's state
+/// never replaces it. JOB-1: a supervisor that resigned because it could not prepare
+/// (leave_unprepared()) has left a state of an older term, so that state is compared with the pages
+/// of older terms. io; bad_data: a page is damaged. Blocks.
 Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
                                                        const std::string& instance, uint64_t epoch);
-/// Moves all times of the job, past a time that does not count or to another clock.
+/// Adds by_ms to all times of the job, to exclude a time that does not count, or to change the
+/// clock.
 void move_times(job::State& job, int64_t by_ms);
-/// Converts all times to another clock, by which the snapshot was taken at now_ms.
+/// Converts all times to another clock, whose time of the snapshot is now_ms.
 void rebase(SupervisorState& state, int64_t now_ms);
 
 }  // namespace simplescale

@@ -32,7 +32,7 @@ const char* to_string(job::TrainerState state) {
   return "?";
 }
 
-/// A node that is up and in no group is a spare.
+/// The state shown to users: a node that is up and in no group is a spare.
 std::string node_state(const job::State& job, const std::string& name) {
   const job::NodeState state = job.nodes.at(name).state;
   if (state == job::NodeState::up && !job.layout.cells.empty() && !job.layout.contains(name))
@@ -40,7 +40,7 @@ std::string node_state(const job::State& job, const std::string& name) {
   return state == job::NodeState::absent ? "lost" : job::to_string(state);
 }
 
-/// place: null if it does not train.
+/// place: null if the trainer does not train.
 std::string trainer_text(const JobSupervisorState& s, const std::string& who,
                          const job::Place* place) {
   const job::Trainer& trainer = s.job.trainers.at(who);
@@ -57,7 +57,7 @@ std::string trainer_text(const JobSupervisorState& s, const std::string& who,
                      to_string(trainer.state), s.job.committed_step, slowness);
 }
 
-/// All of it but its health and trainers.
+/// The node's object without its health and trainers.
 json node_json(const JobSupervisorState& s, const std::string& name) {
   const auto found = s.agents.find(name);
   const job::Node& node = s.job.nodes.at(name);
@@ -82,14 +82,14 @@ json stall_json(const std::optional<job::Stall>& stall) {
           {"sentence", stall->sentence()}};
 }
 
-/// Null unless the newest state that was to be saved is not.
+/// The newest failed save; null if no save failed, or a newer checkpoint exists.
 json failed_checkpoint_json(const job::State& job) {
   const bool since = !job.has_checkpoint || job.failed_checkpoint > job.checkpoint_step;
   if (job.failed_checkpoint_reason.empty() || !since) return nullptr;
   return {{"step", job.failed_checkpoint}, {"reason", job.failed_checkpoint_reason}};
 }
 
-/// What is trained, and how; of this only tokens_per_step may change during a start of the run.
+/// What is trained, and how. Of this only tokens_per_step may change during a start of the run.
 json plan_json(const JobSupervisorState& s) {
   const Config& config = s.options.config;
   const Plan& plan = s.options.plan;
@@ -112,7 +112,7 @@ json plan_json(const JobSupervisorState& s) {
           {"tokens_per_step", plan.tokens_of(s.job.committed_step)}};
 }
 
-/// All of it but its nodes.
+/// The document without its nodes.
 json run_json(const JobSupervisorState& s) {
   return {
       {"run", s.options.config.run.name},

@@ -7,8 +7,8 @@ namespace simplescale {
 
 struct JobSupervisorState;
 
-/// One JSON object, in one line, or with a line for each node. Trainers by the thousand become text
-/// at once: a tree of JSON values would take several times as long.
+/// One JSON object, in one line, or with a line for each node. Makes the text of trainers directly:
+/// for thousands of them, a tree of JSON values would take several times as long.
 std::string status_text(const JobSupervisorState& state, bool line_a_node);
 
 }  // namespace simplescale

@@ -11,7 +11,8 @@ namespace simplescale::supervisor {
 
 namespace {
 
-/// JOB-1: a disk that refuses the newest state now may take it later.
+/// JOB-1: waits until the newest state is on the disk. A disk that refuses it now may take it
+/// later.
 void wait_until_written(const Claimant& c, uint64_t epoch, Journal& journal) {
   const Patience patience(c);
   while (!journal.flush()) {

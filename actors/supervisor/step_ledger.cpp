@@ -126,12 +126,12 @@ bool StepLedger::knows(const Validated& result) const {
   const auto found = validations_.find(result.step);
   if (found == validations_.end()) return false;
   json known = found->second;
-  known.update(members_of(result));  // the records may have more, of a task that is scored no more
+  known.update(members_of(result));  // of a task that is no longer scored
   return known == found->second;
 }
 
 std::optional<ReportedStep> StepLedger::take_complete() {
-  // Trainers report their steps in order, so the oldest step is complete first.
+  // Each trainer reports its steps in order, so the oldest step is complete first.
   if (pending_.empty()) return std::nullopt;
   const ReportedStep& oldest = pending_.begin()->second;
   if (oldest.samples.size() != members_.size() || (oldest.newest.validates && !oldest.validation))
@@ -221,8 +221,8 @@ json StepLedger::remaining_s(uint64_t step) const {
 
 json StepLedger::metrics_line(const ReportedStep& reports) const {
   const StepDone& step = reports.newest;
-  // The trainer's own clock: messages are delayed, arrive in bursts after a recovery or a change of
-  // supervisor, and hosts' clocks differ. No interval: no trainer has reported the step.
+  // Use the trainer's own clock: messages are delayed, they arrive in bursts after a recovery or a
+  // failover, and the clocks of hosts differ. No interval: no trainer has reported the step.
   const bool timed = step.interval_ms > 0;
   const double rate =
       timed ? 1e3 * static_cast<double>(plan_.tokens_of(step.step)) / step.interval_ms : 0;

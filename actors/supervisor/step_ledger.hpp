@@ -1,5 +1,5 @@
-// The steps of the current generation until every trainer has reported them, and the lines that
-// they become in metrics.jsonl and ledger.jsonl.
+// Collects the reports of the current generation's steps until every trainer has reported a step,
+// and makes the step's lines for metrics.jsonl and ledger.jsonl.
 //
 // Plain data; owned by the supervisor actor, called on its thread. Never touches a file: the actor
 // appends the lines that record() returns.
@@ -29,13 +29,13 @@ struct RunLine {
   nlohmann::json json;
 };
 
-/// What trainers reported of one step.
+/// What trainers reported about one step.
 struct ReportedStep {
   StepDone newest;                                       // the newest report
   std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
   std::map<std::string, double> busy_ms;                 // by trainer
   double first_time = 0;                     // earliest StepDone::time, seconds since the epoch
-  std::optional<nlohmann::json> validation;  // validation_of() the line, once it is known
+  std::optional<nlohmann::json> validation;  // validation_of() the line, once the result is known
 };
 
 class StepLedger {
@@ -46,66 +46,68 @@ class StepLedger {
 
   // --- Generations ---
 
-  /// Training of `generation` by `members` begins after `step`. Unfinished reports are dropped.
+  /// Training of `generation` by `members` begins after `step`. Drops unfinished reports.
   void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
-  /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
-  /// in_files: the newest step that the files have, and the generation that made it; later than
-  /// recorded_step if it was undone.
+  /// Continues a predecessor's generation. Training continues after recorded_step, if there is one.
+  /// in_files: the newest step in the files, and the generation that made it; it is later than
+  /// recorded_step if it was rolled back.
   void resume(uint64_t generation, std::vector<job::Place> members,
               std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files = {});
-  /// The changes of the learning rate so far.
+  /// Sets the changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
-  /// The samples that a member, or with "" all members, train in `step`, as in StepDone.
+  /// The samples that a member trains in `step`, as in StepDone; of all members if `trainer` is "".
   std::vector<uint64_t> samples(uint64_t step, const std::string& trainer) const;
   /// The step after which the generation began.
   uint64_t begun_at() const { return begun_at_; }
 
   // --- Reports ---
 
-  /// Takes a trainer's report. False: it has no effect, because it is of another generation (GEN-1)
-  /// or of a step that is recorded.
+  /// Takes a trainer's report. Returns false if the report has no effect, because it is of another
+  /// generation (GEN-1) or of a step that is recorded.
   bool report(const StepDone& done);
-  /// Takes the result of a validation. A step that is validated is complete when its result is
-  /// known, so that its line has it. Returns another line for the newest recorded step if its first
-  /// line lacks the result: a failure had interrupted the validation, which has been repeated.
+  /// Takes the result of a validation. A step with a validation is complete only with this result,
+  /// so that its line has it. Returns another line for the newest recorded step if its first line
+  /// lacks the result: a failure had interrupted the validation, and a later generation repeated
+  /// it.
   std::optional<RunLine> validated(const Validated& result);
-  /// What the records have of validations, by step: validation_of() the newest line.
+  /// Sets the validations that the records have, by step: validation_of() the newest line.
   void set_validations(std::map<uint64_t, nlohmann::json> known) {
     validations_ = std::move(known);
   }
   /// True if the same result of the step is known: each generation validates the step that it
-  /// begins with, because a failure may have interrupted its validation. Call it before validated().
+  /// begins with, because a failure may have interrupted that step's validation. Call it before
+  /// validated().
   bool knows(const Validated& result) const;
-  /// The members that a line of the step has of the result, as in validation_of().
+  /// The members that a line of the step takes from the result, as in validation_of().
   nlohmann::json members_of(const Validated& result) const;
   /// True if a later step is recorded.
   bool is_past(uint64_t step) const { return recorded_step_ && step < *recorded_step_; }
   /// Removes and returns the oldest step that every member has reported.
   std::optional<ReportedStep> take_complete();
-  /// A generation is about to begin at `step`, of which every shard has a copy: every step up to it
-  /// is committed. Removes and returns the first of these that is not recorded. Samples of trainers
-  /// that died before they reported it follow from the plan; if no trainer reported it, its loss
-  /// and gradient norm are NaN.
+  /// A generation is about to begin at `step`, of which every shard has a copy, so every step up to
+  /// it is committed. Removes and returns the first of these steps that is not recorded. If
+  /// trainers died before they reported it, their samples are taken from the plan; if no trainer
+  /// reported it, its loss and gradient norm are NaN.
   std::optional<ReportedStep> take_committed(uint64_t step);
-  /// Each step up to this one is recorded, or a trainer has reported it.
+  /// The newest step up to which each step is recorded or was reported by a trainer.
   uint64_t reported_up_to() const;
-  /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
-  /// changed.
+  /// Makes the records continue after `step`, if they end later or have no step yet. Returns
+  /// whether that changed anything.
   bool rewind(uint64_t step);
-  /// Steps up to `step` were undone and count again: takes rewind() back as far as the files have
-  /// lines that count in `job`, the state after that decision, or rewinds where lines are of a history
-  /// that was left for it (JOB-2). Returns whether that changed anything.
+  /// Steps up to `step` were rolled back and count again: undoes rewind() as far as the files have
+  /// lines that count in `job`, the state after that decision; or rewinds if the files have lines
+  /// of the branch that was abandoned (JOB-2). Returns whether that changed anything.
   bool regain(uint64_t step, const job::State& job);
   /// Newest step in metrics.jsonl and ledger.jsonl.
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }
-  /// The step after which this supervisor's first line follows; 0 while recorded_step() is none.
+  /// The step before this supervisor's first line; 0 while recorded_step() is none.
   uint64_t first_after() const { return first_after_.value_or(0); }
 
-  /// Updates loss() and tokens_per_second() by a complete step.
+  /// Updates loss() and tokens_per_second() with a complete step.
   void measure(const ReportedStep& step);
-  /// The step's lines; from now on it is recorded.
+  /// Returns the step's lines. From now on the step counts as recorded.
   std::vector<RunLine> record(const ReportedStep& step);
   /// In nats per token; NaN before this supervisor has seen a complete step.
   double loss() const { return loss_; }
@@ -114,27 +116,28 @@ class StepLedger {
   /// The newest validation loss of each source by its name; null without data.blend, or before this
   /// supervisor has seen one.
   nlohmann::json val_losses() const { return by_source(val_sources_); }
-  /// The newest scores of train.tasks, as task_json() gives them; null without any.
+  /// The newest scores of train.tasks, as task_json() gives them; null if there are none.
   const nlohmann::json& tasks() const { return tasks_; }
-  /// Of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded none.
+  /// Time of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded
+  /// none.
   double newest_time() const { return newest_time_; }
-  /// From the step before it to that one.
+  /// Milliseconds from the step before the newest recorded one to that step.
   double newest_step_ms() const { return newest_step_ms_; }
-  /// Mean rate of the newest steps of this generation, without validations.
+  /// Mean rate of the newest steps of this generation, validations excluded.
   double tokens_per_second() const { return tokens_per_second_; }
-  /// Seconds from `step` to the last step at this rate; null: not known.
+  /// Seconds from `step` to the last step at this rate; null: unknown.
   nlohmann::json remaining_s(uint64_t step) const;
 
   // --- Replicas that differ ---
 
-  /// A trainer whose vote failed had this hash of its shard of the state of `step`. Every trainer
-  /// that has computed a hash says so, also if its own vote was aborted because others had found
-  /// that the replicas differ.
+  /// The trainer's vote on the state of `step` failed, and its shard of that state had this hash.
+  /// Every trainer that has computed a hash reports it, even if its own vote was aborted because
+  /// other trainers had found that the replicas differ.
   void hashed(const std::string& trainer, uint64_t step, uint64_t hash);
   /// Replicas differ in the state of `step`.
   void mismatch(uint64_t step) { differs_ = step; }
-  /// A step in which replicas differed has been made again: returns the trainers of this report's
-  /// shard whose hash was not the one reported now.
+  /// Call when a step in which replicas differed has been made again. Returns the trainers of this
+  /// report's shard whose earlier hash differs from the one reported now.
   std::vector<std::string> wrong_states(const StepDone& done);
 
  private:

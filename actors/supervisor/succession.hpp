@@ -1,16 +1,15 @@
-// When a standby claims the next epoch, and when it ends: a function of what it has seen. Owned by
-// the standby actor, called on its thread. Sends no message and touches no file.
+// Failover: decides when a standby claims the next term (epoch), and when it ends, from what it has
+// seen. Owned by the standby actor, called on its thread. Sends no message and touches no file.
 //
 //   - The supervisor's process has ended (its connection broke): take over at once.
 //   - The supervisor is silent: take over once its heartbeat in the run folder has stopped as well,
-//     so that a broken link alone deposes no supervisor (LEAD-1). If the heartbeat goes on for
+//     so that a broken link alone deposes no supervisor (LEAD-1). If the heartbeat continues for
 //     kUselessMs, the standby ends, and the supervisor appoints another one.
-//   - A folder that hangs or fails says nothing: a standby that cannot read keeps its state and
-//     waits. The heartbeat of a supervisor that died meanwhile looks new at the first answer after
-//     that, so kUselessMs begins again.
-//   - A supervisor whose heartbeat went on after the link broke has probably dismissed this standby
-//     and appointed another, which has the newer state. That one goes first: this standby waits
-//     kDismissedMs more.
+//   - The run folder hangs or fails: the standby keeps its state and waits. If the supervisor died
+//     meanwhile, its old heartbeat still looks new at the first answer, so kUselessMs begins again.
+//   - The supervisor's heartbeat continued after the link broke: the supervisor has probably
+//     dismissed this standby and appointed another, which has the newer state. To let that standby
+//     claim first, this one waits kDismissedMs more.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@
 namespace simplescale {
 
 namespace local {
-/// The epoch watch -> standby: what the epoch files show.
+/// The epoch watch sends this to the standby: what the term files show.
 struct LeaderSeen {
   bool answered;    // the run folder could be read
   bool current;     // this start of the run is the current one
@@ -37,13 +36,13 @@ class Succession {
   struct Decision {
     Verdict verdict = Verdict::wait;
     std::string reason = "";
-    bool silent = false;  // the loss was noticed by silence
+    bool silent = false;  // the supervisor stopped answering; its process may be alive
   };
-  /// The connection to the supervisor is lost. ended: its process has ended, for sure. has_state:
+  /// The connection to the supervisor is lost. ended: its process has certainly ended. has_state:
   /// the standby has received the supervisor's state. now_ms: actor clock.
   Decision lost(const std::string& reason, bool ended, bool has_state, int64_t now_ms);
-  /// The epoch files have been read, or could not be read. epoch: of the standby's state; 0: it has
-  /// none.
+  /// The term files have been read, or could not be read. epoch: the term of the standby's state;
+  /// 0: it has none.
   Decision seen(const local::LeaderSeen& seen, uint64_t epoch, int64_t now_ms);
   bool is_lost() const { return lost_at_ms_.has_value(); }
 
@@ -53,7 +52,7 @@ class Succession {
   int64_t answered_ms_ = 0;          // of the last answer
   std::optional<int64_t> lives_ms_;  // since when all answers say that the supervisor lives
   std::optional<int64_t> dead_ms_;   // since when all answers say that it does not
-  bool dismissed_ = false;           // it has outlived the link
+  bool dismissed_ = false;           // the heartbeat continued after the link broke
 };
 
 }  // namespace simplescale

@@ -83,7 +83,7 @@ void connection_lost(Self* self, const caf::down_msg& down) {
 
 // --- Diagnosis ---
 
-/// Reports the node to the scheduler (JobOptions::diagnosis_failed), and records what came of it.
+/// Reports the node to the scheduler (JobOptions::diagnosis_failed), and records the result.
 void report_unfit(Self* self, const Examined& node) {
   const JobSupervisorState& s = self->state;
   if (!s.options.diagnosis_failed) return;
@@ -154,7 +154,7 @@ void tell_copied(Self* self) {
     log::info("all shards of step {} are in the memory of peer nodes", *step);
 }
 
-/// Has nodes send copies of the step before to peer nodes, if a round of copies is due.
+/// Orders nodes to send copies of the step before to peer nodes, if a round of copies is due.
 void copy_to_peers(Self* self, uint64_t step) {
   JobSupervisorState& s = self->state;
   tell_copied(self);
@@ -193,7 +193,8 @@ void commit_complete(Self* self) {
 
 void step_done(Self* self, const StepDone& done) {
   JobSupervisorState& s = self->state;
-  // After a fence, reports still say which steps the old generation made, but complete none.
+  // Reports that come after a fence still show which steps the old generation made, but they
+  // complete no step.
   if (!s.steps.report(done) || done.generation != s.job.generation) return;
   for (const std::string& trainer : s.steps.wrong_states(done))
     handle(self, job::Suspected{
@@ -208,7 +209,7 @@ void validated(Self* self, const Validated& result) {
       result.trainer != members.front().trainer)
     return;
   self->send(s.publisher, local::StepValidated{result.step, result.loss});
-  if (s.steps.is_past(result.step)) return;  // reported again, for the checkpoint of that step
+  if (s.steps.is_past(result.step)) return;  // a repeated report, for the checkpoint of that step
   const bool known = s.steps.knows(result);
   if (const auto line = s.steps.validated(result))
     s.options.journal->append(line->file, line->json);
@@ -319,8 +320,8 @@ void tick(Self* self) {
   if (s.status_due || now_ms(self) - s.status_ms >= kStatusMs) publish_status(self);
 }
 
-/// The start before this one died with all of its processes: an incident, from its newest record to
-/// the first step of this start.
+/// Records that all processes of the last start died: an incident, from its newest record to the
+/// first step of this start.
 void record_death(Self* self, const JobOptions::Died& died) {
   JobSupervisorState& s = self->state;
   const int64_t now = now_ms(self);
@@ -372,7 +373,7 @@ void start(Self* self, JobOptions options) {
       record(self, {"", "checkpoint_skipped", "", why});
     const auto record_start = [self, &s](job::Record record) {
       json line = s.incidents.event_line(s.job, record, now_ms(self));
-      line["step"] = s.job.checkpoint_step;  // no generation has begun with it yet
+      line["step"] = s.job.checkpoint_step;  // no generation has begun with this checkpoint yet
       append_event(self, line);
     };
     for (const auto& [key, reason] : s.options.changes) record_start({"", "changed", key, reason});

@@ -12,20 +12,20 @@ namespace {
 
 constexpr int64_t kReturnMs = 1'500;  // for nodes to find a new supervisor
 
-/// Tells the job of steps that the predecessor recorded after it had replicated its state.
+/// Passes decide() a step that the predecessor recorded after it had replicated its state.
 void catch_up(Self* self, std::optional<uint64_t> recorded) {
   JobSupervisorState& s = self->state;
   if (!recorded || *recorded <= s.job.committed_step) return;
   if (s.options.recorded_generation == s.job.generation) {
     handle(self, job::StepCommitted{s.job.generation, *recorded});
-  } else {  // committed just before its generation was fenced
+  } else {  // the step was committed just before its generation was fenced
     s.job.committed_step = *recorded;
     job::settle_undoings(s.job);
   }
 }
 
-/// Tells the job of checkpoints that the predecessor published, removed or set aside after the state
-/// that it has left.
+/// Passes decide() the changes of checkpoints that are newer than the predecessor's state:
+/// published, removed or set aside.
 void adopt_checkpoints(Self* self) {
   const JobOptions& options = self->state.options;
   job::State& job = self->state.job;
@@ -53,7 +53,7 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
   if (code == Code::not_found || code == Code::bad_data) {
     if (code == Code::bad_data) log::warn("{}", found.status().message());
     SS_ASSIGN(const std::vector<std::string> names, read_folder(folder));
-    // Without such names the folder may only not be mounted.
+    // If no such name exists, the folder may just not be mounted.
     left.had = std::ranges::any_of(
         names, [](const std::string& name) { return name.starts_with("step-"); });
     return left;
@@ -86,7 +86,7 @@ void take_over(Self* self, SupervisorState from) {
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
   s.job = job::resumed(std::move(from.job), s.options.generations_above, now);
-  const bool ended = over(s.job);  // by the predecessor
+  const bool ended = over(s.job);  // the predecessor ended the job
 
   const uint64_t joined = job::newest_joined(s.job);
   std::optional<HeldStep> in_files;
@@ -103,19 +103,20 @@ void take_over(Self* self, SupervisorState from) {
     return fault.step <= recorded.value_or(0) + 1;
   });
 
-  // Without an incident, the events below name the newest step; in one, that step ends it.
+  // Without an incident, the events below must name the newest step. With one, that step ends the
+  // incident, so it comes after them.
   if (!in_incident) catch_up(self, recorded);
   perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
                  job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
                              taken_over(recorded, s.options.recorded_step.value_or(0),
                                         "epoch " + std::to_string(o.epoch) + ", generation " +
                                             std::to_string(s.job.generation))}});
-  // The predecessor died before it wrote all of them. The event above stands before their lines, since
-  // no other one may name their generation.
+  // Write the lines that the predecessor could not write before it died. They come after the event
+  // above: no other event names their generation.
   record_up_to(self, s.job.joined_step);
   if (in_incident) catch_up(self, recorded);
   adopt_checkpoints(self);
-  // LEAD-1: readers ignore the page of a supervisor that was replaced.
+  // LEAD-1: readers ignore the page of a supervisor that was replaced, so write it again.
   if (ended) record_end(self, from.end_exit, from.end_reason);
 }
 

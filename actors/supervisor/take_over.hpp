@@ -1,4 +1,4 @@
-// A supervisor that continues where its predecessor stopped.
+// Failover: a new supervisor continues where its predecessor stopped.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace simplescale::supervisor {
 struct LeftCheckpoints {
   std::optional<uint64_t> newest;
   std::vector<uint64_t> older;  // the newest last
-  bool had = false;             // there were some, and none can be used: damaged, or set aside
+  bool had = false;             // there were some, but none is usable: damaged or set aside
 };
-/// Looks for checkpoints, also for those that the predecessor has published but not recorded in
-/// its state, `from`. Sets those aside that `from` knows to be undone (JOB-3). Sizes are checked,
-/// data is not: that could take minutes, and trainers check what they read. Blocks; before the
-/// supervisor actor is spawned. Errors as FileOps, and io.
+/// Finds the checkpoints on disk, including those that the predecessor has published but not
+/// recorded in its state, `from`. Sets those aside that `from` has rolled back (JOB-3). Checks
+/// sizes but not data: that could take minutes, and trainers check what they read. Blocks; call it
+/// before the supervisor actor is spawned. Errors as FileOps, and io.
 Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
                                               FileOps& files);
 
-/// What `took_over` says: `leader`, the step that counts, and what the records have beyond it.
-/// recorded: the newest step that counts; none: no step does. in_files: the newest step that the
-/// records have; 0: none. The event `steps_undone` may have died with the predecessor, so this one
-/// names the steps, too.
+/// Text of the event `took_over`: `leader`, the newest step that counts, and the steps in the
+/// records that do not count. recorded: the newest step that counts; none: no step counts.
+/// in_files: the newest step in the records; 0: none. The predecessor may have died before it wrote
+/// the event `steps_undone`, so this event names those steps, too.
 std::string taken_over(std::optional<uint64_t> recorded, uint64_t in_files,
                        const std::string& leader);
 
 /// Run by the supervisor actor when it starts. Adopts the predecessor's state: the job, its steps,
-/// its incident, planned faults and traces; then the checkpoints that were found. Nodes and
-/// trainers report again by themselves.
+/// its incident, planned faults and traces. Then adopts the checkpoints that were found. Nodes and
+/// trainers report again without being asked.
 void take_over(Self* self, SupervisorState from);
 
 }  // namespace simplescale::supervisor

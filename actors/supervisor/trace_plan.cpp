@@ -8,7 +8,7 @@
 namespace simplescale {
 
 namespace {
-constexpr int64_t kUnknownNs = 1'000'000'000;  // length of a step whose begin is unknown
+constexpr int64_t kUnknownNs = 1'000'000'000;  // assumed length of a step whose begin is unknown
 constexpr int64_t kLongestBeforeNs = 10 * kUnknownNs;
 }  // namespace
 
@@ -22,7 +22,7 @@ void TracePlan::choose(uint64_t first, uint64_t count) {
 }
 
 void TracePlan::generation_begun(int64_t at_ns) {
-  if (recovery_ || steps_) return;  // an open window has its begin already
+  if (recovery_ || steps_) return;  // the open window has its begin already
   before_ns_ = 0;
   last_ns_ = at_ns;
 }
@@ -77,7 +77,7 @@ void TracePlan::end_steps(int64_t at_ns, std::vector<TraceWindow>& windows) {
                          ? fmt::format("step-{:08}", steps.first)
                          : fmt::format("steps-{:08}-{:08}", steps.first, steps.last),
                      steps.begin_ns, at_ns});
-  // A step that is undone and made again is not traced again.
+  // A step that is rolled back and made again is not traced again.
   for (uint64_t step = steps.first; step <= steps.last; ++step) chosen_.erase(step);
 }
 

@@ -11,10 +11,11 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
   std::erase_if(unpublished, [&](const ShardSaved& saved) {
     if (!job::trusted(job, saved.step, saved.generation)) return true;
     if (job.has_checkpoint && saved.step <= job.checkpoint_step) return true;
-    // The publisher would drop all shards of the generation that trains: it uses the newest one's.
+    // With these shards the publisher would drop all shards of the training generation, because it
+    // only keeps those of the newest one.
     if (saved.generation > newest_joined) return false;
-    // Replicas compare the state of a step in the next one, or before they finish. What agents save is
-    // the last state that is left.
+    // Replicas compare the state of a step in the next step, or before they finish. If agents save
+    // a state, no newer one is left, and no comparison follows.
     const bool compared =
         saved.step < recorded ||
         (saved.step == recorded && saved.generation == job.saving.generation) ||

@@ -1,7 +1,6 @@
-// Which shards of checkpoints may be handed to the publisher. A pure function, for the supervisor
-// actor.
+// Which shards of checkpoints the publisher may get. A pure function, for the supervisor actor.
 //
-// A checkpoint is published once the run's records have its step, so that a run that resumes from
+// A checkpoint is published once the run's records have its step, so that a run which resumes from
 // it finds complete records, and once replicas have compared the state of that step.
 #pragma once
 
@@ -17,25 +16,24 @@
 namespace simplescale {
 
 /// unpublished: shards that are on disk. Removes and returns those that may be published. Drops a
-/// shard if the supervisor has undone its step, or the publisher has published it, or if replicas
-/// differed in that step. Keeps shards of a generation that this supervisor does not know, because
-/// the decision that began it is lost, until it hears of that generation. recorded: newest step in
-/// the records.
+/// shard if its step was rolled back, if that step is published already, or if replicas differed in
+/// it. Keeps shards of a generation that this supervisor does not know yet, because the decision
+/// that began it was lost. recorded: newest step in the records.
 std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
                                          const job::State& job, uint64_t recorded);
 
-/// Counts the shards that the publisher was given, by its rules: it publishes no step of which a
-/// shard failed, and none of an older generation than the newest one that it was given.
+/// Counts the shards that the publisher got, by the publisher's rules: it publishes no step of
+/// which a shard failed, and no step of an older generation than the newest one that it got.
 class WrittenShards {
  public:
-  /// True if the publisher has all shards of the step now, so that it publishes them. shards: how
+  /// True if the publisher now has all shards of the step, so that it publishes them. shards: how
   /// many a checkpoint has.
   bool add(const ShardSaved& saved, size_t shards);
 
  private:
   struct Step {
     std::set<uint64_t> shards;
-    bool ended = false;  // failed, or given completely
+    bool ended = false;  // a shard failed, or the publisher has all shards
   };
   uint64_t generation_ = 0;
   std::map<uint64_t, Step> steps_;  // of this generation

@@ -124,7 +124,7 @@ std::vector<std::string> completions(const json& document, const std::vector<std
   std::set<std::string> words;
   auto take = [&](const auto& more) { words.insert(more.begin(), more.end()); };
   const std::string verb = before.empty() ? "" : before[0];
-  const size_t index = before.size();  // of the word to be completed
+  const size_t index = before.size();  // of the word that is completed
   if (index == 0 || (verb == "help" && index == 1)) {
     for (const Verb& known : verbs()) words.insert(known.name);
   } else if (verb == "inject" || verb == "plan") {

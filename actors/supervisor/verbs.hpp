@@ -1,4 +1,4 @@
-// The commands of the console, and how Tab completes them. Plain data and pure functions, for the
+// The commands of the console, and their completion by Tab. Plain data and pure functions, for the
 // console, its help and the supervisor; any thread.
 #pragma once
 
@@ -8,17 +8,17 @@
 
 namespace simplescale {
 
-/// What answers a command.
+/// The process that answers a command.
 enum class Answerer : unsigned char {
   console,   // the console, from the run folder alone
-  question,  // the supervisor; a question may be asked again
+  question,  // the supervisor; the console may repeat a question
   action,    // the supervisor, which does something
 };
 
 struct Verb {
   std::string name, arguments, help;
   Answerer answerer;
-  std::string more;     // what else `help NAME` says; may be empty
+  std::string more;     // further text of `help NAME`; may be empty
   std::string example;  // a call, and what it does
 };
 
@@ -31,8 +31,8 @@ const Verb* find_verb(const std::string& name);
 std::vector<std::string> split_words(const std::string& text);
 
 /// The words that begin with `prefix` and may follow the words `before`, sorted. document: the
-/// status document (`status --json`), for names of nodes, trainers and groups; anything else has
-/// none.
+/// status document (`status --json`), which has the names of nodes, trainers and groups; any other
+/// value has none.
 std::vector<std::string> completions(const nlohmann::json& document,
                                      const std::vector<std::string>& before,
                                      const std::string& prefix);

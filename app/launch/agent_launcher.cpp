@@ -106,7 +106,7 @@ void AgentLauncher::signal(int number) {
 }
 
 void AgentLauncher::reap_remaining(int64_t timeout_ms) {
-  // A supervisor ends by itself only when the run is over: before that it would wait for agents.
+  // A supervisor ends by itself only when the run is over; before that it waits for agents.
   const auto deadline = Clock::now() + std::chrono::milliseconds(run_is_over() ? timeout_ms : 0);
   while (true) {
     const pid_t ended = waitpid(-1, nullptr, WNOHANG);

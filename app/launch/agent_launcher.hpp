@@ -1,7 +1,7 @@
-// Starts a run's agents on this host, restarts an agent that is killed, passes signals on, and
-// knows how the run ended. Used from one thread.
+// Starts a run's agents on this host, restarts an agent that is killed, passes signals to agents,
+// and finds out how the run ended. Used from one thread.
 //
-// app/launch is what `train`, `submit`, `sweep` and the Slurm task share: the run's folder and
+// app/launch is shared by `train`, `submit`, `sweep` and the Slurm task: the run's folder and
 // configuration, data preparation, starting agents, and the progress on the terminal.
 #pragma once
 
@@ -23,27 +23,27 @@ namespace simplescale {
 
 class AgentLauncher {
  public:
-  /// instance: id of this start of the run. threads: CPU threads per trainer. death_signal: what
-  /// agents get if this process dies. At SIGTERM the run saves and ends.
+  /// instance: id of this start of the run. threads: CPU threads per trainer. death_signal: the
+  /// signal that agents get if this process dies. At SIGTERM the run saves and ends.
   AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads,
                 int death_signal = SIGTERM);
-  /// Kills the agents that still run.
+  /// Kills the agents that are still running.
   ~AgentLauncher();
   AgentLauncher(const AgentLauncher&) = delete;
   AgentLauncher& operator=(const AgentLauncher&) = delete;
 
   /// Starts the agent of a node.
   Status start(int node);
-  /// Reaps agents that have ended and restarts killed ones. Does not block. True while an agent
-  /// runs or is about to be restarted.
+  /// Reaps ended agents and restarts killed ones. Does not block. True while an agent runs or is
+  /// about to be restarted.
   bool poll();
-  /// Sends a signal to all agents: SIGKILL itself, any other one as the value of SIGRTMIN, which
-  /// Linux merges with no pending signal of another process. SIGINT, SIGTERM and SIGKILL also end
-  /// the restarting.
+  /// Sends a signal to all agents. Sends SIGKILL itself, and any other signal as the value of
+  /// SIGRTMIN: Linux does not merge that with a pending signal of another process. After SIGINT,
+  /// SIGTERM and SIGKILL, agents are not restarted.
   void signal(int number);
-  /// Agents that end from now on are not restarted.
+  /// From now on, agents that end are not restarted.
   void stop_restarting() { stopping_ = true; }
-  /// Waits for supervisors, which outlive their agents, and kills those that still run after
+  /// Waits for supervisors, which outlive their agents. Kills those that still run after
   /// timeout_ms, or at once if the run is not over.
   void reap_remaining(int64_t timeout_ms);
 
@@ -51,7 +51,8 @@ class AgentLauncher {
   /// exit code of an agent; -1: all agents were killed.
   int exit_code() const;
   /// The reason in control/end.json; otherwise the last line in the log of the last agent that
-  /// failed, which ended before the run's processes can write a reason; "" without one.
+  /// failed: an agent may end before the run's processes can write a reason. "" if there is
+  /// neither.
   std::string reason() const;
   /// For messages: " n1 was killed by signal 9;" for every killed agent, with the last line in the
   /// log of one that ended itself (SIGABRT).
@@ -60,9 +61,9 @@ class AgentLauncher {
  private:
   using Clock = std::chrono::steady_clock;
   struct Agent {
-    pid_t pid = 0;  // 0: it does not run
+    pid_t pid = 0;  // 0: the agent does not run
     int restarts = 0;
-    bool due = false;  // to be restarted at due_at
+    bool due = false;  // the agent is to be restarted at due_at
     Clock::time_point due_at{};
   };
   std::string log_of(int node) const { return run_.logs() + "/" + node_name(node) + ".log"; }

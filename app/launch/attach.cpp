@@ -31,7 +31,7 @@ void on_interrupt(int) {
   interrupted = 1;
 }
 
-/// The number of the leading supervisor and its newest heartbeat.
+/// The term of the leading supervisor and its newest heartbeat.
 std::pair<uint64_t, int64_t> heartbeat_of(const RunFolder& run) {
   const EpochFiles files(run, instance_of(run));
   const auto newest = files.newest();
@@ -44,14 +44,15 @@ std::string stop_command(const RunFolder& run) {
   return command_line({"console", shown_path(run.path), "-c", "stop"});
 }
 
-/// A run begins by removing control/end.json, and writes it when it ends. With end.json and a
-/// living process, a start of the run is being prepared, or is about to end.
+/// True once the run has begun. A run removes control/end.json when it begins, and writes it when
+/// it ends. With end.json and a living process, a start of the run is being prepared, or is about
+/// to end.
 bool has_begun(const RunFolder& run) {
   std::error_code error;
   return !std::filesystem::exists(run.end(), error) && !instance_of(run).empty();
 }
 
-/// Ctrl-C leaves the run alone: it ends this process, as the signal does without a handler.
+/// Ctrl-C does not end the run: it ends this process, as the signal does without a handler.
 void leave(const RunFolder& run, RunView& view) {
   view.print_line("left " + shown_path(run.path) +
                   ", which trains on; to stop it: " + stop_command(run));
@@ -95,8 +96,8 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 Status check_same_config(const RunFolder& run, const Config& config) {
   SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
   Config wanted = config;
-  // The command that began the run chose device and memory by its host's GPUs. This host's GPUs may
-  // be others.
+  // The command that began the run chose device and memory from its host's GPUs. This host may have
+  // other GPUs.
   if (wanted.cluster.device == DeviceKind::automatic)
     wanted.cluster.device = living.config.cluster.device;
   if (wanted.cluster.device == DeviceKind::cuda && wanted.parallel.strategy == Strategy::automatic)

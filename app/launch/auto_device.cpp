@@ -14,11 +14,13 @@
 namespace simplescale {
 namespace {
 
-// Of a GPU's memory. The rest is for the contexts of CUDA, and for what the estimate leaves out.
+// The usable share of a GPU's memory. The rest is for CUDA's contexts and for what the estimate
+// omits.
 constexpr double kUsable = 0.9;
 constexpr const char* kMemory = "cluster.memory_per_trainer_gib";
 
-/// Leaves the memory unknown, and says so, if the model does not fit: the estimate may be too high.
+/// Sets the memory. If the model does not fit, leaves the memory unknown and returns a warning,
+/// because the estimate may be too high.
 std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
   const double gib = static_cast<double>(bytes) / (1u << 30);
   Config known = loaded.config;
@@ -36,7 +38,7 @@ std::string take_memory(LoadedConfig& loaded, uint64_t bytes) {
   return "";
 }
 
-/// Windows shows its GPUs, of any maker, to Linux (WSL 2) by another device, and on no PCI bus.
+/// Windows shows its GPUs, of any maker, to Linux (WSL 2) as another device and on no PCI bus.
 bool has_gpus() {
   return !read_hardware().gpus.empty() || (access("/dev/dxg", F_OK) == 0 && load_gpu_driver().ok());
 }
@@ -45,7 +47,7 @@ bool has_gpus() {
 
 Status check_gpu(const Config& config, const DevicePlaneOptions& gpu) {
   const auto shape = model_shape(config);
-  if (!shape.ok()) return {};  // planning says why
+  if (!shape.ok()) return {};  // the planner reports why
   SS_RETURN_IF_ERROR(validate_gpu_heads(*shape, config.train.precision));
   constexpr int kHopper = 90;
   if (!config.train.fp8 || gpu.capability == kHopper) return {};
@@ -62,7 +64,7 @@ Status check_device(const Config& config) {
         Code::bad_config,
         "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "
         "it, or use \"auto\" or \"cpu\"");
-  if (!config.train.fp8) return {};  // the trainers find the rest
+  if (!config.train.fp8) return {};  // the trainers find other problems
   const auto gpu = choose_device(0, static_cast<int>(config.cluster.trainers_per_node));
   return gpu.ok() ? check_gpu(config, *gpu) : Status();
 }
@@ -72,7 +74,7 @@ std::string take_gpus(LoadedConfig& loaded, const Result<DevicePlaneOptions>& gp
   const bool chosen = config.cluster.device == DeviceKind::cuda;
   const Status usable = gpu.ok() ? check_gpu(config, *gpu) : gpu.status();
   if (!usable.ok())
-    return chosen ? ""  // check_device(), or the trainers, refuse it
+    return chosen ? ""  // check_device(), or the trainers, report it
                   : "this host has GPUs, but trains on its CPUs: " + usable.message() +
                         " (cluster.device = \"cuda\" refuses to, \"cpu\" ends this warning)";
   if (!chosen) loaded.origin["cluster.device"] = "this host has a GPU";

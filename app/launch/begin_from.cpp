@@ -21,8 +21,8 @@
 #include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -41,18 +41,18 @@ bool is_hugging_face(const std::string& folder) {
   return has(folder, "config.json") && !has(folder, "manifest.json") && !has(folder, "config.toml");
 }
 
-/// An object store's checkpoint is downloaded to `imported` first, and a Hugging Face folder is
-/// imported to it.
+/// Opens the parent. Downloads a checkpoint of an object store to `imported` first, and imports a
+/// Hugging Face folder to it.
 Result<Checkpoint> open_parent(const std::string& from, const std::string& imported) {
   std::error_code error;
-  fs::remove_all(imported, error);  // of a start that was killed
+  fs::remove_all(imported, error);  // left by a start that was killed
   if (is_s3_url(from)) return fetch_from_bucket(from, imported);
   if (!is_hugging_face(from)) return resolve_checkpoint(from);
   SS_RETURN_IF_ERROR(import_hf(from, imported));
   return Checkpoint::open(imported);
 }
 
-/// The ids of `old` mean the same in `now`, which may have more.
+/// True if the ids of `old` mean the same in `now`, which may have more ids.
 Result<bool> extends(const std::string& now_path, const std::string& old_path) {
   SS_ASSIGN(const Tokenizer now, Tokenizer::load(now_path));
   SS_ASSIGN(const Tokenizer old, Tokenizer::load(old_path));
@@ -79,8 +79,8 @@ Status check_tokenizer(const std::string& from, const CheckpointInfo& parent,
                                       (path.ok() ? *path : from) + "\"");
 }
 
-/// The parent's moments must be this run's optimizer's. Muon leaves the second moment of the blocks'
-/// matrices at zero, AdamW does not.
+/// The parent's moments must be those of this run's optimizer. Muon leaves the second moment of the
+/// blocks' matrices at zero; AdamW does not.
 Status check_optimizer(Checkpoint& parent, const Config& config) {
   if (!config.run.with_optimizer || parent.info().step == 0) return {};
   const MuonMatrix matrix = muon_matrices(parent.units()).front();
@@ -101,7 +101,8 @@ Status check_optimizer(Checkpoint& parent, const Config& config) {
                     (muon ? "adamw" : "muon") + "\"");
 }
 
-/// What is known of the parent before its weights are read. tokenizer: the run's; "": not known.
+/// Checks what is known of the parent before its weights are read. tokenizer: the run's; "":
+/// unknown.
 Status check_facts(const Config& config, const Plan& plan, const CheckpointInfo& parent,
                    const std::string& tokenizer) {
   const std::string& from = config.run.from;
@@ -115,7 +116,8 @@ Status check_facts(const Config& config, const Plan& plan, const CheckpointInfo&
                                       "run.with_optimizer to begin at step 0");
 }
 
-/// The run has its parent's weights: run.from may only name the same parent at another place.
+/// The run has its parent's weights already: run.from may only name the same parent at another
+/// place.
 Status check_same_parent(const Config& config) {
   const RunFolder run{run_folder(config)};
   SS_ASSIGN(const std::optional<Config> before, recorded_config(run));
@@ -139,7 +141,7 @@ bool has_checkpoint(const Config& config) {
   return found.status().code() != Code::not_found;
 }
 
-/// The run that a parent belongs to: itself, or the one around its checkpoint; "" without one.
+/// The folder of the parent's run: `from` itself, or the folder around its checkpoint; or "".
 std::string run_around(const std::string& from) {
   std::error_code error;
   fs::path folder = fs::weakly_canonical(from, error);
@@ -152,13 +154,13 @@ std::string shown(double rate) {
   return fmt::format("{}", rate);
 }
 
-/// The schedule goes on (run.with_optimizer), so a learning rate that was set in the parent's console
-/// holds, unless the configuration or the command line says another one since. The parent's run knows
-/// it, or, where only the checkpoint is there, the checkpoint. io.
+/// With run.with_optimizer the schedule continues. So a learning rate that was set in the parent's
+/// console stays, unless the configuration or the command line now sets another one. The parent's run
+/// records it; so does the checkpoint, if that is all there is. io.
 Status take_rates(const Config& config, const CheckpointInfo& info, bool rate_said) {
   const std::string& from = config.run.from;
   const RunFolder parent{is_s3_url(from) ? "" : run_around(from)}, run{run_folder(config)};
-  const uint64_t step = info.step;  // that the run begins at
+  const uint64_t step = info.step;  // at which the run begins
   std::string text = rates_in(info.resume);
   std::optional<double> configured = configured_in(text);
   if (!parent.path.empty()) {
@@ -191,7 +193,7 @@ Status take_rates(const Config& config, const CheckpointInfo& info, bool rate_sa
 }  // namespace
 
 Result<std::string> tokenizer_of(const std::string& from) {
-  if (has(from, "config.toml"))  // a run's checkpoints are removed in time; its data stays
+  if (has(from, "config.toml"))  // a run's old checkpoints are removed; its data stays
     if (const auto loaded = load_config(from + "/config.toml"); loaded.ok()) {
       const Config& config = loaded->config;
       std::error_code error;
@@ -200,7 +202,7 @@ Result<std::string> tokenizer_of(const std::string& from) {
       for (const ConfiguredSource& source : sources_of(config))
         if (std::string path = find_tokenizer(data_folder(source.config)); !path.empty())
           return path;
-      if (const auto parent = resolve_checkpoint(from);  // the others were moved
+      if (const auto parent = resolve_checkpoint(from);  // the places above were moved
           parent.ok() && !parent->info().tokenizer.empty())
         return parent->info().tokenizer;
       if (!config.tokenizer.path.empty()) return config.tokenizer.path;
@@ -269,7 +271,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   if (!parent.ok()) return Status(parent.status()).in("run.from");
   SS_RETURN_IF_ERROR(check_facts(config, plan, parent->info(), tokenizer));
   SS_RETURN_IF_ERROR(check_optimizer(*parent, config));
-  if (config.run.with_optimizer)  // before the checkpoint, behind which nothing is taken any more
+  if (config.run.with_optimizer)  // before the checkpoint: once that exists, nothing more is taken
     SS_RETURN_IF_ERROR(take_rates(config, parent->info(), rate_said));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
@@ -278,7 +280,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   info.seed = static_cast<uint64_t>(config.run.seed);
   info.shape = plan.shape;
   info.precision = config.train.precision == DType::bf16 ? "bf16" : "fp32";
-  // Without an average, the run begins one with its weights (read_shard()).
+  // Without the parent's average, the run begins one with its weights (read_shard()).
   info.state.ema = config.run.with_optimizer && plan.state.ema && parent->info().state.ema;
   info.tokenizer = tokenizer;
   SS_ASSIGN(const std::string id, run_id(RunFolder{run_folder(config)}));

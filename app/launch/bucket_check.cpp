@@ -19,7 +19,7 @@ StoreLimits short_limits() {
   return limits;
 }
 
-/// What was found, or the error. path: of a source.
+/// What was found, or the error. path: of the source.
 Result<std::string> check_source(const std::string& path) {
   SS_ASSIGN(const S3Url url, parse_s3_url(path));
   SS_ASSIGN(const auto store, open_object_store(url, short_limits()));
@@ -42,7 +42,7 @@ Result<std::string> check_source(const std::string& path) {
          std::to_string(bytes) + " bytes, listed and read";
 }
 
-/// Puts an object, and checks that neither condition lets it be replaced.
+/// Puts an object, and checks that both conditions keep it from being replaced.
 Status check_conditions(ObjectStore& store, const std::string& key) {
   const auto refused = [&](const char* header, const Result<std::string>& put) -> Status {
     if (put.status().code() == Code::mismatch) return {};

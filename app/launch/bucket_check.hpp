@@ -1,5 +1,5 @@
-// What `doctor` checks of the buckets that a configuration names. Blocks on the network for at most
-// half a minute a bucket; writes and removes one small object below checkpoint.upload.
+// The checks of `doctor` on the buckets that a configuration names. Blocks on the network for at
+// most half a minute a bucket; writes and removes one small object below checkpoint.upload.
 #pragma once
 
 #include <vector>

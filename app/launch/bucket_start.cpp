@@ -14,14 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Fewer tries than while the run trains: a user waits.
+/// Fewer tries than during training, because a user waits.
 StoreLimits start_limits() {
   StoreLimits limits;
   limits.tries = 4, limits.deadline_ms = 30'000;
   return limits;
 }
 
-/// "" if the checkpoints of an object store are those of this run, or why not.
+/// Why the checkpoints of an object store do not belong to this run; "" if they do.
 std::string wrong_run(const BucketIndex& index, const std::string& id, bool begun,
                       const Config& config) {
   if (index.run_id == id) return "";
@@ -41,7 +41,7 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
   const std::string folder = checkpoint_folder(config);
   const bool begun = fs::exists(run.config());
   const auto local = find_newest_valid(folder, Verify::sizes);
-  if (local.status().code() == Code::io) return {};  // never replaced by another one
+  if (local.status().code() == Code::io) return {};  // it is never replaced by another one
   SS_ASSIGN(const auto bucket, open_bucket(config, run, nullptr, nullptr, start_limits()));
   SS_ASSIGN(const std::string id, run_id(run));
   const auto index = bucket->read();
@@ -60,14 +60,14 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
                     static_cast<unsigned long long>(stored.back().step), bucket->name().c_str());
     const auto fetched = bucket->fetch_newest(folder, plan.shape);
     if (!fetched.ok()) return Status(fetched.status()).in("checkpoint.upload");
-    // The folder of the run was lost: the same run goes on under a new id.
+    // The folder of the run was lost: the same run continues under a new id.
     SS_RETURN_IF_ERROR(claim_checkpoints(run, folder));
     const std::string rates = rates_in(fetched->info().resume);
     if (!rates.empty() && !fs::exists(run.learning_rates()))
       SS_RETURN_IF_ERROR(write_file_atomic(run.learning_rates(), rates + "\n"));
     SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));
   }
-  // From now on a copy of the run that still trains elsewhere uploads nothing (CHECKPOINT-6).
+  // From now on, if a copy of the run still trains elsewhere, it uploads nothing (CHECKPOINT-6).
   return (*index)->run_id == id ? Status() : bucket->claim().in("checkpoint.upload");
 }
 

@@ -11,9 +11,9 @@
 #include "app/terminal.hpp"
 #include "runtime/base/bare_path.hpp"
 #include "runtime/base/utf8.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -50,7 +50,7 @@ json record_facts(const FileRecord& record) {
   return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
 }
 
-/// Of a source in a bucket: the etag of each object stands for its hash.
+/// The facts of a source in a bucket: the etag of each object replaces its hash.
 json bucket_facts(const std::string& source, const DataFiles& files) {
   const auto found = files.find(source);
   json facts = {{"path", found.ok() ? *found : source}, {"files", json::array()}};
@@ -62,7 +62,7 @@ json bucket_facts(const std::string& source, const DataFiles& files) {
   return facts;
 }
 
-/// Of data.source.
+/// The facts of data.source.
 json source_facts(const Config& config, const DataFiles& data_files, const json& before) {
   const std::string path = token_path(config);
   if (is_s3_url(path)) return bucket_facts(path, data_files);
@@ -96,8 +96,8 @@ bool makes_samples(const std::string& file) {
   return is_token_name(file) || file.ends_with(".mask") || file.ends_with(".idx");
 }
 
-/// What a file is called in its source: its path in the folder, or, of a source that is one file, its
-/// ending. So neither the place of a source nor the name of its only file matters.
+/// The name of a file within its source: its path in the folder or, if the source is one file, its
+/// extension. So neither the place of a source nor the name of its only file matters.
 std::string name_in(const std::string& source, const std::string& file) {
   if (!file.starts_with('/') && !is_s3_url(file)) return file;  // of a prepared folder
   const fs::path inside = fs::path(file).lexically_relative(source);
@@ -105,7 +105,7 @@ std::string name_in(const std::string& source, const std::string& file) {
   return in_folder ? inside.string() : "file" + fs::path(file).extension().string();
 }
 
-/// What tells the contents of a file: both facts must be known. Null: they cannot be compared.
+/// Compares contents by a fact that both have. Null: they have no such fact.
 json same_file(const json& before, const json& now) {
   if (member(before, "bytes") != member(now, "bytes")) return false;
   for (const char* fact : {"xxh3_128", "etag"})
@@ -116,7 +116,7 @@ json same_file(const json& before, const json& now) {
 
 /// A difference between the files of two starts.
 struct Difference {
-  std::string name;   // of the file as it is now, or was
+  std::string name;   // of the present file, or of the earlier one
   const char* what;   // "has changed"
   bool known = true;  // false: the contents cannot be compared
 };
@@ -135,8 +135,8 @@ bool holds_indices(const ByName& files) {
   return std::ranges::any_of(files, [](const auto& file) { return file.first.ends_with(".idx"); });
 }
 
-/// True if the files follow each other as before and have only other names: the samples are the same.
-/// Not where names tell what a file is for.
+/// True if the files have the same order and contents and only other names, so the samples are the
+/// same. False for files whose names tell their purpose.
 bool only_renamed(const ByName& was, const ByName& is) {
   if (was.size() != is.size() || was.contains("train.bin") || is.contains("train.bin"))
     return false;
@@ -150,7 +150,7 @@ bool only_renamed(const ByName& was, const ByName& is) {
 
 std::optional<Difference> difference(const json& before, const json& now, bool same_place) {
   const ByName was = by_name(before), is = by_name(now);
-  if (was.empty()) {  // nothing was recorded
+  if (was.empty()) {  // no files were recorded
     if (same_place) return std::nullopt;
     return Difference{"", "cannot be compared", false};
   }
@@ -175,12 +175,11 @@ std::string shown(const json& path) {
   return path.is_string() ? path_of_text(path.get<std::string>()) : "other data";
 }
 
-/// same_data() of one source. key: names it.
+/// As same_data(), for one source. key: its key in the configuration.
 Status same_source(const json& before, const json& now, const std::string& key) {
   if (!before.is_object()) return {};  // the run begins
   const json was_at = member(before, "path"), is_at = member(now, "path");
-  // Earlier versions recorded a path with the slash that the user had written at its end.
-  const auto bare = [](const json& path) {
+  const auto bare = [](const json& path) {  // earlier versions recorded a slash at the end
     return path.is_string() ? bare_path(path.get<std::string>()) : "";
   };
   const bool same_place = bare(was_at) == bare(is_at);

@@ -1,12 +1,13 @@
-// The last line of a process's log, which says why it ended. Any thread; blocks on the disk.
+// The last line of a process's log, which says why the process ended. Any thread; blocks on the
+// disk.
 #pragma once
 
 #include <string>
 
 namespace simplescale {
 
-/// The last line of the file that is not empty, without "simplescale: ", and of a logged error without
-/// its time and process; at most the last 4 KiB; "" without one.
+/// The last non-empty line of the file, at most its last 4 KiB, without the prefix "simplescale: "; of
+/// a logged error also without its time and process. "" if there is none.
 std::string last_line(const std::string& path);
 
 }  // namespace simplescale

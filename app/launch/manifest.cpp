@@ -18,7 +18,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/utf8.hpp"
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 #include "transport/ucx/version.hpp"
 
 namespace simplescale {
@@ -30,7 +30,8 @@ using nlohmann::json;
 
 constexpr size_t kStartsMax = 100;  // entries kept
 
-/// The value of the first line "key : value" of a file in /proc; "unknown" without such a line.
+/// The value of the first line "key : value" of a file in /proc; "unknown" if there is no such
+/// line.
 std::string fact(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -63,7 +64,7 @@ json libraries() {
           {"compiler", __VERSION__}};
 }
 
-/// bad_data: a file that the configuration names has other contents than at the previous start.
+/// bad_data: a file of the configuration has other contents than at the previous start.
 Status unchanged(const json& before, const json& now, const std::string& key,
                  const std::string& remedy) {
   const bool known = before.contains("bytes");
@@ -166,7 +167,7 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
     starts.back()["from"] = {{"path", path_as_text(config.run.from)},
                              {"with_optimizer", config.run.with_optimizer},
                              {"step", step}};
-    if (starts.size() == 1)  // later, another one may lie there
+    if (starts.size() == 1)  // later, another parent may be there
       starts.back()["from"]["identity"] = identity_of_parent(config.run.from);
   }
   if (config.run.from.empty() && starts.size() == 1 && step > 0 &&
@@ -177,7 +178,7 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
                              {"step", step}};
   for (const ConfigChange& change : changes)
     starts.back()["changes"].push_back({change.key, change.reason});
-  if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first
+  if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first one
   return write_file_atomic(manifest_path(run), json_text(document, 1) + "\n");
 }
 

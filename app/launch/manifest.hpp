@@ -1,6 +1,6 @@
-// control/manifest.json: together with config.toml, what is needed to reproduce the run. It holds
-// versions of the program and its libraries, facts about the host, and hashes of the data: one
-// entry for each start, newest last.
+// control/manifest.json: with config.toml, what is needed to reproduce the run. It has versions of
+// the program and its libraries, facts about the host, and hashes of the data: one entry for each
+// start, the newest last.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What `config show` and `doctor` tell of a mixture before a run begins.
+// What `config show` and `doctor` report about a mixture before a run begins.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace simplescale {
 
-/// "" without data.blend. Otherwise a table of the sources with their epochs, and warnings; or why
-/// the epochs are not known, as long as text is not prepared. Reads the disk.
+/// "" without data.blend. Otherwise a table of the sources with their epochs, and warnings; or,
+/// until the text is prepared, why the epochs are unknown. Reads the disk.
 std::string mixture_text(const Config& config);
 
 }  // namespace simplescale

@@ -25,7 +25,7 @@ bool is_there(const std::string& path) {
   return fs::exists(path, error);
 }
 
-/// A source: a file, a folder, or the prefix of Megatron files.
+/// True if the source exists. It is a file, a folder, or the prefix of Megatron files.
 bool source_is_there(const std::string& path) {
   return is_there(path) || is_there(token_file_of(path)) || is_there(path + ".idx");
 }
@@ -34,7 +34,7 @@ std::string normal(const std::string& path) {
   return bare_path(fs::absolute(path).lexically_normal().string());
 }
 
-/// Where `path` lies now if it was moved together with the run's folder.
+/// The place of `path` if it was moved together with the run's folder.
 std::string moved_path(const std::string& path, const Config& before, const Config& config) {
   const fs::path inside = fs::path(path).lexically_relative(normal(run_folder(before)));
   return inside.empty() ? path : normal((fs::path(run_folder(config)) / inside).string());
@@ -45,7 +45,7 @@ bool holds_tokens(const std::string& folder) {
   return made.ok() && made->complete();
 }
 
-/// The value of data.blend in which `name` lies somewhere else, for a command line.
+/// The value of data.blend with another place for `name`, for a command line.
 std::string blend_with(const Config& config, const std::string& name, const std::string& source) {
   Config c = config;
   for (BlendSource& one : c.data.blend)
@@ -99,7 +99,7 @@ void keep_token_folders(Config& config, const Config& before) {
   if (config.data.blend.empty() && before.data.blend.empty() && config.data.folder.empty() &&
       !config.data.source.empty()) {
     config.data.folder = place_of(before.data.folder);
-    // Tokens are read where they are: their folder need not exist.
+    // Tokens are read in place: their folder need not exist.
     if (config.data.folder.empty() && !is_s3_url(config.data.source) && source_is_tokens(config))
       config.data.folder = before.data.folder;
   }
@@ -123,7 +123,7 @@ Status use_kept_tokenizer(Config& config, const Config& before) {
   std::string kept = kept_tokenizer(run);
   const bool uses_it = !kept.empty() && is_named_alike(before.tokenizer.path, before, kept, config);
   if (!uses_it && !is_named_alike(before.tokenizer.path, before, gone, config)) return {};
-  if (kept.empty()) {  // an earlier version kept none
+  if (kept.empty()) {  // an earlier version kept no copy
     const auto found = find_newest_valid(checkpoint_folder(config), Verify::sizes);
     const std::string path = found.ok() ? found->checkpoint.info().tokenizer : "";
     if (path.empty()) return {};

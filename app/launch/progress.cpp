@@ -52,7 +52,7 @@ void ProgressLine::print_line(const std::string& text) {
 void ProgressLine::print_result(const std::string& text) {
   clear();
   terminal::print("%s\n", text.c_str());
-  std::fflush(stdout);  // of a pipe: a reader sees the line now
+  std::fflush(stdout);  // so that the reader of a pipe sees the line now
 }
 
 void ProgressLine::clear() {

@@ -1,4 +1,4 @@
-// A progress line on stderr that is redrawn in place if stderr is a terminal, and lines above it.
+// A progress line on stderr, redrawn in place if stderr is a terminal, and lines above it.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@ class ProgressLine {
  public:
   /// Draws "label [=====>    ] text". fraction: 0 to 1. Does nothing if stderr is not a terminal.
   void draw(const std::string& label, double fraction, const std::string& text);
-  /// draw(); without a terminal, prints a line when the label changes, and every ten seconds.
+  /// Like draw(). Without a terminal, prints a line when the label changes, and every ten seconds.
   void report(const std::string& label, double fraction, const std::string& text);
-  /// Prints a line above the progress line, on a terminal or not.
+  /// Prints a line above the progress line; also without a terminal.
   void print_line(const std::string& text);
-  /// Prints a line to stdout, which keeps it if it is no terminal.
+  /// Prints a line to stdout, which keeps it unless it is a terminal.
   void print_result(const std::string& text);
   /// Removes the progress line.
   void clear();
-  /// True if stderr is a terminal, which may end before this process.
+  /// True if stderr is a terminal. The terminal may end before this process.
   bool terminal() const;
 
  private:

@@ -28,10 +28,10 @@
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
 #include "runtime/data/corpus.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/divide_batches.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/mixture_report.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/data/validation_samples.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/run_key.hpp"
@@ -47,7 +47,7 @@ std::string text_of(const KeyDifference& d) {
 
 namespace {
 
-/// Other values than paths must be UTF-8, as config.toml is, which all processes read.
+/// All values except paths must be UTF-8, because config.toml is, which all processes read.
 Status check_utf8(const Config& config) {
   const std::string text = to_toml(config);
   const size_t at = first_invalid_utf8(text);
@@ -60,7 +60,7 @@ Status check_utf8(const Config& config) {
                          : text.substr(begin, end - begin)));
 }
 
-/// The run began with other weights than this command names: no new run is what the user wants.
+/// True if this command only omits the weights with which the run began: the user wants no new run.
 bool only_parent_missing(const std::vector<KeyDifference>& differences, const Config& config) {
   return config.run.from.empty() && std::ranges::all_of(differences, [](const KeyDifference& d) {
            return d.key == "run.from" || d.key == "run.with_optimizer" || d.key == "tokenizer.path";
@@ -80,8 +80,8 @@ uint64_t newest_step(const Config& config) {
   return found.ok() ? found->checkpoint.info().step : 0;
 }
 
-/// The learning rates that users have set in the console. A damaged file is reported when the
-/// supervisor starts.
+/// The learning rates that users have set in the console. If the file is damaged, the supervisor
+/// reports it when it starts.
 std::vector<RateChange> rates_set(const RunFolder& run, double configured, uint64_t step) {
   const auto text = read_text(run.learning_rates());
   if (!text.ok()) return {};
@@ -91,7 +91,7 @@ std::vector<RateChange> rates_set(const RunFolder& run, double configured, uint6
   return std::move(rates->changes);
 }
 
-/// A run never takes a skipped sample back: the samples that its earlier starts skipped stay
+/// A skipped sample is never trained later: the samples that the run's earlier starts skipped stay
 /// skipped. Writes the list in its canonical form.
 Status keep_skipped_samples(Config& config) {
   SS_ASSIGN(SkippedSamples skipped, SkippedSamples::parse(config.data.skip_samples));
@@ -115,8 +115,8 @@ Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
                                       " already; only later samples can be skipped");
 }
 
-/// What this start changes in a run that exists and is at `step`. bad_config: the run is already
-/// beyond its new end, or has trained a sample that is to be skipped or is now another one.
+/// The changes by this start in a run that exists and is at `step`. bad_config: the run is already
+/// beyond its new end, or has trained a sample that is now skipped or is another sample.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
                                              const Plan& plan, uint64_t step) {
   std::vector<ConfigChange> changes;
@@ -150,13 +150,14 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   return changes;
 }
 
-/// What this program does in another way than the earlier version that has trained the run so far.
+/// The differences between this program and the earlier version that trained the run so far.
 std::vector<ConfigChange> changes_of_program(const RunFolder& run, const RunData& data,
                                              uint64_t step) {
   std::vector<ConfigChange> changes;
   const auto before = load_config(run.config());
   if (!before.ok()) return changes;
-  // config.toml has all keys of the version that wrote it; this one is newer than what follows.
+  // config.toml has all keys of the version that wrote it. The changes below are older than this
+  // key.
   if (before->origin.at("data.token_bytes") != "default") return changes;
   const auto was = make_plan(before->config);
   if (was.ok() && was->learning_rate.last_is_minimum &&
@@ -192,9 +193,9 @@ Result<std::function<bool(const std::string&)>> trained_sources(const RunFolder&
   });
 }
 
-/// A run that begins with other weights takes their tokenizer for texts, and for token files that
-/// lie on a disk and have none. A run that exists keeps the one that it began with. Errors, for
-/// texts only: as tokenizer_of().
+/// A run that begins with other weights takes their tokenizer for texts, and for token files on a
+/// disk that have none. An existing run keeps its tokenizer. Errors, for texts only: as
+/// tokenizer_of().
 Status take_tokenizer(Config& config, const ModelShape& shape) {
   const std::string& from = config.run.from;
   if (from.empty() || !config.tokenizer.path.empty()) return {};
@@ -227,7 +228,7 @@ Status take_tokenizer(Config& config, const ModelShape& shape) {
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run) {
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
-  if (!run.empty()) SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run}));  // may hold config_file
+  if (!run.empty()) SS_RETURN_IF_ERROR(keep_others_out(RunFolder{run}));  // it may have config_file
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
   report_notes(loaded.notes);
@@ -238,7 +239,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
-  // Other processes may start in another working directory: paths in config.toml are absolute.
+  // Other processes may start in another working directory, so paths in config.toml are absolute.
   config.run.folder = run_folder(config);
   SS_RETURN_IF_ERROR(take_tokenizer(config, plan.shape));
   if (before) SS_RETURN_IF_ERROR(use_kept_tokenizer(config, *before));
@@ -247,16 +248,17 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
     terminal::error("%s\n", note.c_str());
   make_paths_absolute(config);
   if (config.run.trust_folder && !config.checkpoint.folder.empty()) {
-    std::error_code error;  // another user's link to it is not followed
+    std::error_code error;  // a link of another user to it is not followed
     config.checkpoint.folder = fs::weakly_canonical(config.checkpoint.folder, error);
   }
-  // After data.folder: runs of one file share its tokens.
+  // Set the name after data.folder, because runs of one file share its tokens.
   if (const std::string name = fs::path(config.run.folder).filename();
       !run.empty() && loaded.origin["run.name"] == "default" && is_run_name(name))
     config.run.name = name;
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
-  // A new run begins with step 1; open_run_folder() knows where another one goes on.
+  // A new run begins with step 1. open_run_folder() knows the step at which an existing run
+  // continues.
   std::error_code error;
   if (config.run.from.empty() && !fs::exists(RunFolder{run_folder(config)}.config(), error))
     SS_RETURN_IF_ERROR(check_batches(plan, 0));
@@ -325,7 +327,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
                        const RunData& data, bool rate_said) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
-  // LOCK-1: their supervisor reads the files that this function replaces.
+  // LOCK-1: the supervisor of living agents reads the files that this function replaces.
   SS_RETURN_IF_ERROR(wait_for_agents(run, config.cluster.join_timeout_ms));
   SS_RETURN_IF_ERROR(make_control(run));
   std::error_code error;
@@ -376,7 +378,7 @@ Result<bool> already_finished(const RunFolder& run, const Config& config, const 
 
 Result<RunLock> lock_run(const RunFolder& run) {
   SS_RETURN_IF_ERROR(make_control(run));
-  // RunLock::held(), which `status` and consoles call, takes the lock for a moment: try again.
+  // RunLock::held(), which `status` and consoles call, holds the lock for a moment, so try again.
   auto lock = RunLock::take(run);
   for (int tries = 0; tries < 10 && !lock.ok() && RunLock::held(run); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // flock has no timeout
@@ -386,7 +388,7 @@ Result<RunLock> lock_run(const RunFolder& run) {
 }
 
 namespace {
-/// What needs no data.
+/// The checks that need no data.
 Status check_recipe(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_places(config));
   SS_RETURN_IF_ERROR(check_tasks(config));
@@ -398,7 +400,7 @@ Status check_recipe(const Config& config, const Plan& plan) {
 Status check_before_start(const RunStart& start) {
   const Config& config = start.config;
   const Plan& plan = start.plan;
-  if (!has_sweep(config))  // its runs have folders of their own
+  if (!has_sweep(config))  // each run of a sweep has its own folder
     SS_RETURN_IF_ERROR(check_run_folder(RunFolder{run_folder(config)}, config));
   SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_ASSIGN(const RunData data, check_data(config));
@@ -410,7 +412,8 @@ Status check_before_start(const RunStart& start) {
 }
 
 Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {
-  // Before what takes long. open_run_folder() repeats what another start may change meanwhile.
+  // Check this first: the steps below take long. open_run_folder() repeats what another start may
+  // change meanwhile.
   SS_RETURN_IF_ERROR(check_recipe(config, plan));
   SS_RETURN_IF_ERROR(prepare_data(config, 0, fs::exists(RunFolder{run_folder(config)}.config())));
   SS_ASSIGN(RunData data, open_tokens(config, plan.shape, DataFiles::Listing::anew));

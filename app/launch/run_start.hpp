@@ -1,5 +1,5 @@
-// The checks and steps before a run begins, shared by `train` on one machine, `train` as a Slurm
-// task, `submit`, `doctor` and `config validate`: configuration, run folder, lock, data.
+// The checks and steps before a run begins: configuration, run folder, lock, data. Shared by
+// `train` on one machine, `train` as a Slurm task, `submit`, `doctor` and `config validate`.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace simplescale {
 
-/// How a key differs, in the words of messages and events: "was 3 and is now 4".
+/// The difference of a key, as text for messages and events: "was 3 and is now 4".
 std::string text_of(const KeyDifference& difference);
 
 struct RunStart {
@@ -25,28 +25,28 @@ struct RunStart {
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run);
 
-/// bad_config: the file has a [sweep], which `train` and `submit` do not carry out.
+/// bad_config: the file has a [sweep], which `train` and `submit` do not execute.
 Status refuse_sweep(const std::string& config_file, const Config& config);
-/// Errors that keep `train` from starting this run, on any host, as far as they can be found before
-/// texts are prepared and without reading many tokens. Of a [sweep], those of its runs in common.
-/// Writes nothing.
+/// Finds errors that keep `train` from starting this run on any host, as far as that is possible
+/// before texts are prepared and without reading many tokens. For a [sweep], finds the errors that
+/// its runs have in common. Writes nothing.
 Status check_before_start(const RunStart& start);
 
-/// bad_config: the folder holds a run of another model or data, or something that is not a run.
+/// bad_config: the folder has a run of another model or data, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);
-/// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or
-/// checks an existing folder, and prints and records what has changed in its configuration. data: of
-/// prepare_and_check_data(). All processes of the run read the files that it has listed. rate_said: as
-/// of RunStart.
+/// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from. If the
+/// folder exists, checks it, and prints and records the changes of its configuration. data: of
+/// prepare_and_check_data(). All processes of the run read the files that `data` lists. rate_said:
+/// as in RunStart.
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
                        const RunData& data, bool rate_said);
-/// True if the run has trained all its steps and its last checkpoint is intact. Then it prints so,
-/// and how to train longer. Reads that checkpoint.
+/// True if the run has trained all its steps and its last checkpoint is intact; then prints that,
+/// and how to train longer. Reads the checkpoint.
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan);
 /// Creates the folder that the lock file needs, and takes the lock. unavailable: another process
 /// trains in the folder.
 Result<RunLock> lock_run(const RunFolder& run);
-/// Prepares the tokens unless they are there, and checks all token files.
+/// Prepares the tokens if they do not exist, and checks all token files.
 Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan);
 
 }  // namespace simplescale

@@ -33,8 +33,8 @@ namespace simplescale {
 using nlohmann::json;
 
 namespace {
-constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a stall
-constexpr std::chrono::seconds kPrintEvery{30};       // at most, between two lines for a log
+constexpr std::chrono::milliseconds kLookEvery{500};  // between two reads of the status
+constexpr std::chrono::seconds kPrintEvery{30};       // between two lines of steps in a log
 
 constexpr std::streamoff kLastLineMax = 1 << 20;  // bytes
 
@@ -62,7 +62,7 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool att
   for (auto [file, path] :
        {std::pair{&metrics_, run_.metrics()}, std::pair{&events_, run_.events()}}) {
     *file = open_lines(path);
-    if (file->is_open()) file->seekg(0, std::ios::end);  // skips the lines of earlier starts
+    if (file->is_open()) file->seekg(0, std::ios::end);  // skip the lines of earlier starts
   }
   if (attached && metrics_.is_open()) seek_last_line(metrics_);
   if (!attached && draws()) line_.draw("starting", 0, "");
@@ -80,7 +80,7 @@ void RunView::follow(std::ifstream& file, const std::string& path, std::string& 
     use(partial);
     partial.clear();
   }
-  // Of a line that is too long, the rest is read as a line of its own, which is no record.
+  // If a line is too long, its rest is read as another line, which is no record.
   if (!file.eof() || partial.size() > kTextLineMax) partial.clear();
 }
 
@@ -99,20 +99,21 @@ void RunView::show_page() {
   page_shown_ = true;
   const std::string url = page_url_of(run_);
   if (url.empty()) return;
-  // The address has the token, and other users may read a log (in Slurm RUN/logs/slurm-JOB.out).
+  // The address has the token, and other users may be able to read a log (in Slurm
+  // RUN/logs/slurm-JOB.out).
   line_.print_line("the run's page: " +
                    (line_.terminal()
                         ? url
                         : command_line({"status", shown_path(run_.path)}) + " shows its address"));
 }
 
-/// Shows what status.json says beside the steps.
+/// Shows the parts of status.json other than steps.
 void RunView::show_state() {
   const auto now = std::chrono::steady_clock::now();
   if (now - read_ < kLookEvery) return;
   read_ = now;
   std::ifstream file = open_lines(run_.status());
-  std::string head;  // all but the nodes
+  std::string head;  // the text before the nodes
   if (!next_line(file, head)) return;
   const json status = parse_json(head + "]}");
   if (text_of(status, "instance") != instance_of(run_)) return;
@@ -120,8 +121,8 @@ void RunView::show_state() {
   if (last_step_ > 0 && now - looked_ >= kLookEvery) show_stall(status);
 }
 
-/// Records that are not written: once, and once more when they are. A checkpoint that was not saved
-/// has an event.
+/// Warns once when records are not written, and reports once when they are written again. A
+/// checkpoint that was not saved has its own event.
 void RunView::show_notice(const json& status) {
   json records = status;
   records.erase("checkpoint_failed");
@@ -131,7 +132,7 @@ void RunView::show_notice(const json& status) {
   line_.print_line(noticed_ ? "warning: " + notice : "the run's records are written again");
 }
 
-/// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.
+/// Shows a stall instead of the newest step; if stderr is no terminal, shows only its beginning.
 void RunView::show_stall(const json& status) {
   const json& stall = member_of(status, "stall");
   looked_ = std::chrono::steady_clock::now();
@@ -260,7 +261,7 @@ bool RunView::print_summary() const {
     terminal::print(first == last ? "  %-16s %.4f\n" : "  %-16s %.4f -> %.4f\n", name, first, last);
   };
   uint64_t step = 0;
-  std::vector<double> losses;  // of the steps that have one
+  std::vector<double> losses;  // of the steps that have a loss
   size_t without = 0;
   for (const MetricsRow& row : records.rows) {
     if (const auto loss = row.find("loss"))

@@ -1,6 +1,6 @@
-// What `train` prints while the agents train. Results (steps, validations, scores) go to stdout,
-// everything else to stderr. It only reads metrics.jsonl, events.jsonl and status.json, so it cannot
-// affect the run.
+// What `train` prints during training. Results (steps, validations, scores) go to stdout,
+// everything else to stderr. The view only reads metrics.jsonl, events.jsonl and status.json, so it
+// cannot affect the run.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@ namespace simplescale {
 
 class RunView {
  public:
-  /// attached: the run trains already, so its newest step is shown at once.
+  /// attached: the run trains already, so the view shows its newest step at once.
   RunView(RunFolder run, const Config& config, const Plan& plan, bool attached = false);
-  /// Prints what has been added to the files since the last call.
+  /// Prints what was added to the files since the last call.
   void update();
   void print_line(const std::string& text) { line_.print_line(text); }
   /// Prints the summary, and a generated text if the run is complete. Returns the run's result.
@@ -37,13 +37,13 @@ class RunView {
   void show_stall(const nlohmann::json& status);
   void show_notice(const nlohmann::json& status);
   void show_page();
-  /// True: a progress line is drawn on stderr. Not if stdout is a pipe, since its reader (`tee`)
-  /// prints on the same terminal.
+  /// True: a progress line is drawn on stderr. False if stdout is a pipe, because its reader
+  /// (`tee`) prints on the same terminal.
   bool draws() const;
   void draw_step(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
   std::string resume_command_line() const;
-  /// Of the whole run, earlier starts included. True if all steps are trained.
+  /// Prints the summary of the whole run, including earlier starts. True if all steps are trained.
   bool print_summary() const;
   void print_sample() const;
 
@@ -54,13 +54,13 @@ class RunView {
   std::ifstream metrics_, events_;
   std::string partial_metric_, partial_event_, last_reason_;
   int64_t last_step_ = 0, printed_step_ = -1;
-  std::chrono::steady_clock::time_point read_{};     // status.json
-  std::chrono::steady_clock::time_point looked_{};   // the newest step or stall was shown
-  std::chrono::steady_clock::time_point printed_{};  // the newest line of a step
-  bool stalled_ = false;                             // a stall was shown, and no step has followed
+  std::chrono::steady_clock::time_point read_{};     // when status.json was read
+  std::chrono::steady_clock::time_point looked_{};   // when the newest step or stall was shown
+  std::chrono::steady_clock::time_point printed_{};  // when the newest line of a step was printed
+  bool stalled_ = false;                             // a stall was shown, and no step followed
   bool page_shown_ = false;
-  bool noticed_ = false;          // the newest line about the records was a notice
-  std::set<std::string> warned_;  // what has no targets, of the warnings shown
+  bool noticed_ = false;          // the newest line about the records was a warning
+  std::set<std::string> warned_;  // subjects of the shown warnings about missing targets
 };
 
 }  // namespace simplescale

@@ -1,4 +1,4 @@
-// Ends a command that is asked to end before it trains.
+// Ends a command that gets a signal before it trains.
 #pragma once
 
 #include <signal.h>
@@ -9,9 +9,9 @@
 
 namespace simplescale {
 
-/// While it exists, these signals end the process at once, with the exit code of a stopped run and a
-/// sentence. The process may end at any time: what it prepares is published by renaming, and the
-/// kernel releases its locks.
+/// While an object exists, these signals end the process at once, with a sentence and the exit code
+/// of a stopped run. The process may end at any time: it publishes what it prepares by renaming,
+/// and the kernel releases its locks.
 class StopsEarly {
  public:
   explicit StopsEarly(std::initializer_list<int> signals) {

@@ -1,5 +1,5 @@
-// The actor system of a process and its transport to the actors of other processes. Agents,
-// supervisors, trainers, consoles and `doctor` set both up in the same way.
+// The actor system of a process, and its transport to the actors of other processes. Agents,
+// supervisors, trainers, consoles and `doctor` all create both with this.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -13,15 +13,15 @@
 
 namespace simplescale {
 
-/// True if the run has tasks on other hosts, or may have. The nodes of the local launcher are all on
-/// this host.
+/// True if the run has tasks on other hosts, or may have some later. All nodes of the local
+/// launcher are on this host.
 bool has_other_hosts();
 
 class ActorProcess {
  public:
-  /// instance: id of this start of the run. Peers of another instance are refused, and peers
-  /// without the key in the run's folder. It listens on TCP only if has_other_hosts(). threads: CAF
-  /// workers. Errors: those of Transport::start and read_run_key.
+  /// instance: id of this start of the run. Refuses peers of another instance, and peers without
+  /// the key in the run's folder. Listens on TCP only if has_other_hosts(). threads: CAF workers.
+  /// Errors: those of Transport::start and read_run_key.
   static Result<std::unique_ptr<ActorProcess>> start(const Config& config, const RunFolder& run,
                                                      const std::string& instance, size_t threads);
 
@@ -33,8 +33,8 @@ class ActorProcess {
   struct SystemConfig : caf::actor_system_config {
     explicit SystemConfig(size_t threads);
   };
-  // Destroyed in reverse order: the transport, then the system (which waits for its actors), then
-  // its configuration.
+  // Destroyed in reverse order: first the transport, then the system (which waits for its actors),
+  // then its configuration.
   SystemConfig config_;
   caf::actor_system system_;
   std::unique_ptr<Transport> transport_;

@@ -1,6 +1,6 @@
-// A node's agent: the process that srun or the local launcher starts once per node. It creates the
-// node's shared memory, dataloader and actors, and waits for the run's end. The main thread only
-// waits; actors run on two CAF workers.
+// A node's agent: the process that srun or the local launcher starts once on each node. It creates
+// the node's shared memory, dataloader and actors, and waits for the run's end. The main thread
+// only waits; actors run on two CAF workers.
 #include <signal.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ namespace {
 
 constexpr int kLookupMs = 1'000;  // for a supervisor or another node to answer
 
-/// The dataloader: reads samples into the token rings of all trainers of the node.
+/// Makes the dataloader, which reads samples into the token rings of all trainers of the node.
 Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan& plan,
                                                 const RunData& data, const std::string& instance,
                                                 int node) {
@@ -56,12 +56,13 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   return std::make_shared<RingFiller>(
       std::move(rings), data.train(), sample_order(config, plan, data),
       [](const Status& status) { log::error("the dataloader failed: {}", status.message()); },
-      // Reads from a bucket have been tried for as long as trainers wait.
+      // A failed read from a bucket was already repeated for as long as trainers wait.
       data.files.in_bucket() ? Retries{.tries = 0} : Retries{});
 }
 
-/// The CPUs of each trainer of this node: those near the GPU that it prefers or, without GPUs, its
-/// share of the host's. Nodes on the same host get different shares. Empty: it is not bound.
+/// The CPUs of each trainer of this node: those near its preferred GPU or, without GPUs, its share
+/// of the host's CPUs. Nodes on the same host get different shares. Empty: the trainer is not
+/// bound.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
   const std::vector<CpuList> numa = numa_nodes();
@@ -87,8 +88,8 @@ std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int 
   return list;
 }
 
-/// The supervisors and standbys that this agent has started. They outlive the agent if it dies. At
-/// the run's end the agent waits for them, so that no process of the run is left.
+/// The supervisors and standbys that this agent has started. If the agent dies, they outlive it. At
+/// the run's end the agent waits for them, so that no process of the run remains.
 class SupervisorProcesses {
  public:
   SupervisorProcesses(std::shared_ptr<ProcessWatcher> watcher, const AgentOptions& options)
@@ -118,14 +119,14 @@ class SupervisorProcesses {
     return {};
   }
 
-  /// For a drill: with the host, its supervisor and its standby die, too.
+  /// For a drill that imitates a dead host: its supervisor and its standby die, too.
   void kill() {
     std::lock_guard lock(shared_->mutex);
     for (const pid_t pid : shared_->started)
       if (!shared_->ended.contains(pid)) ::kill(pid, SIGKILL);
   }
 
-  /// True if all have ended within the time. False: one still runs; it is not killed.
+  /// Waits until all have ended. False: one still runs after timeout_ms; it is not killed.
   bool wait(int64_t timeout_ms) {
     std::unique_lock lock(shared_->mutex);
     return shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] {
@@ -144,8 +145,8 @@ class SupervisorProcesses {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Sends the signals of this process to the node actor, and those that the launcher queues as values
-/// of SIGRTMIN. A second SIGINT is sent as SIGQUIT: stop at once.
+/// Sends the node actor the signals of this process, and those that the launcher queues as values
+/// of SIGRTMIN. Sends a second SIGINT as SIGQUIT: stop at once.
 class SignalThread {
  public:
   explicit SignalThread(caf::actor node)
@@ -159,7 +160,7 @@ class SignalThread {
             if (signal < 0) continue;
             if (signal == SIGALRM) return;  // from the destructor
             const bool of_launcher = signal == SIGRTMIN;
-            // systemd signals all processes of a host; its command decides what that means.
+            // systemd signals all processes of a host; the host's command decides what to do.
             if (of_host && !of_launcher) continue;
             if (of_launcher) signal = info.si_value.sival_int;
             caf::anon_send(node, local::StopSignal{asked && signal == SIGINT ? SIGQUIT : signal});
@@ -182,7 +183,7 @@ class SignalThread {
   std::thread thread_;
 };
 
-/// Reads the epoch files and sends what they show to the node's supervisor link.
+/// Reads the term files and sends their contents to the node's supervisor link.
 std::shared_ptr<EpochWatch> watch_epochs(const RunFolder& run, const std::string& instance,
                                          std::shared_future<caf::actor> link) {
   return std::make_shared<EpochWatch>(EpochFiles(run, instance),
@@ -211,8 +212,8 @@ LinkOptions make_link_options(const AgentOptions& o, const Config& config, Trans
   return options;
 }
 
-/// Finds the nodes whose links a diagnosis checks. Its actor has a thread of its own, on which it
-/// may outlive the transport. Any thread.
+/// Finds the nodes whose links a diagnosis checks. The diagnosis actor has a thread of its own,
+/// which may outlive the transport. Any thread.
 class NodeLookup {
  public:
   explicit NodeLookup(Transport& transport) : transport_(&transport) {}
@@ -221,7 +222,7 @@ class NodeLookup {
     if (!transport_) return Status(Code::aborted, "the agent ends");
     return transport_->lookup(address, "node", kLookupMs);
   }
-  /// Call it once the transport has stopped, which ends a lookup that waits.
+  /// Call it once the transport has stopped, which ends a waiting lookup.
   void end() {
     std::lock_guard lock(mutex_);
     transport_ = nullptr;
@@ -235,8 +236,8 @@ class NodeLookup {
 /// The run's exit code and the reason of its end.
 using End = std::pair<int, std::string>;
 
-/// Waits for the end of the run. Meanwhile signals, the loss of the run's folder and the host's
-/// health are reported to the node actor.
+/// Waits for the end of the run. Meanwhile the node actor gets signals, the loss of the run's
+/// folder, and the host's health.
 int wait_for_end(const caf::actor& node, const RunFolder& run, const AgentOptions& o,
                  const Config& config, std::future<End>& end) {
   SignalThread signal_thread(node);
@@ -266,8 +267,8 @@ Result<int> run_agent(const AgentOptions& o) {
   set_name_secret(key);
   auto states = std::make_shared<StateStore>();
   const auto places = trainer_places(config, plan, o.node);
-  // First, since it starts the thread that gives trainers this agent's memory: the states are made
-  // on the CPUs of one trainer, which threads inherit.
+  // Create the filler first. It starts the thread that gives trainers this agent's memory, and a
+  // thread inherits its creator's CPUs: while the states below are created, those of one trainer.
   SS_ASSIGN(auto filler, make_filler(config, plan, data, o.instance, o.node));
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
@@ -341,15 +342,15 @@ int run_agent_process(const AgentOptions& options) {
   const std::string name = node_name(options.node);
   init_logging(name);
   if (Status own = keep_others_out({options.run}); !own.ok()) return report_status(own);
-  // LOCK-1. Held until this process ends: by then the agent's supervisors have ended, too.
+  // LOCK-1. Held until this process ends; by then the agent's supervisors have ended, too.
   const auto lock = AgentLock::share({options.run});
   if (!lock.ok()) return report_status({Code::requeue, lock.status().message()});
-  // Its supervisor has ended: this agent would start another one.
+  // The start's supervisor has ended: this agent would start another one.
   if (const auto end = end_of({options.run}, options.instance)) {
     log::info("this start of the run has ended: {}", end->reason);
     return end->code;
   }
-  signal(SIGHUP, SIG_IGN);  // the end of a terminal ends no process of a run; trainers inherit this
+  signal(SIGHUP, SIG_IGN);  // no process of a run ends with its terminal; trainers inherit this
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process.
   // Trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);

@@ -1,4 +1,4 @@
-// The main function of a node's agent. app/processes holds the main functions of all processes of a
+// The main function of a node's agent. app/processes has the main functions of all processes of a
 // run: agent, supervisor (and standby), trainer, HTTP.
 #pragma once
 

@@ -30,7 +30,7 @@ int run_http_process(const HttpProcessOptions& o) {
   init_logging("http");
   const rlimit memory{kMemoryBytes, kMemoryBytes}, files{kFiles, kFiles};
   setrlimit(RLIMIT_AS, &memory);
-  mallopt(M_ARENA_MAX, 2);  // otherwise each thread reserves 64 MiB of the limit
+  mallopt(M_ARENA_MAX, 2);  // or each thread would reserve 64 MiB of the limit
   setrlimit(RLIMIT_NOFILE, &files);
   std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));
   const RunFolder run{o.run};
@@ -51,7 +51,7 @@ int run_http_process(const HttpProcessOptions& o) {
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
     log::warn("{}", written.message());
   log::info("http: {}", (*server)->url());
-  for (;;) pause();  // until the kernel kills this process after its parent
+  for (;;) pause();  // the kernel kills this process when its parent ends
 }
 
 HttpProcess::HttpProcess(HttpProcessOptions options) : options_(std::move(options)) {
@@ -87,8 +87,8 @@ void HttpProcess::start(bool by_watcher) {
     }
     start(true);
   };
-  // The kernel kills the child when the thread that spawned it ends: it must be the watcher's
-  // thread.
+  // The kernel kills the child when the thread that spawned it ends, so the watcher's thread must
+  // spawn it.
   Result<pid_t> child = by_watcher ? simplescale::spawn(spawn) : watcher_.spawn(spawn, ended);
   if (child.ok() && by_watcher) {
     if (Status watched = watcher_.watch(*child, ended); !watched.ok()) child = watched;

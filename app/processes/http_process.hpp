@@ -1,6 +1,6 @@
 // The HTTP server of a run: a child process of the supervisor with limited memory and files, so
-// that hostile clients cannot harm the supervisor. It ends with the supervisor, which restarts it
-// if it ends earlier.
+// that hostile clients cannot harm the supervisor. It ends with the supervisor. If it ends earlier,
+// the supervisor restarts it.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct HttpProcessOptions {
 };
 
 /// The main function of the process, `simplescale http`. Writes its address to control/http.json
-/// and serves until it is killed. Returns an exit code only if it cannot start.
+/// and serves until it is killed. Returns only if it cannot start: an exit code.
 int run_http_process(const HttpProcessOptions& options);
 
-/// Owned by the supervisor: starts the process, and starts it again whenever it ends. Thread-safe.
+/// Owned by the supervisor. Starts the process, and restarts it whenever it ends. Thread-safe.
 class HttpProcess {
  public:
   explicit HttpProcess(HttpProcessOptions options);

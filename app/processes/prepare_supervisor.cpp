@@ -27,8 +27,8 @@ namespace {
 using supervisor::kReadRetries;
 using supervisor::leads;
 
-/// The newest checkpoint; not_found only if the run has never had one. An older checkpoint never
-/// replaces one that cannot be read.
+/// The newest checkpoint; not_found only if the run never had one. If the newest checkpoint cannot
+/// be read, an older one does not replace it.
 Result<FoundCheckpoint> find_newest_checkpoint(const RunFolder& run, const std::string& folder) {
   return with_retries(kReadRetries, [&]() -> Result<FoundCheckpoint> {
     auto found = find_newest_valid(folder);
@@ -45,7 +45,7 @@ std::string parent_of(const CheckpointInfo& info) {
   return fmt::format("step {} of {}", whole_of(facts, "from_step"), text_of(facts, "from"));
 }
 
-/// The facts of the newest checkpoint that all later ones keep. io.
+/// The facts that all later checkpoints keep, from the newest one. io.
 Result<std::string> kept_facts(const std::string& folder) {
   const auto newest =
       with_retries(kReadRetries, [&] { return find_newest_valid(folder, Verify::sizes); });
@@ -53,8 +53,8 @@ Result<std::string> kept_facts(const std::string& folder) {
   return newest.ok() ? imported_facts(newest->checkpoint.info()) : "{}";
 }
 
-/// JOB-1: what the predecessor has left on the disk, which may be newer than `from`, its state. io:
-/// the disk cannot be read, so nothing is known of it.
+/// JOB-1: finds what the predecessor has left on the disk, which may be newer than `from`, its
+/// state. io: the disk cannot be read, so this is unknown.
 Status find_left(const SupervisedRun& p, const std::string& folder, const job::State& from,
                  FileOps& files, JobOptions& job) {
   const auto left = with_retries(
@@ -65,7 +65,7 @@ Status find_left(const SupervisedRun& p, const std::string& folder, const job::S
     job.had_checkpoint = left->had;
   } else if (left.status().code() == Code::io) {
     return left.status();
-  } else {  // this supervisor does not lead any more
+  } else {  // this supervisor no longer leads
     log::warn("{}", left.status().message());
   }
   if (job.checkpoint_step || job.had_checkpoint || from.had_checkpoint) return {};
@@ -76,7 +76,7 @@ Status find_left(const SupervisedRun& p, const std::string& folder, const job::S
   });
 }
 
-/// The supervisor actor's options, with the checkpoint to start from. from: the predecessor's
+/// The supervisor actor's options, with the checkpoint to begin with. from: the predecessor's
 /// state; null: the run starts.
 Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
                                const SupervisorState* from) {
@@ -103,7 +103,7 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
   if (Status revoked = with_retries(kReadRetries, [&] { return revoke_publishers(folder, files); });
       !revoked.ok())
     log::warn("{}", revoked.message());
-  // LOCK-1: no agent of an earlier start writes any more. Those of this start may.
+  // LOCK-1: no agent of an earlier start writes any more. Agents of this start may write.
   const auto all = [](uint64_t, uint64_t) { return true; };
   if (Status removed = epoch > 1 ? Status() : remove_unpublished(folder, all, files); !removed.ok())
     log::warn("{}", removed.message());
@@ -159,7 +159,7 @@ Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, ui
                 SS_RETURN_IF_ERROR(leave_gap(p.options.run, leads(p.files, epoch)));
               return end;
             }));
-  // GEN-2: a disk that lagged behind may have the lines of a generation, and not its number.
+  // GEN-2: after a slow disk, the records may name a generation whose number is in no file.
   job.last_generation = std::max(generation, records.newest_generation);
   job.incidents = records.incidents;
   job.validations = std::move(records.validations);

@@ -1,4 +1,4 @@
-// What a supervisor actor begins with, as its process reads it from the run's folder.
+// What a supervisor actor begins with. Its process reads that from the run's folder.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace simplescale {
 
-/// The run that a process supervises, or is to supervise.
+/// The run that a process supervises, or will supervise.
 struct SupervisedRun {
   SupervisorOptions options;
   Config config;
@@ -25,11 +25,12 @@ struct SupervisedRun {
   RunFolder run() const { return {options.run}; }
 };
 
-/// Reads the checkpoints, the records and the learning rates, and stops what a predecessor may still
-/// publish. For the process that has claimed `epoch`. generation: the highest that is known. from:
-/// the predecessor's state; null: the run starts. The caller sets leadership, journal, notify,
-/// diagnosis_failed and generations_above. io: a file cannot be read or written; aborted: another
-/// supervisor leads; bad_config, bad_data: the run cannot go on. Blocks on the disk. One thread.
+/// Prepares a supervisor: reads the checkpoints, the records and the learning rates, and stops what
+/// a predecessor may still publish. Called by the process that has claimed the term `epoch`.
+/// generation: the highest known. from: the predecessor's state; null: the run starts. The caller
+/// sets leadership, journal, notify, diagnosis_failed and generations_above. io: a file cannot be
+/// read or written; aborted: another supervisor leads; bad_config, bad_data: the run cannot
+/// continue. Blocks on the disk. One thread.
 Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, uint64_t generation,
                                       const SupervisorState* from);
 

@@ -1,6 +1,7 @@
 // The process of a supervisor or of a standby. An agent starts it, but neither dies with the other.
-// The process becomes supervisor when it claims the next epoch (runtime/run/epoch.hpp): at once if
-// no supervisor leads; as a standby, after it has lost the supervisor whose state it replicates.
+// The process becomes supervisor when it claims the next term (runtime/run/epoch.hpp). It claims at
+// once if no supervisor leads. A standby claims after it has lost the supervisor whose state it
+// replicates.
 #include "app/processes/supervisor_process.hpp"
 
 #include <signal.h>
@@ -36,20 +37,20 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kLookupMs = 1'000;   // for another supervisor to answer
+constexpr int kLookupMs = 1'000;   // limit for another supervisor to answer
 constexpr int kRefusalMs = 5'000;  // how long agents are told that the run cannot begin
-constexpr int kEpochPollMs = 500;  // between two reads of the epoch files
+constexpr int kEpochPollMs = 500;  // between two reads of the term files
 
 using supervisor::Claim, supervisor::Claimant, supervisor::Predecessor;
 using supervisor::kFlushTimeoutMs, supervisor::leads;
 
-/// What all functions of this file need; lives as long as the process.
+/// Shared by all functions of this file; lives as long as the process.
 struct Process : SupervisedRun {
   caf::actor_system& system;
   Transport& transport;
 };
 
-/// This process, for its claims.
+/// This process as a candidate.
 Claimant claimant(const Process& p) {
   return {.run = p.run(),
           .instance = p.options.instance,
@@ -62,7 +63,8 @@ Claimant claimant(const Process& p) {
           }};
 }
 
-/// An actor in the supervisor's place that tells every agent to end: the run cannot begin.
+/// An actor that takes the supervisor's place and tells every agent to end, because the run cannot
+/// begin.
 caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
   self->set_default_handler(caf::drop);
   return {[self, end](const NodeHello&) {
@@ -81,8 +83,8 @@ void notify(Notifier& notifier, const std::string& run, nlohmann::json event) {
   notifier.send(std::move(event));
 }
 
-/// Records that the run cannot go on, and refuses agents for kRefusalMs: they end with the reason,
-/// even if it cannot be recorded. Returns `why`.
+/// Records that the run cannot continue, and refuses agents for kRefusalMs: they end with the
+/// reason, even if it cannot be recorded. Returns `why`.
 Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, const Status& why) {
   const RunEnd end{exit_code(why.code()), why.message(), p.options.instance, epoch};
   const nlohmann::json event = supervisor::event_of("failed", "", generation, why);
@@ -95,7 +97,7 @@ Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, cons
   if (notifier) notify(*notifier, p.options.run, event);
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
-  std::this_thread::sleep_for(std::chrono::milliseconds(kRefusalMs));  // agents join meanwhile
+  std::this_thread::sleep_for(std::chrono::milliseconds(kRefusalMs));  // meanwhile agents join
   return why;
 }
 
@@ -108,12 +110,12 @@ std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
                          static_cast<int>(metrics.http_port), epoch});
 }
 
-/// Touches the epoch's file, and tells the supervisor actor what the epoch files show.
+/// Touches the term's file, and sends the supervisor actor the contents of the term files.
 std::shared_ptr<EpochWatch> lead_epoch(const Process& p, uint64_t epoch,
                                        std::shared_future<caf::actor> supervisor) {
   auto watch = std::make_shared<EpochWatch>(
       p.files, [supervisor = std::move(supervisor), epoch](const EpochView& view) {
-        // Before the actor exists, the heartbeat alone shows that this process leads.
+        // Until the actor exists, only the heartbeat shows that this process leads.
         if (supervisor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
         caf::anon_send(supervisor.get(), epoch_seen(0, epoch, view));
       });
@@ -150,10 +152,10 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   return lead;
 }
 
-/// Claims the next epoch and supervises until the end. Returns 0 at once if another process claimed
-/// the epoch first. JOB-1: if a file cannot be read, another process is to lead, unless this is the
-/// first epoch, in which no memory holds a step. Any other failure after the claim ends the run: an
-/// epoch that ends without a word would be followed by the next one, for ever.
+/// Claims the next term and supervises until the end. Returns 0 at once if another process claimed
+/// the term first. JOB-1: if a file cannot be read, this process resigns and another one leads,
+/// except in the first term, in which no memory holds a step. Any other failure after the claim
+/// ends the run: if the term just ended, the next one would fail in the same way, for ever.
 Result<int> supervise(const Process& p, Predecessor before) {
   const uint64_t epoch = before.epoch + 1;
   const Claimant me = claimant(p);
@@ -167,26 +169,26 @@ Result<int> supervise(const Process& p, Predecessor before) {
   log::info("supervisor of epoch {}", epoch);
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
-  // The predecessor may have gone on until the claim.
+  // The predecessor may have decided until the claim, so read again.
   if (known.ok()) known = read_known(me, before, generation);
   const SupervisorState* from = before.state ? &*before.state : nullptr;
   auto prepared =
       known.ok() ? prepare_supervisor(p, epoch, generation, from) : Result<JobOptions>(known);
   const auto still_leads = leads(p.files, epoch);
   const auto led = with_retries(me.read_retries, still_leads);
-  if (led.ok() && !*led) {  // LEAD-1: this process may have been stopped while it prepared
+  if (led.ok() && !*led) {  // LEAD-1: this process may have been stopped meanwhile
     log::warn("another supervisor leads since this one prepared");
     return 0;
   }
   const Status& failed = led.ok() ? prepared.status() : led.status();
-  // Only a standby may have a newer state than the folder. Others would hide a page that they have
-  // not found.
+  // Only a standby may have a newer state than the folder. Another process would hide a page that
+  // it has not found.
   if (failed.code() == Code::io && epoch > 1)
     return leave_unprepared(me, epoch, generation, before.stood_by ? from : nullptr, *watch,
                             failed);
   if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
   JobOptions job = prepared.take();
-  // The records may name numbers of the predecessor that its epoch file does not.
+  // The records may name generations of the predecessor that its term file does not name.
   job.generations_above = job::numbers_above(epoch, claim.above, job.last_generation);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
@@ -212,7 +214,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   to_watch.set_value(supervisor);
 
   const auto http = serve_http(p, epoch);
-  // Without its folder there is no run left to lead: the actor ends as if it had been deposed.
+  // Without its folder the run has ended: the actor ends as if a newer supervisor led.
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [supervisor, run = p.run()] {
     log::error("{}", run_gone_message(run));
     caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
@@ -230,7 +232,8 @@ Result<int> supervise(const Process& p, Predecessor before) {
   return code;
 }
 
-/// Becomes supervisor, unless one is alive or other nodes have voted for the next one.
+/// Becomes supervisor, unless a supervisor is alive, or other nodes have voted and one of them
+/// leads next.
 Result<int> claim_leadership(const Process& p) {
   SS_ASSIGN(const Epoch newest, p.files.newest());
   if (newest.number > 0) {
@@ -254,7 +257,7 @@ Result<int> claim_leadership(const Process& p) {
   return supervise(p, std::move(before));
 }
 
-/// Replicates the state of the supervisor at standby_of until that supervisor is lost, then
+/// Replicates the state of the supervisor at standby_of until that supervisor is lost. Then
 /// supervises. Returns 0 if the run ends first.
 Result<int> stand_by(const Process& p) {
   auto end = std::make_shared<std::promise<Predecessor>>();
@@ -327,7 +330,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
 
 int run_supervisor_process(const SupervisorOptions& options) {
   init_logging("supervisor-" + options.node);
-  // Signals for the terminal's or the agent's process group must not end the supervisor.
+  // Signals to the process group of the terminal or of the agent must not end the supervisor.
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}) sigaddset(&set, signal);

@@ -9,11 +9,11 @@ struct SupervisorOptions {
   std::string run;         // the run's folder, with config.toml
   std::string node;        // "n<index>": the node that the process runs on
   std::string instance;    // id of this start of the run
-  std::string standby_of;  // address of a supervisor: be its standby; "": become supervisor
+  std::string standby_of;  // address of the supervisor to stand by for; "": become supervisor
 };
 
 /// Returns the process's exit code when the run is over, when another process leads, or when no
-/// agent has joined for long. Blocks signals: call it before any thread starts.
+/// agent has joined for a long time. Blocks signals: call it before any thread starts.
 int run_supervisor_process(const SupervisorOptions& options);
 
 }  // namespace simplescale

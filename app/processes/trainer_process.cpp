@@ -1,5 +1,5 @@
-// A trainer's process: one actor, one compute thread, one data plane. It starts up without knowing
-// which trainer it will become (warm processes wait for one to die), and ends with its agent.
+// A trainer's process: one actor, one compute thread, one data plane. It starts without knowing
+// which trainer it becomes (warm processes wait until one dies), and ends with its agent.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ namespace simplescale {
 
 namespace {
 
-/// Keeps NCCL away from networks that nobody trusts. Call it before choose_gpu(), which loads NCCL.
+/// Keeps NCCL away from untrusted networks. Call it before choose_gpu(), which loads NCCL.
 /// bad_config: NCCL may be used, but this host is on none of its networks.
 Status limit_nccl(const Config& config) {
   const std::string& trusted = config.transport.trusted_networks;
@@ -43,7 +43,7 @@ Status limit_nccl(const Config& config) {
 }
 
 /// The GPU of the trainer in a slot of a node; nothing: the trainer computes on the CPU. Error: the
-/// configuration wants GPUs and there is none.
+/// configuration requires GPUs and there is none.
 Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const Plan& plan,
                                                      int node, int slot) {
   if (config.cluster.device == DeviceKind::cpu) return std::optional<DevicePlaneOptions>();
@@ -56,7 +56,7 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
                       !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks);
   auto device = choose_device(host.first + slot, host.total);
   if (device.ok() && staged) device->transport = DeviceTransport::staged;
-  // NCCL has no objection to a slice of a GPU (MIG) if no other rank can be on the same GPU.
+  // NCCL works with a slice of a GPU (MIG) if no other rank can be on the same GPU.
   if (device.ok() && nodes * slots == 1) device->transport = DeviceTransport::nccl;
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
@@ -64,7 +64,7 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
   return std::optional<DevicePlaneOptions>();
 }
 
-/// From now on this process logs to the file of the trainer that it has become.
+/// Switches this process's log to the file of the trainer that it has become.
 void switch_log_to(const RunFolder& run, const std::string& trainer) {
   const std::string path = run.logs() + "/" + trainer + ".log";
   const int file = open_output(path, Output::append);
@@ -83,7 +83,7 @@ struct Plane {
   std::string shm_prefix;  // of the shared memory of this process
 };
 
-/// device: of any slot of this node, since all slots have a GPU or none has.
+/// device: of any slot of this node, because either all slots have a GPU or none has.
 Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& instance,
                            const Config& config, const Plan& plan,
                            const std::optional<DevicePlaneOptions>& device) {
@@ -106,7 +106,7 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
   return Plane{std::move(host), std::move(address), options.shm_prefix};
 }
 
-/// node: of the process, which becomes one of the node's trainers.
+/// node: the process's node, one of whose trainers it becomes.
 ComputeOptions make_compute_options(const RunFolder& run, const Config& config, const Plan& plan,
                                     int node, bool gpu) {
   const std::string threads = environment_variable("SIMPLESCALE_THREADS");
@@ -127,7 +127,8 @@ ComputeOptions make_compute_options(const RunFolder& run, const Config& config, 
       options.warm_gpus.nccl = (*device)->transport == DeviceTransport::nccl;
     }
   options.warm_gpus.nccl_timeout = std::chrono::milliseconds(config.parallel.collective_timeout_ms);
-  // Called once the process knows which trainer it becomes: the slot decides which GPU it prefers.
+  // Called once the process knows which trainer it becomes, because the slot decides which GPU it
+  // prefers.
   options.choose_device = [config, plan, lock = std::make_shared<HostLock>()](
                               const std::string& trainer,
                               std::unique_ptr<DataPlane>& host) -> Result<int> {

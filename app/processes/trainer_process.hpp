@@ -5,11 +5,11 @@
 
 namespace simplescale {
 
-/// The agent also passes its address in SIMPLESCALE_AGENT, the id of this start of the run in
-/// SIMPLESCALE_INSTANCE, and CPU threads per trainer in SIMPLESCALE_THREADS.
+/// The agent also sets environment variables: its address in SIMPLESCALE_AGENT, the id of this
+/// start of the run in SIMPLESCALE_INSTANCE, and CPU threads of a trainer in SIMPLESCALE_THREADS.
 struct TrainerProcessOptions {
   std::string run;      // the run's folder
-  std::string process;  // "n1/p2": node and number of the process, not yet a trainer's name
+  std::string process;  // "n1/p2": node and number of the process; not a trainer's name
 };
 
 /// Serves the agent until the agent ends this process or is lost. Returns the exit code.

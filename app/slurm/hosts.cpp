@@ -31,13 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The GPUs that this process may use, by CUDA's own account: it applies CUDA_VISIBLE_DEVICES.
+/// The GPUs that this process may use, as CUDA reports them: CUDA applies CUDA_VISIBLE_DEVICES.
 std::vector<std::string> visible_gpus(const Config& config) {
   if (config.cluster.device == DeviceKind::cpu) return {};
   const auto device = choose_device(0, 1);
-  if (!device.ok()) return {};  // the trainers say why
+  if (!device.ok()) return {};  // the trainers report why
   std::vector<std::string> gpus = device->uuids;
-  std::erase(gpus, "");  // an unsuitable one
+  std::erase(gpus, "");  // unsuitable ones
   return gpus;
 }
 
@@ -47,7 +47,8 @@ HostFacts facts_of_this_host(const Config& config) {
   gethostname(name, sizeof name - 1);
   facts.host = name;
   facts.scope = pid_scope();
-  // Containers of one host that cannot reach each other by its sockets count as hosts.
+  // Containers on one host that cannot reach each other by the host's sockets count as separate
+  // hosts.
   struct stat network {};
   if (stat("/proc/self/ns/net", &network) == 0) facts.scope += "/" + std::to_string(network.st_ino);
   facts.pid = getpid();
@@ -55,8 +56,8 @@ HostFacts facts_of_this_host(const Config& config) {
   return facts;
 }
 
-/// Makes this process, and those that it starts, prefer the task's own GPUs. False: all tasks share
-/// GPUs. bad_config: only this task has too few.
+/// Makes this process, and the processes that it starts, prefer the task's own GPUs. False: all
+/// tasks share GPUs. bad_config: only this task has too few GPUs.
 Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
   const auto told = place.told();
   SS_ASSIGN(const auto own, slurm::share_gpus(told, rank, slots));
@@ -77,7 +78,7 @@ Result<bool> take_own_gpus(HostPlace& place, int rank, int slots) {
   return true;
 }
 
-/// Without the functions that ask for the state of a start.
+/// The options without the functions that ask for the state of a start.
 HostPlace::Options options_of(const Config& config, const HostRank& rank) {
   HostPlace::Options options;
   options.rank = rank.node_rank;
@@ -106,11 +107,11 @@ Status check_rank(const HostRank& rank) {
 }
 
 Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe) {
-  // A container's first process has no other way to end by a signal.
+  // In a container, a first process without handlers is not ended by a signal.
   const StopsEarly stops({SIGINT, SIGTERM, SIGUSR1});
-  // A command that was started by ssh trains on when the connection ends.
+  // A command that was started by ssh continues to train when the connection ends.
   for (const int number : {SIGHUP, SIGPIPE}) signal(number, SIG_IGN);
-  SS_RETURN_IF_ERROR(check_task_count(start, rank.nnodes));  // before it waits for the other hosts
+  SS_RETURN_IF_ERROR(check_task_count(start, rank.nnodes));  // before waiting for the other hosts
   const Config& config = start.config;
   const RunFolder run{run_folder(config)};
   SS_RETURN_IF_ERROR(check_new_folder(run, config));
@@ -151,7 +152,7 @@ Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config,
   };
   options.began = [](const std::string&) { return false; };
   options.ending = [] { return false; };
-  options.may_begin = [folder]() -> Status {  // what earlier checks have left
+  options.may_begin = [folder]() -> Status {  // removes what earlier checks have left
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder.control(), ignored))
       if (entry.path().filename() != "hosts") fs::remove_all(entry.path(), ignored);
@@ -167,7 +168,7 @@ Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config,
 void end_doctor(const RunFolder& run, const HostPlace& place) {
   const std::string name = ended_name(folder_of_doctor(run), place.instance());
   std::error_code error;
-  fs::create_directory(name, error);  // all of them do, at the same time
+  fs::create_directory(name, error);  // all commands create it, at the same time
   if (error)
     terminal::error("simplescale: cannot create %s: %s\n", name.c_str(), error.message().c_str());
 }

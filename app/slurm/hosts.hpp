@@ -1,5 +1,6 @@
 // `train --nnodes=N --node-rank=R`: a run on several hosts without Slurm. The commands of all hosts
-// tell each other in the run's folder what srun tells its tasks; from then on each is such a task.
+// exchange through the run's folder what srun would tell its tasks: the folder replaces srun's
+// environment. Each command then acts as a task of srun.
 #pragma once
 
 #include "app/launch/run_start.hpp"
@@ -7,13 +8,13 @@
 
 namespace simplescale {
 
-/// Of the command line, as torchrun's options of these names.
+/// From the command line; the names are torchrun's.
 struct HostRank {
-  int nnodes = 0;  // nodes and spares of the run; 0: the option is not given
+  int nnodes = 0;  // nodes and spares of the run; 0: the option was not given
   int node_rank = 0;
 };
 
-/// usage: the rank is none of these hosts.
+/// usage: the rank is not below nnodes.
 Status check_rank(const HostRank& rank);
 
 /// Takes this command's place among the hosts of the run, and trains as a task of srun does
@@ -22,10 +23,10 @@ Status check_rank(const HostRank& rank);
 Status train_on_hosts(RunStart start, const HostRank& rank, bool oversubscribe);
 
 /// `doctor --nnodes=N --node-rank=R`: the hosts meet as for a run, in a folder of their own below
-/// the run's control/. Returns this command's place; slurm_task() gives its task from now on. Errors:
-/// those of HostPlace::take.
+/// the run's control/. Returns this command's place; from now on slurm_task() returns its task.
+/// Errors: those of HostPlace::take.
 Result<HostPlace> meet_for_doctor(const RunFolder& run, const Config& config, const HostRank& rank);
-/// No further command joins the hosts of this check.
+/// Ends the check: no further command joins its hosts.
 void end_doctor(const RunFolder& run, const HostPlace& place);
 
 }  // namespace simplescale

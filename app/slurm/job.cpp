@@ -36,8 +36,8 @@ using nlohmann::json;
 
 constexpr int64_t kCommandMs =
     20'000;  // deadline of sbatch and scontrol; a busy controller is slow
-constexpr auto kDetectionMax = std::chrono::hours(1);    // beyond slurm_detection_time()
-constexpr auto kPollInterval = std::chrono::seconds(2);  // of scontrol, for the loss of a host
+constexpr auto kDetectionMax = std::chrono::hours(1);    // added to slurm_detection_time()
+constexpr auto kPollInterval = std::chrono::seconds(2);  // of scontrol, until a host is lost
 
 /// This job's number; "" outside a job.
 std::string job_id() {
@@ -68,7 +68,7 @@ Result<std::string> show_job(const std::string& job) {
   return run_checked({"scontrol", "show", "job", job, "--oneliner"});
 }
 
-/// Step of the newest checkpoint by its folder's name. It measures progress; the checkpoint may be
+/// Step in the folder name of the newest checkpoint. It measures progress; the checkpoint may be
 /// invalid.
 uint64_t newest_checkpoint(const Config& config) {
   uint64_t newest = 0;
@@ -82,8 +82,8 @@ uint64_t newest_checkpoint(const Config& config) {
 }
 
 /// The exit code of the run in this job: the one in control/end.json, or 75 (requeue) if the run
-/// began and wrote none, since its processes or hosts died. If the run never began: srun's code, or
-/// 75 for srun's own errors, such as hosts that it could not reach.
+/// began but wrote none, because its processes or hosts died. If the run never began: srun's code,
+/// or 75 for srun's own errors, such as unreachable hosts.
 int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code) {
   const bool of_srun = srun_code == 1 || srun_code > 128;
   const int not_begun = of_srun ? exit_code(Code::requeue) : srun_code;
@@ -129,8 +129,8 @@ std::vector<std::string> failed_nodes(const RunFolder& run, const std::string& j
   return names;
 }
 
-/// Requeues the job without the excluded hosts. Slurm starts it again after two minutes at the
-/// earliest. The job is pending at once and can be changed, but this script is killed after
+/// Requeues the job without the excluded hosts. Slurm starts it again after at least two minutes.
+/// The job becomes pending at once, so it can be changed, but Slurm kills this script after
 /// KillWait.
 Status requeue(const std::string& job, const std::string& excluded) {
   SS_RETURN_IF_ERROR(run_checked({"scontrol", "requeue", job}).status());
@@ -138,10 +138,10 @@ Status requeue(const std::string& job, const std::string& excluded) {
   return run_checked({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + excluded}).status();
 }
 
-/// The hosts of a list of Slurm's, which may hold ranges. Empty if scontrol fails.
+/// The hosts in one of Slurm's lists, which may have ranges. Empty if scontrol fails.
 std::vector<std::string> hosts_of(const std::string& list) {
   std::vector<std::string> hosts;
-  if (list.empty()) return hosts;  // scontrol would list the job's own hosts
+  if (list.empty()) return hosts;  // for an empty list, scontrol would list the job's own hosts
   const auto names = run_checked({"scontrol", "show", "hostnames", list});
   std::istringstream lines(names.ok() ? *names : "");
   for (std::string line; std::getline(lines, line);) hosts.push_back(line);
@@ -161,7 +161,7 @@ Status record_failed_node(const std::string& run, const json& line) {
   return written ? Status() : Status(Code::io, "cannot write " + path);
 }
 
-/// Appends the further output of this process to a file.
+/// Appends all further output of this process to a file.
 void redirect_output_to(const std::string& path) {
   const int file = open_output(path, Output::append);
   if (file < 0) return;
@@ -221,7 +221,7 @@ Status write_batch_file(const BatchFile& batch) {
   const RunFolder folder{batch.run};
   SS_RETURN_IF_ERROR(make_control(folder));
   std::error_code error;
-  fs::create_directories(folder.logs(), error);  // Slurm writes its output there
+  fs::create_directories(folder.logs(), error);  // for Slurm's output
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + folder.path + ": " + error.message());
@@ -248,7 +248,7 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
   std::fflush(stdout);
   if (dry_run) return {};
   auto submitted = submit_script(batch.script);
-  if (!submitted.ok() && is_new) fs::remove_all(batch.run, error);  // nothing but these files
+  if (!submitted.ok() && is_new) fs::remove_all(batch.run, error);  // it has only these files
   SS_ASSIGN(const std::string job, std::move(submitted));
   terminal::print(
       "\nsubmitted as job %s; watch it with: simplescale status %s --watch; its output is in "
@@ -258,7 +258,7 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
 }
 
 int requeue_command(const std::string& path, int code) {
-  // Slurm ends this script as soon as it requeues the job.
+  // Slurm ends this script as soon as the script requeues the job.
   for (int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCONT}) signal(number, SIG_IGN);
   const RunFolder run{path};
   const std::string job = job_id();
@@ -306,10 +306,10 @@ void act_for_lost_script(const std::string& path, const slurm::Task& task, int c
   if (job.empty() || !slurm::is_first_survivor(nodes, node_name(task.task))) return;
   auto shown = show_job(job);
   if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // salloc: no script
-  // Slurm runs the script on the first host. The environment still names hosts that are lost.
+  // Slurm runs the script on the first host. The environment still names lost hosts.
   const auto hosts = hosts_of(environment_variable("SLURM_JOB_NODELIST"));
   if (hosts.empty() || !slurm::script_may_be_lost(nodes, hosts[0])) return;
-  // srun was lost with that host, and with it the way to the script's output.
+  // srun died with that host, so this process's output no longer reaches the script's file.
   redirect_output_to(RunFolder{path}.logs() + "/slurm-" + job + ".out");
   log::info("waiting until Slurm has noticed the loss of {}, which ran the batch script", hosts[0]);
   const auto detected_by = std::chrono::steady_clock::now() + slurm_detection_time();

@@ -14,8 +14,8 @@ namespace {
 
 using Gpus = std::vector<std::string>;
 
-/// True if no task sees only GPUs that are enough for all tasks that see them. crowded: the GPUs
-/// that tasks with too few GPUs see.
+/// True if every task sees GPUs of which there are too few for the tasks that see them. crowded:
+/// the GPUs that tasks with too few GPUs see.
 bool all_crowded(const std::map<int, Gpus>& seen, std::set<std::string> crowded) {
   std::set<int> tasks;
   size_t before = 0;
@@ -32,7 +32,8 @@ bool all_crowded(const std::map<int, Gpus>& seen, std::set<std::string> crowded)
   return tasks.size() == seen.size();
 }
 
-/// What a task lacks. free: GPUs that it sees and that no task which chooses first takes.
+/// What a task lacks, as text. free: how many of its `seen` GPUs are left by the tasks that choose
+/// first.
 std::string lack(size_t seen, size_t free, int slots) {
   const std::string takes =
       free < seen ? ", of which other nodes take " + std::to_string(seen - free) : "";
@@ -78,7 +79,7 @@ Result<std::optional<Gpus>> share_gpus(const std::map<int, HostFacts>& told, int
   }
   std::ranges::sort(order);
   std::set<std::string> taken, crowded;
-  std::map<int, size_t> lacking;  // the tasks that have too few, and how many are left for each
+  std::map<int, size_t> lacking;  // tasks with too few GPUs, and how many are left for each
   Gpus own;
   for (const auto& [undecided, count, each] : order) {
     Gpus gpus = seen.at(each);
@@ -117,7 +118,7 @@ Task task_among(const std::map<int, HostFacts>& told, int rank, int nnodes) {
     ++task.tasks_on_host;
     if (each < rank) ++task.local_task;
   }
-  task.other_hosts = nnodes > 1;  // a task of this host may come back on another one
+  task.other_hosts = nnodes > 1;  // a task of this host may return on another one
   task.host = own.host;
   return task;
 }

@@ -27,8 +27,8 @@ bool has_only(const std::string& text, const char* more) {
       text, [&](unsigned char c) { return std::isalnum(c) || (c && std::strchr(more, c)); });
 }
 
-/// Refuses a value that could be read as more than one value: on an #SBATCH line, which splits at
-/// spaces and interprets quotes, or in the script itself.
+/// Refuses a value that could be read as more than one value: on an #SBATCH line, which Slurm
+/// splits at spaces and in which it interprets quotes, or in the script itself.
 Status check_value(const std::string& key, const std::string& value) {
   if (has_only(value, "_-./,:=@+*[]")) return {};
   return Status(Code::bad_config, key + " = \"" + value +
@@ -36,8 +36,8 @@ Status check_value(const std::string& key, const std::string& value) {
                                       "digits and _-./,:=@+*[] can");
 }
 
-/// True if Slurm gives this task GPUs that no other task of the host sees: by --gpus-per-task or
-/// --gpu-bind. A map or mask may give a GPU to several tasks, "closest" and "none" do.
+/// True if Slurm gives this task GPUs that no other task of the host sees, by --gpus-per-task or
+/// --gpu-bind. A map or mask may give one GPU to several tasks; "closest" and "none" do.
 bool has_own_gpus(const Environment& environment) {
   if (!environment("SLURM_GPUS_PER_TASK").empty()) return true;
   if (environment("SLURM_TRES_PER_TASK").find("gres/gpu") != std::string::npos) return true;
@@ -47,7 +47,7 @@ bool has_own_gpus(const Environment& environment) {
   return bind == "single" || bind == "single:1" || bind.starts_with("per_task:");
 }
 
-/// The task in a text of text_of(); nothing if it is damaged.
+/// Parses a text of text_of(); nothing if it is damaged.
 std::optional<Task> parse_task(const std::string& text) {
   Task task;
   std::istringstream words(text);
@@ -103,7 +103,7 @@ int allocation_of(const Environment& environment) {
 }
 
 namespace {
-/// Appends the names of "n[01-03,7]x". False: the text has another form.
+/// Appends the names of a list such as "n[01-03,7]x". False: the text has another form.
 bool add_hosts(const std::string& part, std::vector<std::string>& hosts) {
   const size_t open = part.find('['), close = part.find(']');
   if (open == std::string::npos) {
@@ -133,7 +133,7 @@ bool add_hosts(const std::string& part, std::vector<std::string>& hosts) {
 std::vector<std::string> hosts_of(const std::string& list) {
   std::vector<std::string> hosts;
   std::string part;
-  bool inside = false;  // of brackets
+  bool inside = false;  // between brackets
   for (size_t i = 0; i <= list.size(); ++i) {
     if (i < list.size() && (list[i] != ',' || inside)) {
       inside = list[i] == '[' || (inside && list[i] != ']');
@@ -190,7 +190,7 @@ namespace {
 Result<std::string> sbatch_options(const Config& config, const std::string& run, int tasks) {
   const SlurmConfig& slurm = config.slurm;
   const int64_t per_host = slurm.tasks_per_node;
-  const bool packed = per_host == 0;  // each host takes as many tasks as it has room for
+  const bool packed = per_host == 0;  // each host takes as many tasks as fit on it
   if (packed && slurm.cpus_per_task == 0)
     return Status(Code::bad_config,
                   "slurm.tasks_per_node = 0 needs slurm.cpus_per_task: Slurm derives from it how "

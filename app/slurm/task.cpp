@@ -1,5 +1,5 @@
-// `train` as one of several tasks: runs one node's agent. The task that holds the run's lock prepares the
-// run and prints its progress; when that task's host dies, another task takes the lock.
+// `train` as one of several tasks: runs one node's agent. The task that holds the run's lock
+// prepares the run and prints its progress. If that task's host dies, another task takes the lock.
 #include <signal.h>
 #include <unistd.h>
 
@@ -51,7 +51,8 @@ void on_signal(int signal) {
   signals = signals + 1;
 }
 
-/// Files in the run's folder by which the tasks of this start of the run follow its preparation.
+/// Files in the run's folder that show the tasks of this start of the run how its preparation
+/// proceeds.
 struct PreparationFiles {
   std::string ready, failed, preparing;
   PreparationFiles(const RunFolder& run, const std::string& instance)
@@ -69,7 +70,7 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
   }
 }
 
-/// Called by the task that holds the run's lock.
+/// Prepares the run. Called by the task that holds the run's lock.
 Status prepare_run(const RunFolder& run, const RunStart& start, const std::string& instance) {
   remove_old_preparation_files(run, instance);
   SS_ASSIGN(const RunData data, prepare_and_check_data(start.config, start.plan));
@@ -77,7 +78,7 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
   return EpochFiles(run, instance).begin();
 }
 
-/// Why another task could not prepare the run. text: of its file.
+/// Why another task could not prepare the run. file, text: the file that this task wrote.
 Status failure_in(const std::string& file, const std::string& text) {
   const auto document = parse_json(text);
   const Status damaged(Code::requeue, file + " is damaged");
@@ -91,8 +92,8 @@ Status failure_in(const std::string& file, const std::string& text) {
 }
 
 /// Returns once the run is prepared. The task that takes the lock prepares it, and the other tasks
-/// help to encode its text; `lock` is set if that is this task. Errors: the preparation failed (in
-/// any task), or another run holds the lock.
+/// help to encode its text. Sets `lock` if this task takes it. Errors: the preparation failed in
+/// any task, or another run holds the lock.
 Status wait_until_prepared(const RunFolder& run, const RunStart& start, const std::string& instance,
                            std::optional<RunLock>& lock) {
   SS_RETURN_IF_ERROR(make_control(run));  // or another user could, with a file that says: prepared
@@ -126,7 +127,7 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   }
 }
 
-/// Refuses GPUs on a host that is not on every trusted network of the configuration, and a host on
+/// Refuses GPUs on a host that lacks one of the configuration's trusted networks, and a host on
 /// which UCX cannot start.
 Status check_trusted_networks(const Config& config, const slurm::Task& task) {
   const std::string& trusted = config.transport.trusted_networks;
@@ -138,11 +139,11 @@ Status check_trusted_networks(const Config& config, const slurm::Task& task) {
   return nccl_variables(task.other_hosts, trusted, local_addresses()).status();
 }
 
-/// What the signals do that this process receives. Each one is passed to the agent: the run saves
-/// and ends. But on one of several hosts without srun, SIGINT and SIGTERM end only this node as long
-/// as another command has received none: then the agent is killed after kLeaveMs, as if its host
-/// were lost, or at once at the second signal. The command of a node that the run has lost does not
-/// count: it may seem to live.
+/// Handles the signals of this process. It passes each signal to the agent, so the run saves and
+/// ends. But on one of several hosts without srun, SIGINT and SIGTERM end only this node as long as
+/// no other command has received one. This node's agent is then killed after kLeaveMs, as if its
+/// host were lost, or at once at the second signal. Commands of nodes that the run has lost do not
+/// count: they may seem to live.
 class Signals {
  public:
   Signals(RunFolder run, std::string instance, const HostPlace* place)
@@ -154,7 +155,7 @@ class Signals {
     passed_ = signals;
     launcher.signal(left_ ? SIGKILL : last_signal);
   }
-  /// True if only this node has been ended.
+  /// True if only this node was ended.
   bool left() const { return left_; }
 
  private:
@@ -178,7 +179,7 @@ class Signals {
     return left_;
   }
 
-  /// Of the commands that were not asked to end, each with a space before it.
+  /// The nodes whose commands were not asked to end, each with a space before it.
   std::string training_nodes() const {
     std::set<std::string> lost;
     for (const slurm::LastKnownNode& node : last_known_nodes(run_, instance_))
@@ -198,7 +199,7 @@ class Signals {
   Clock::time_point leave_at_{}, look_at_{};
 };
 
-/// Prints how the run ended: the task with the view prints the summary, every other task its
+/// Prints how the run ended: the task with the view prints the summary, every other task its own
 /// failure. Uploads the last checkpoint. Returns the exit code; -1: the agent was killed.
 int print_end(const RunFolder& run, const Config& config, const slurm::Task& task,
               const AgentLauncher& launcher, RunView* view) {
@@ -304,7 +305,7 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
   Signals passed(run, task.instance, place);
   while (launcher.poll()) {
     passed.pass_to(launcher, node_name(task.task));
-    // Some task must hold the lock while the run lives: `status` and other starts depend on it.
+    // One task must hold the lock while the run lives: `status` and other starts depend on it.
     if (!lock && Clock::now() >= lock_due) {
       if (auto taken = RunLock::take(run); taken.ok()) lock = taken.take();
       lock_due = Clock::now() + std::chrono::seconds(1);

@@ -26,8 +26,8 @@
 //             at commit. No rank then commits the next step. In host memory the rank compares the
 //             hash once more after it has made the next state, so that a state that changes after
 //             the vote is detected, too; on a difference it does not commit the next state.
-//   ENGINE-6  With device memory, step() returns when the device has been told all that makes the
-//             state of step N. The state is hashed and copied to host memory while step N + 1 is
+//   ENGINE-6  With device memory, step() returns when all work that makes the state of step N is
+//             enqueued. The state is hashed and copied to host memory while step N + 1 is
 //             computed. The vote for N + 1 waits for both, so ENGINE-2 holds for the two sides in
 //             host memory. A rank that dies during the copy leaves N - 1 in host memory; step N is
 //             then made again, unless a replica has it. EngineOptions::memory_every_steps says

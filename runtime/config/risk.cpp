@@ -53,7 +53,7 @@ std::string node_with_replicas(const Config& config, const Topology& t) {
          " its samples until it is back";
 }
 
-/// Of what a trainer's own memory holds.
+/// The steps that are lost with a trainer's own memory.
 std::string trainer(const Config& config, const Plan& plan) {
   const std::string successor = config.supervision.warm_processes > 0
                                     ? "a warm process takes its place"

@@ -1,9 +1,10 @@
-// The files of data sources: on disk, or objects of a bucket (docs/object-stores.md#data). A path is
-// that of a file, or s3://BUCKET/KEY. Any thread; blocks on the disk or the network.
+// The files of data sources: on disk, or objects of a bucket (docs/object-stores.md#data). A path
+// names a file or s3://BUCKET/KEY. Any thread; blocks on the disk or the network.
 //
-// What a source holds is listed once, when a run starts. All processes of the run read that list
-// (<run>/control/objects.json), and nothing but the objects and token files that it names: one that
-// is replaced meanwhile is an error. Of a token file on disk, its size and some of its blocks tell.
+// The files of a source are listed once, when a run starts. All processes of the run read that list
+// (<run>/control/objects.json), and only the objects and token files in it. It is an error if one
+// of these is replaced meanwhile. A token file on disk is identified by its size and sampled
+// blocks.
 #pragma once
 
 #include <cstdint>

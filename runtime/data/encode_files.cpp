@@ -161,9 +161,9 @@ class FileEncoder {
   bool eos_masked_ = false;          // of last_, if it ends its document
 };
 
-/// For the process that prepares: removes what processes that died have left of other pieces than
-/// these, and what they wrote without the lock of a piece. Holders of a lock may live. Only the
-/// process that prepares writes without one, so an earlier one wrote that.
+/// Called by the process that prepares. Removes stale part files of pieces that are not in
+/// `pieces`, unless a living process holds the lock of the piece. Also removes files that were
+/// written without a lock: only an earlier process that prepared can have left them.
 void remove_unfinished(const std::string& folder, const std::vector<std::string>& pieces) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {

@@ -20,7 +20,7 @@ std::string path_of(const RunFolder& run) {
   return run.control() + "/agents";
 }
 
-/// Whether an agent holds the lock. not_found: the file is not there; io.
+/// True if an agent holds the lock. not_found: the file does not exist; io.
 Result<bool> held(const RunFolder& run) {
   const std::string path = path_of(run);
   // NFS needs a descriptor for writing; other file systems do not.

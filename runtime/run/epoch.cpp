@@ -49,8 +49,8 @@ Status remove_files(const std::string& folder, const std::string& prefix) {
   return {};
 }
 
-/// Modification time of a file in ns; 0: there is none. Opening the file makes an NFS client ask its
-/// server.
+/// Modification time of a file in ns; 0: the file does not exist. Opens the file so that an NFS
+/// client asks its server.
 Result<int64_t> modified_ns(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return int64_t{0};
@@ -62,7 +62,7 @@ Result<int64_t> modified_ns(const std::string& path) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// The number after `prefix`; 0 if other text follows, as in the temporary file
+/// The number after `prefix`; 0 if other text follows it, as in the temporary file
 /// "epoch-x-3.new-aB3xYz".
 uint64_t number_after(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
@@ -80,7 +80,7 @@ std::string EpochFiles::path(uint64_t number) const {
 }
 
 Status EpochFiles::begin() const {
-  // LOCK-1: until this returns, no agent can start. An agent that lives has steps to save.
+  // LOCK-1: no agent can start until this returns. A living agent has steps to save.
   SS_ASSIGN(const AgentLock no_agents, AgentLock::exclude(run_));
   SS_RETURN_IF_ERROR(make_run_key(run_));
   const bool ended = end_of(run_, instance_of(run_)).has_value();
@@ -99,7 +99,7 @@ bool EpochFiles::previous_ended() const {
 
 Result<bool> EpochFiles::current() const {
   const auto text = read_text(run_.instance());
-  // It exists as long as the run: a folder without it is not there now.
+  // The file exists as long as the run: without it, the folder is currently unavailable.
   if (!text.ok()) return Status(Code::io, text.status().message());
   return *text == instance_ + "\n";
 }
@@ -195,8 +195,8 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
 
 // --- EpochWatch ---
 
-/// Shared by the EpochWatch and its detached thread; `mutex` guards all but the thread's own
-/// fields.
+/// Shared by the EpochWatch and its detached thread. `mutex` guards all fields except the thread's
+/// own.
 struct EpochWatch::Shared {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
@@ -211,7 +211,7 @@ struct EpochWatch::Shared {
   uint64_t leading = 0, voting = 0;
   std::string voter;
   bool stopping = false, changed = false;
-  // Only the thread uses these.
+  // Used by the thread only.
   uint64_t heartbeat_epoch = 0;
   int64_t heartbeat_ns = 0;
   Clock::time_point heartbeat_seen_at, touched_at;
@@ -220,7 +220,7 @@ struct EpochWatch::Shared {
     Clock::time_point at;
   };
   std::map<std::string, Vote> votes;
-  uint64_t vote_cast = 0;  // the epoch that this node's vote file is against; 0: none
+  uint64_t vote_cast = 0;  // the term that this node's vote file is against; 0: none
 
   EpochView read() {
     EpochView view;
@@ -262,7 +262,7 @@ struct EpochWatch::Shared {
       vote_cast = votes_against;
     }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
-    // A failure shows itself: the file is not touched.
+    // A failure needs no report: the file is not touched, which others see.
     if (leads > 0) (void)files.touch(leads).ok();
     if (votes_against > 0) (void)files.vote(votes_against, node).ok();
     touched_at = Clock::now();
@@ -293,7 +293,7 @@ struct EpochWatch::Shared {
       if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
-      // Called under the lock, so that it has returned when the destructor returns.
+      // Called under the lock, so that it is not running when the destructor returns.
       if (!stopping && on_view) on_view(view);
     }
   }
@@ -337,7 +337,7 @@ void EpochWatch::vote(uint64_t number, const std::string& node) {
   shared_->voting = number;
   if (number > 0) shared_->voter = node;
   if (number == 0)
-    shared_->requests.push_back([](const EpochView&) {});  // removes the file at once
+    shared_->requests.push_back([](const EpochView&) {});  // to remove the file at once
   shared_->wake.notify_all();
 }
 

@@ -1,4 +1,5 @@
-// Leader election: the run folder on the shared file system decides which supervisor leads.
+// Leader election: the run folder on the shared file system decides which supervisor leads. The
+// number of a supervisor within one start of the run is its term (here: epoch).
 //
 //   control/instance                    names the current start of the run (instance); files of
 //                                       other instances have no effect
@@ -9,10 +10,10 @@
 //                                       becomes the epoch file if that standby claims: a standby
 //                                       has room for it, so it can claim on a full disk
 //
-// The leader touches its epoch file twice a second as a heartbeat, so that a node that hears
-// nothing can tell a broken link from a dead leader. A node that sees the heartbeat but cannot
-// reach the leader votes against it, and touches its vote as often. A leader that cannot go on and
-// has more votes against it than nodes it reaches is cut off, so it resigns
+// The leader touches its term file twice a second as a heartbeat, so that a node without messages
+// can tell a broken link from a dead leader. A node that sees the heartbeat but cannot reach the
+// leader votes against it, and touches its vote file equally often. A leader that cannot go on, and
+// has more votes against it than nodes that it reaches, is cut off and resigns
 // (actors/supervisor/leadership.hpp).
 //
 //   LEAD-1  At most one supervisor acts: a supervisor that is not the highest epoch of the current
@@ -36,48 +37,50 @@
 namespace simplescale {
 
 struct Epoch {
-  uint64_t number = 0;  // from 1; 0: there is no epoch
+  uint64_t number = 0;  // the term, from 1; 0: there is none
   std::string node;
   int32_t pid = 0;
   std::string address;      // of the supervisor's transport
-  uint64_t generation = 0;  // its generations have greater numbers (GEN-2)
+  uint64_t generation = 0;  // the supervisor uses only greater generation numbers (GEN-2)
   bool operator==(const Epoch&) const = default;
 };
 
-/// The files. Any thread; every call may block on the file system. Errors: io.
+/// The term files. Any thread; every call may block on the file system. Errors: io.
 class EpochFiles {
  public:
   EpochFiles(RunFolder run, std::string instance);
-  /// Called by the launcher before it starts any agent: makes this instance the current one, with a
-  /// new run key, and removes files of older ones. unavailable: an agent of an older one lives.
+  /// Called by the launcher before it starts any agent. Makes this instance the current one, with a
+  /// new run key, and removes files of older instances. unavailable: an agent of an older one
+  /// lives.
   Status begin() const;
   /// True if the start before this one wrote control/end.json: it did not die.
   bool previous_ended() const;
   /// False if another start of the run has begun. io: control/instance cannot be read.
   Result<bool> current() const;
-  /// LEAD-1: true while supervisor `number` is the highest epoch of the current instance. io: that
+  /// LEAD-1: true while supervisor `number` has the highest term of the current instance. io: that
   /// cannot be read now.
   Result<bool> leads(uint64_t number) const;
-  /// The highest epoch of this instance; number 0 if there is none. A damaged file counts: only its
-  /// number is known then. io: also if that file is there and cannot be read.
+  /// The highest term of this instance; number 0 if there is none. A damaged file counts, but only
+  /// its number is known. io: also if that file exists and cannot be read.
   Result<Epoch> newest() const;
-  /// Keeps room on the disk for a claim by this process of the node, and none for its older ones.
+  /// Preallocates the next term file: keeps room on the disk for a claim by this process of the
+  /// node. Frees the room that older processes of the node kept.
   Status keep_room(const std::string& node, int32_t pid) const;
-  /// Creates the file of epoch.number, in the room that its process keeps, if any. False: another
-  /// process has created it.
+  /// Claims a term: creates the file of epoch.number, in the room that the process keeps, if any.
+  /// False: another process has created it.
   Result<bool> claim(const Epoch& epoch) const;
   /// The leader's heartbeat.
   Status touch(uint64_t number) const;
-  /// Time of the last heartbeat in ns, by the file system's clock. 0: the leader has resigned, or
-  /// there is no such file. io: it cannot be read, which says nothing about the leader.
+  /// Time of the leader's last heartbeat in ns, by the file system's clock. 0: the leader has
+  /// resigned, or the file does not exist. io: the file cannot be read, so the leader may be alive.
   Result<int64_t> touched_ns(uint64_t number) const;
-  /// The leader steps down: no node needs to wait for its heartbeat to time out.
+  /// Resigns: nodes need not wait for the leader's heartbeat to time out.
   Status resign(uint64_t number) const;
   /// Creates or touches a node's vote against supervisor `number`.
   Status vote(uint64_t number, const std::string& node) const;
   Status withdraw_vote(uint64_t number, const std::string& node) const;
-  /// The nodes that vote against supervisor `number`, with the times of their last touch in ns. A
-  /// vote that cannot be read is left out.
+  /// The nodes that vote against supervisor `number`, with the times of their last touch in ns.
+  /// Leaves out votes that cannot be read.
   Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
  private:
@@ -88,42 +91,42 @@ class EpochFiles {
   std::string instance_, prefix_;
 };
 
-/// A leader whose heartbeat has not changed for this time, three times its interval, counts as
-/// dead.
+/// A leader counts as dead if its heartbeat has not changed for this time, three times its
+/// interval.
 inline constexpr int64_t kHeartbeatTimeoutMs = 1'500;
 
-/// Result of one poll of the folder.
+/// The result of one poll of the folder.
 struct EpochView {
-  bool answered = false;  // false: the folder could not be read; `current` and `newest` say nothing
+  bool answered = false;  // false: the folder could not be read; ignore `current` and `newest`
   bool current = true;    // this instance is the current start of the run
   Epoch newest;
-  int64_t heartbeat_age_ms = 0;  // time since its heartbeat last changed, by the local clock
+  int64_t heartbeat_age_ms = 0;  // since the newest heartbeat changed, by the local clock
   bool resigned = false;
-  std::set<std::string> votes;  // nodes that vote against it; only set for its own lead() epoch
-  /// LEAD-1: true if supervisor `number` is not the leader, or not any more.
+  std::set<std::string> votes;  // nodes that vote against `newest`; only set for lead()'s term
+  /// LEAD-1: true if supervisor `number` does not lead, or no longer leads.
   bool deposed(uint64_t number) const { return answered && (!current || newest.number != number); }
   /// True if the newest leader has not resigned and its heartbeat has not timed out.
   bool leader_alive() const { return !resigned && heartbeat_age_ms < kHeartbeatTimeoutMs; }
 };
 
-/// Polls the epoch files on a thread of its own. The thread is detached: if the file system hangs,
-/// the destructor does not wait for it. Any thread may call.
+/// Polls the term files on a thread of its own. The thread is detached, so the destructor does not
+/// wait for a file system that hangs. Any thread may call.
 class EpochWatch {
  public:
   /// on_view is called on the watch's thread after every poll. It may be empty.
   EpochWatch(EpochFiles files, std::function<void(const EpochView&)> on_view);
-  ~EpochWatch();  // on_view has returned, and is not called again, once this returns
+  ~EpochWatch();  // once this returns, on_view is not running and is not called again
   EpochWatch(const EpochWatch&) = delete;
   EpochWatch& operator=(const EpochWatch&) = delete;
-  /// Polls every `ms` from now on, the first time at once. 0: only on poll().
+  /// Polls every `ms` from now on, first at once. 0: polls only on poll().
   void poll_every(int64_t ms);
   /// Polls once, soon; `done` is called on the watch's thread, unless the file system hangs.
   void poll(std::function<void(const EpochView&)> done);
-  /// From now on, each poll also touches this epoch's file if 450 ms have passed, and reads the
-  /// votes against it. 0: no more.
+  /// From now on, each poll also touches this term's file if 450 ms have passed, and reads the
+  /// votes against it. 0: stops this.
   void lead(uint64_t number);
-  /// From now on, each poll also renews this node's vote against epoch `number`, as often. 0:
-  /// withdraws the vote at once.
+  /// From now on, each poll also renews this node's vote against term `number`, at the same
+  /// interval. 0: withdraws the vote at once.
   void vote(uint64_t number, const std::string& node);
 
  private:

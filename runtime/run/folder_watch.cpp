@@ -35,7 +35,7 @@ struct FolderWatch::Shared {
       missing = folder_is_gone(run) ? missing + 1 : 0;
       lock.lock();
       if (missing < looks) continue;
-      // Called under the lock, so that it has returned when the destructor returns.
+      // Called under the lock, so that it is not running when the destructor returns.
       if (!stopping) gone();
       return;
     }

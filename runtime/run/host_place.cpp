@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{50};
-constexpr int64_t kProbedMs = 1'000;  // lives() holds a rank's lock for a moment
+constexpr int64_t kProbedMs = 1'000;  // a probe by lives() holds a rank's lock so long at most
 constexpr int64_t kSayMs = 3'000;
 constexpr size_t kStartBytesMax = 4096;
 
@@ -45,7 +45,7 @@ Result<bool> lock(int fd, int operation, const std::string& path) {
   return system_error("cannot lock", path, errno);
 }
 
-/// Its instance is "" if the file is empty or damaged.
+/// Returns an empty instance if the file is empty or damaged.
 Start read_start(int fd) {
   std::string text(kStartBytesMax, '\0');
   const ssize_t got = pread(fd, text.data(), text.size(), 0);
@@ -58,7 +58,7 @@ Start read_start(int fd) {
   return {};
 }
 
-/// The file keeps its inode, which is locked.
+/// Writes in place, because the file's inode is locked.
 Status write_start(int fd, const Start& start, const std::string& path) {
   const std::string text =
       json_text({{"instance", start.instance}, {"by", start.by}, {"nnodes", start.nnodes}}) + "\n";
@@ -69,12 +69,13 @@ Status write_start(int fd, const Start& start, const std::string& path) {
   return system_error("cannot write", path, errno);
 }
 
-/// LOCK-2: the start that this command belongs to. fd: shares the lock of its file from now on.
+/// LOCK-2: returns the start that this command belongs to. Sets fd, which from now on shares the
+/// lock of the start's file.
 Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int& fd) {
   const std::string path = run.control() + "/hosts";
   const auto begin = Clock::now();
   for (bool said = false;;) {
-    SS_ASSIGN(fd, open_lock(path));  // anew: an NFS client asks its server then
+    SS_ASSIGN(fd, open_lock(path));  // opened again, so that an NFS client asks its server
     SS_ASSIGN(const bool alone, lock(fd, LOCK_EX, path));
     if (alone) {
       SS_RETURN_IF_ERROR(o.may_begin());
@@ -83,7 +84,7 @@ Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int&
     }
     if (const Start seen = read_start(fd); !seen.instance.empty() && !o.ended(seen.instance)) {
       SS_ASSIGN(const bool shared, lock(fd, LOCK_SH, path));
-      // While it is shared, no command begins another start.
+      // While this command shares the lock, no command begins another start.
       if (shared && read_start(fd).instance == seen.instance) return seen;
     }
     close(std::exchange(fd, -1));
@@ -106,7 +107,7 @@ json to_json(const HostFacts& facts) {
           {"gpus", facts.gpus}, {"own", facts.own},     {"shares", facts.shares}};
 }
 
-/// A host without a name if the document is damaged.
+/// Returns a host without a name if the document is damaged.
 HostFacts facts_of(const json& document) {
   try {
     if (document.is_object())
@@ -163,7 +164,7 @@ Status HostPlace::lock_rank() {
     const HostFacts holder = facts_of(rendezvous_.read("here", rank));
     const std::string text = "another command has --node-rank=" + std::to_string(rank) +
                              ": process " + std::to_string(holder.pid) + " on " + holder.host;
-    // A file server may hold the lock of a host that is lost for a while.
+    // A file server may hold the lock of a lost host for a while.
     const bool may_be_lost = holder.scope != options_.facts.scope;
     if (Clock::now() - begin > milliseconds(may_be_lost ? options_.timeout_ms : kProbedMs))
       return Status(Code::bad_config, text + ": give each host a rank of its own");
@@ -177,7 +178,7 @@ Status HostPlace::lock_rank() {
 }
 
 Status HostPlace::tell() {
-  std::error_code error;  // of an earlier command of this rank
+  std::error_code error;  // of an earlier command with this rank
   std::filesystem::remove(rendezvous_.folder().path + "/leaving/" + std::to_string(options_.rank),
                           error);
   SS_RETURN_IF_ERROR(rendezvous_.publish("here", to_json(options_.facts)));

@@ -15,9 +15,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kFullBytes = 64 << 10;  // with less than this a disk counts as full
+constexpr uint64_t kFullBytes = 64 << 10;  // with less free space, a disk counts as full
 
-/// "" or what is wrong with the file system of the folder.
+/// What is wrong with the file system of the folder, or "".
 std::string disk_trouble(const std::string& folder) {
   struct statvfs about {};
   if (statvfs(folder.c_str(), &about) != 0 || about.f_blocks == 0) return "";

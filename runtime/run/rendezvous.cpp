@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 constexpr const char* kFirstStage = "here";
 constexpr int64_t kReportMissingMs = 3'000, kLeaveTimeoutMs = 5'000;
 
-/// Creates a folder. Exactly one of all tasks that try gets true.
+/// Creates a folder. Of all tasks that try, exactly one gets true.
 Result<bool> create_exclusively(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) == 0) return true;
   if (errno == EEXIST) return false;
@@ -55,7 +55,7 @@ Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tas
                                     int64_t timeout_ms) {
   Rendezvous rendezvous(folder, task, tasks, timeout_ms);
   SS_RETURN_IF_ERROR(create_exclusively(folder).status());
-  SS_RETURN_IF_ERROR(check_own(folder));  // all that is in it follows
+  SS_RETURN_IF_ERROR(check_own(folder));  // covers everything in it
   SS_RETURN_IF_ERROR(make_control(rendezvous.folder_));
   SS_RETURN_IF_ERROR(make_first_run_key(rendezvous.folder_));
   return rendezvous;

@@ -1,8 +1,6 @@
-// runtime/run: the run folder on the shared file system: its files and lock, the run's key, leader
-// election (epoch.hpp), and the rendezvous of hosts.
-//
-// The names of the files in a run folder (docs/operations.md), and the lock that keeps a second
-// `train` out of it.
+// The room runtime/run: the run folder on the shared file system, with its files and lock, the
+// run's key, leader election (epoch.hpp), and the rendezvous of hosts. This file: the names of the
+// files in a run folder (docs/operations.md), and the lock that keeps a second `train` out of it.
 #pragma once
 
 #include <string>
@@ -13,7 +11,7 @@
 namespace simplescale {
 
 struct RunFolder {
-  /// Larger files of control/ are not read. JSON takes 20 times as much memory as text.
+  /// Larger files of control/ are not read: parsed JSON takes 20 times as much memory as its text.
   static constexpr size_t kFileBytesMax = size_t{16} << 20;
   std::string path;
   std::string config() const { return path + "/config.toml"; }
@@ -41,7 +39,7 @@ struct RunFolder {
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
   /// train.tasks as tokens (runtime/data/task_tokens.hpp).
   std::string tasks() const { return control() + "/tasks.jsonl"; }
-  /// What the buckets of its data held when the run started (runtime/data/data_files.hpp).
+  /// The contents of the data's buckets when the run started (runtime/data/data_files.hpp).
   std::string objects() const { return control() + "/objects.json"; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.
   std::string end() const { return control() + "/end.json"; }

@@ -43,21 +43,20 @@ Status failed(const char* what, const std::string& path) {
                 std::string(what) + " " + path + ": " + std::strerror(errno));
 }
 
-/// Takes permissions from a file or folder of this user, in a folder where nobody else can replace
-/// it.
+/// Removes permissions of a file or folder of this user. In its folder nobody else can replace it.
 Status narrow(const std::string& path, const struct stat& file, mode_t without) {
   if (file.st_uid != geteuid() || (file.st_mode & without) == 0) return {};
   if (chmod(path.c_str(), file.st_mode & 07777 & ~without) == 0 || errno == ENOENT) return {};
   return failed("cannot keep other users out of", path);
 }
 
-/// A text in these files may become a command.
+/// True for files whose text may become a command.
 bool leads_to_commands(const std::string& name) {
   return name == "config.toml" || name == "submit.toml" || name == "submit.sh";
 }
 
-/// What other users may have put into a folder before they were kept out. narrows: they may not
-/// write it from now on.
+/// Checks what other users may have put into a folder before they were kept out. narrows: also
+/// removes their right to write the entries.
 Status check_entries(const std::string& folder, bool narrows) {
   return check_own_entries(folder,
                            "move it out of this folder, or choose another one with --run=FOLDER",
@@ -70,7 +69,7 @@ Status check_entries(const std::string& folder, bool narrows) {
                            });
 }
 
-/// False: there is no such folder.
+/// False: the folder does not exist.
 Result<bool> keep_others_out_of_control(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return false;
@@ -94,14 +93,15 @@ Result<bool> keep_others_out_of_control(const std::string& path) {
   return true;
 }
 
-/// False: a folder with other files, or an empty one, which a refused command leaves as it is.
+/// False for a folder with other files and for an empty one: a refused command leaves both
+/// unchanged.
 bool is_run_or_sweep(const std::string& path) {
   std::error_code error;
   return std::ranges::any_of(std::array{"/config.toml", "/control", "/sweep.toml"},
                              [&](const char* name) { return fs::exists(path + name, error); });
 }
 
-/// keep_others_out(). True: the folder has a control/, and nobody else can write either.
+/// As keep_others_out(). True: the folder has a control/, and nobody else can write either.
 Result<bool> check_folder(const RunFolder& run) {
   const std::string& path = run.path;
   SS_RETURN_IF_ERROR(check_own_folder(path, "choose another folder with --run=FOLDER"));
@@ -116,7 +116,7 @@ Result<bool> check_folder(const RunFolder& run) {
   return narrows && has_control;
 }
 
-/// No core dump and no debugger of the same user gets the key out of this process.
+/// Keeps the key of this process out of core dumps, and from debuggers of the same user.
 void keep_key_inside() {
   if (!std::getenv("SIMPLESCALE_DUMPABLE")) prctl(PR_SET_DUMPABLE, 0);
 }
@@ -143,15 +143,15 @@ Status keep_others_out(const RunFolder& run) {
 
 Status make_control(const RunFolder& run) {
   fs::path parent = fs::absolute(run.path).lexically_normal();
-  if (!parent.has_filename()) parent = parent.parent_path();  // RUN ends with "/"
+  if (!parent.has_filename()) parent = parent.parent_path();  // if RUN ends with "/"
   parent = parent.parent_path();
   std::error_code error;
   fs::create_directories(parent, error);
   if (error)
     return Status(path_error(error.value(), Code::bad_config),
                   "cannot create " + run.path + ": " + error.message());
-  // Another task that only tries whether it can write here may remove the folder in between, and
-  // another user may move a folder of theirs away: only both folders, seen in one check, count.
+  // Another task that only tests whether it can write here may remove the folder in between, and
+  // another user may move a folder of theirs away. So only a check that finds both folders counts.
   for (int tries = 0; tries < kTries; ++tries) {
     if (mkdir(run.path.c_str(), 0755) != 0 && errno != EEXIST)
       return failed("cannot create", run.path);

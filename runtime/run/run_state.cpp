@@ -18,7 +18,7 @@ std::string instance_of(const RunFolder& run) {
 
 namespace {
 
-/// Null: there is none, it is damaged, or another start wrote it.
+/// Null: the document does not exist, is damaged, or another start wrote it.
 nlohmann::json document_of(const std::string& path, const std::string& instance) {
   const auto text = read_text(path, RunFolder::kFileBytesMax);
   const auto document = text.ok() ? parse_json(*text) : nlohmann::json();

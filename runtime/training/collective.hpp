@@ -1,12 +1,13 @@
-// runtime/training: what model/ and transport/ have in common, so that neither includes the other:
+// The room runtime/training: what model/ and transport/ share, so that neither includes the other:
 // the model's shape, shards, training state, the summation tree, and the Collective interface.
 //
-// Collectives over flat buffers: the interface that the model uses. transport/ implements it.
+// This file: collectives over flat buffers. The model uses this interface; transport/ implements
+// it.
 //
 // All ranks of a communicator call the same operations in the same order. A call starts an
-// operation, and wait() finishes it; in between its buffers belong to the operation. Operations may
-// complete in any order. One thread per rank (the compute thread) starts and waits; any thread may
-// call abort().
+// operation, and wait() finishes it. In between, its buffers belong to the operation. Operations
+// may complete in any order. One thread of each rank (the compute thread) starts and waits; any
+// thread may call abort().
 #pragma once
 
 #include <cstddef>
@@ -26,9 +27,9 @@ namespace simplescale {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the operation is complete. aborted; deadline: a rank has not joined in, and
-  /// which; unavailable: a rank is gone. On device memory an operation that another rank aborts may
-  /// end well, with wrong numbers: a later barrier, or exchange of records, then fails.
+  /// Blocks until the operation is complete. aborted; deadline: names a rank that has not joined
+  /// in; unavailable: a rank is gone. On device memory, an operation that another rank aborts may
+  /// return ok with wrong numbers. A later barrier or exchange of records then fails.
   virtual Status wait() = 0;
 };
 using WorkPtr = std::unique_ptr<Work>;
@@ -41,8 +42,8 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Memory that peers on this host read directly; sources of operations that lie elsewhere are
-  /// copied first. Zeroed, 64-byte aligned, valid as long as the communicator.
+  /// Allocates memory that peers on this host can read directly; operations first copy sources that
+  /// are elsewhere. Zeroed, 64-byte aligned, valid as long as the communicator.
   virtual Result<void*> allocate(size_t bytes) = 0;
 
   /// full: size() * count elements; `shard` (count elements) of rank r is copied to full + r *
@@ -60,38 +61,38 @@ class Collective {
   virtual WorkPtr broadcast(void* data, size_t count, DType dtype, int root) = 0;
   virtual WorkPtr barrier() = 0;
 
-  /// all_gather of small records (votes, norms, losses): all receives `bytes` of each rank, in rank
-  /// order.
+  /// all_gather of small records (votes, norms, losses): `all` gets `bytes` bytes of each rank, in
+  /// rank order.
   virtual WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) = 0;
 
   /// The layout-independent reduce-scatter. full (size() * count elements) is leaf
   /// `leaf_of_rank[rank()]` of the step's tree. Adds part rank() (count elements) of all ranks'
   /// leaves to `slice`, in leaf order and as one PartialSum::add(), so slice needs buffers only for
-  /// the nodes that remain after that. leaf_of_rank: size() consecutive leaves that follow those in
-  /// slice.
+  /// the nodes that remain after that call. leaf_of_rank: size() consecutive leaves, which follow
+  /// those in slice.
   virtual WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                         std::span<const TreeNode> leaf_of_rank,
                                         PartialSum& slice) = 0;
 
-  /// The layout-independent all-reduce. `mine` holds the nodes `nodes_of_rank[rank()]`; total
+  /// The layout-independent all-reduce. `mine` has the nodes `nodes_of_rank[rank()]`. total
   /// (mine.count() fp32 elements) becomes tree_total() of all ranks' nodes, with the same bits on
-  /// every rank. With one rank it may be the buffer of the first node.
+  /// every rank. With one rank, total may be the buffer of the first node.
   virtual WorkPtr all_reduce_partials(const PartialSum& mine,
                                       std::span<const std::vector<TreeNode>> nodes_of_rank,
                                       float* total) = 0;
 
-  /// True: reduce_scatter_leaves() keeps one node in a slice, whatever its leaves, and
-  /// all_reduce_partials() may have the buffer of that node as its total. The bits then depend on the
-  /// layout.
+  /// True: reduce_scatter_leaves() keeps one node in a slice, for any leaves, and
+  /// all_reduce_partials() may use the buffer of that node as its total. The bits then depend on
+  /// the layout.
   virtual bool native_sums() const { return false; }
 
-  /// Device memory: an operation started from now on begins after all work that `stream` (a
-  /// cudaStream_t of the same device) has been given before, so that the caller need not
-  /// synchronize with the stream. Host memory: no effect.
+  /// Device memory: an operation that is started from now on begins after all work that is already
+  /// enqueued on `stream` (a cudaStream_t of the same device), so the caller need not synchronize
+  /// with the stream. Host memory: no effect.
   virtual void follow(void* /*stream*/) {}
 
-  /// Ends every started and every future operation of this rank with Code::aborted and this reason,
-  /// at once. Any thread.
+  /// Ends every started and every future operation of this rank at once, with Code::aborted and
+  /// this reason. Any thread.
   virtual void abort(const std::string& reason) = 0;
 };
 

@@ -1,5 +1,5 @@
-// Launches our CUDA kernels. Tests run the same kernels on a CPU: they include
-// tests/gpu/emulation.hpp before, which defines the same names with loops.
+// Launches our CUDA kernels. Tests run the same kernels on a CPU: they first include
+// tests/gpu/emulation.hpp, which defines the same names with loops.
 #pragma once
 
 #ifdef __CUDACC__
@@ -14,12 +14,12 @@ struct GpuGrid {
   size_t shared = 0;  // bytes of dynamic_shared() per block
 };
 
-/// kernel<<<...>>>(arguments...); returns the error of this launch, not one that an earlier call has
-/// left in cudaGetLastError().
+/// kernel<<<...>>>(arguments...). Returns the error of this launch; ignores an error that an
+/// earlier call has left in cudaGetLastError().
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {
-  if (grid.shared > (size_t{40} << 10)) {  // with static memory, above the default limit
+  if (grid.shared > (size_t{40} << 10)) {  // with static memory, this exceeds the default limit
     const cudaError_t allowed = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared));
     if (allowed != cudaSuccess) return allowed;
@@ -32,7 +32,7 @@ cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-/// The block's shared memory, of the size given at the launch.
+/// The block's shared memory; the launch sets its size.
 __device__ inline float* dynamic_shared() {
   extern __shared__ float simplescale_shared[];
   return simplescale_shared;

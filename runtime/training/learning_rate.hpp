@@ -8,8 +8,8 @@
 
 namespace simplescale {
 
-/// How the learning rate falls once the warm-up is over. wsd (warmup, stable, decay: arXiv
-/// 2404.06395) falls linearly, too, but only in the last tenth of the run unless told otherwise.
+/// How the learning rate falls after the warm-up. wsd (warmup, stable, decay: arXiv 2404.06395)
+/// falls linearly, too, but by default only in the last tenth of the run.
 enum class Schedule : unsigned char { cosine, linear, polynomial, wsd, constant };
 
 /// Linear warm-up, then constant, then a decay:
@@ -18,10 +18,10 @@ enum class Schedule : unsigned char { cosine, linear, polynomial, wsd, constant 
 ///   D <= s < S   min + (lr - min) f(x) with x = (s - D) / (S - D), or (s + 1 - D) / (S - D)
 ///   s >= S       min; constant: lr
 /// f(x) is (1 + cos(pi x)) / 2 (cosine), 1 - x (linear, wsd), (1 - x)^power (polynomial), 1
-/// (constant). lr is the peak of the newest change that has begun, or the configured one.
-/// The first x: the first step of a decay that takes all steps after the warm-up has lr, and a step
-/// S would have min. The second one: a decay with a length of its own (wsd, train.decay_steps)
-/// lowers each of its steps, and the last one has min.
+/// (constant). lr is the peak of the newest change that has begun, or the configured peak. The
+/// first x is used if the decay takes all steps after the warm-up: its first step has lr, and a
+/// step S would have min. The second x is used if the decay has a length of its own (wsd,
+/// train.decay_steps): each of its steps is lower than the one before, and the last one has min.
 struct LearningRate {
   Schedule schedule = Schedule::cosine;
   double peak = 0, minimum = 0, power = 2;

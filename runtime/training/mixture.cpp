@@ -16,7 +16,7 @@ Status bad(const std::string& text) {
   return Status(Code::bad_config, text);
 }
 
-/// value = digits x 10^exponent, exactly as the shortest text of the number says it.
+/// value = digits x 10^exponent, exactly as in the shortest text of the number.
 struct Decimal {
   uint64_t digits = 0;
   int exponent = 0;
@@ -102,7 +102,8 @@ Result<std::vector<uint64_t>> whole_weights(std::span<const double> weights) {
   }
   std::vector<uint64_t> whole;
   uint64_t divisor = 0;
-  // Thirds of 16 digits become 1 by the common divisor: the limit holds after the division.
+  // Weights as three thirds of 16 digits become 1 by the common divisor, so check the limit after
+  // the division.
   for (const Decimal& decimal : decimals) {
     uint64_t value = decimal.digits;
     for (int e = decimal.exponent; value > 0 && e > lowest; --e)
@@ -172,7 +173,7 @@ std::vector<uint64_t> MixtureSchedule::trained(uint64_t first, uint64_t places,
 
 namespace {
 
-/// The sources of a stage in their order. Sources that it does not use change nothing.
+/// The sources of a stage, in order. Sources without weight have no effect.
 std::vector<std::pair<std::string, uint64_t>> used(const Mixture& mixture, size_t stage) {
   std::vector<std::pair<std::string, uint64_t>> sources;
   if (stage < mixture.stages.size())

@@ -7,11 +7,11 @@
 //          sample is trained twice before every sample of its source was trained.
 //
 // A stage has whole-number weights without a common divisor, and W, their sum. Its order repeats
-// after W samples. Within them the k-th sample (from 0) of a source of weight w may lie at the
+// after W samples. Within them, the k-th sample (from 0) of a source of weight w may have the
 // places floor(k W / w) to ceil((k + 1) W / w) - 1: any order that keeps all samples within these
-// limits keeps MIX-1. The earliest deadline first finds such an order for unit jobs on one machine
-// if there is one; here there is one, since the exact shares fill every place with exactly one
-// sample (Baruah et al., Proportionate progress, Algorithmica 15, 1996).
+// limits keeps MIX-1. Scheduling the earliest deadline first finds such an order for unit jobs on
+// one machine if one exists. Here one exists, because the exact shares fill every place with
+// exactly one sample (Baruah et al., Proportionate progress, Algorithmica 15, 1996).
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 
 namespace simplescale {
 
-/// What is mixed. Samples are numbered as in skipped_samples.hpp.
+/// The sources of a run and their weights. Samples are numbered as in skipped_samples.hpp.
 struct Mixture {
   static constexpr size_t sources_max = 255;
   static constexpr uint64_t period_max = 1'000'000;   // W of a stage
   static constexpr uint64_t periods_max = 4'000'000;  // of all stages together; 5 bytes each
 
   struct Stage {
-    uint64_t first = 0;             // its first sample
+    uint64_t first = 0;             // the first sample of the stage
     std::vector<uint64_t> weights;  // of each source, without a common divisor; 0: not used
     uint64_t period() const;
     bool operator==(const Stage&) const = default;
@@ -42,9 +42,9 @@ struct Mixture {
   bool operator==(const Mixture&) const = default;
 };
 
-/// Whole numbers without a common divisor in the ratio of the decimals, as they are written
-/// (0.1 is a tenth). 0 stays 0. bad_config: a weight is negative or not finite, all are 0, or the
-/// sum of the whole numbers is above Mixture::period_max.
+/// Converts decimals, as they are written (0.1 is a tenth), to whole numbers in the same ratio and
+/// without a common divisor. 0 stays 0. bad_config: a weight is negative or not finite, all are 0,
+/// or the sum of the whole numbers is above Mixture::period_max.
 Result<std::vector<uint64_t>> whole_weights(std::span<const double> weights);
 
 class MixtureSchedule {
@@ -54,14 +54,14 @@ class MixtureSchedule {
 
   struct Draw {
     size_t source = 0;
-    uint64_t rank = 0;  // samples that the source has given before
+    uint64_t rank = 0;  // samples that the source has given before this one
     bool operator==(const Draw&) const = default;
   };
   Draw at(uint64_t sample) const;
-  /// How many of the first `samples` samples are from the source.
+  /// The number of samples of the source among the first `samples` samples.
   uint64_t count(size_t source, uint64_t samples) const;
-  /// How many samples of each source are trained at `places` places from the first of them on.
-  /// Skipped samples have no place.
+  /// For each source, how many of its samples are trained at `places` consecutive places from
+  /// `first` on. Skipped samples have no place.
   std::vector<uint64_t> trained(uint64_t first, uint64_t places,
                                 const SkippedSamples& skipped) const;
   const Mixture& mixture() const { return mixture_; }
@@ -79,8 +79,8 @@ class MixtureSchedule {
   std::vector<Stage> stages_;
 };
 
-/// "" if `now` gives the first `samples` samples as `was` did. Otherwise what differs, as a phrase
-/// for users: "from sample 0 on the weights were web 7, code 3 and are now web 1, code 1".
+/// "" if `now` gives the first `samples` samples exactly as `was` did. Otherwise the difference, as
+/// a phrase for users: "from sample 0 on the weights were web 7, code 3 and are now web 1, code 1".
 std::string mixture_change(const Mixture& was, const Mixture& now, uint64_t samples);
 
 }  // namespace simplescale

@@ -146,7 +146,7 @@ const char* hugging_face_class(const ModelShape& s) {
       break;
   }
   if (s.qkv_bias) return "Qwen2ForCausalLM";
-  // LlamaForCausalLM refuses heads that do not divide dim; a Mistral computes the same.
+  // LlamaForCausalLM refuses heads that do not divide dim; MistralForCausalLM computes the same.
   return s.sliding_window > 0 || s.dim % s.heads ? "MistralForCausalLM" : "LlamaForCausalLM";
 }
 

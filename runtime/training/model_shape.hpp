@@ -13,28 +13,28 @@
 
 namespace simplescale {
 
-/// RMSNorm of queries and keys, before RoPE: of each head by itself with one weight (head_dim) for
-/// all heads, or of all heads of a token as one row with a weight of its length.
+/// RMSNorm of queries and keys, before RoPE. head: each head alone, with one weight (head_dim) for
+/// all heads. whole: all heads of a token as one row, with a weight of its length.
 enum class QkNorm : unsigned char { none, head, whole };
 /// Where a block's two norms are. pre: x + f(norm(x)). post: x + norm(f(x)).
 enum class NormPlacement : unsigned char { pre, post };
 
-/// How RoPE's frequencies differ from rope_theta's, for contexts longer than those of pretraining.
+/// How RoPE's frequencies differ from those of rope_theta, for contexts longer than in pretraining.
 struct RopeScaling {
   enum class Kind : unsigned char {
     none,
     linear,  // all frequencies are divided by factor
-    llama3,  // only those whose wave is long; as in Llama 3.1
-    yarn,    // likewise, and the angles' cosines and sines grow; arXiv 2309.00071
+    llama3,  // only long waves; as in Llama 3.1
+    yarn,    // as llama3, and the angles' cosines and sines grow; arXiv 2309.00071
   };
   Kind kind = Kind::none;
   double factor = 1;  // at least 1
-  // llama3, yarn: waves longer than original_block_size / low_factor are scaled, those shorter than
-  // original_block_size / high_factor are not, and those between them in part. The literature calls
-  // the factors beta_slow and beta_fast for yarn, for which high_factor is 32 as a rule.
+  // llama3, yarn: waves longer than original_block_size / low_factor are scaled, waves shorter than
+  // original_block_size / high_factor are not, and waves between them are scaled in part. For yarn,
+  // the literature calls the factors beta_slow and beta_fast, and high_factor is usually 32.
   double low_factor = 1, high_factor = 4;
   int64_t original_block_size = 8192;
-  /// yarn: cosines and sines are multiplied with it. 0: 0.1 ln(factor) + 1, as in the paper.
+  /// yarn: factor of cosines and sines. 0: 0.1 ln(factor) + 1, as in the paper.
   double attention_factor = 0;
   bool operator==(const RopeScaling&) const = default;
 };
@@ -54,7 +54,7 @@ struct ModelShape {
 
   bool operator==(const ModelShape&) const = default;
   int64_t head_dim() const { return head_width > 0 ? head_width : dim / heads; }
-  /// The sliding window if it hides a token of a block from another one, else 0.
+  /// The sliding window; 0 if it is so long that every token of a block sees all tokens before it.
   int64_t window() const { return sliding_window < block_size ? sliding_window : 0; }
   /// Width of a token's queries, and of its keys or values.
   int64_t q_dim() const { return heads * head_dim(); }
@@ -72,17 +72,18 @@ struct ModelShape {
 
 /// bad_config: a message of one line that names the first impossible value.
 Status validate(const ModelShape& shape);
-/// bad_config unless a GPU can make the products of a block in fp8, whose sides must be multiples of
-/// 16: a message of one line that names the first that is not.
+/// bad_config unless a GPU can multiply a block's matrices in fp8, for which their sides must be
+/// multiples of 16. The message has one line and names the first side that is not.
 Status validate_fp8(const ModelShape& shape, int64_t micro_batch_size);
-/// bad_config unless a GPU's attention has heads of this width.
+/// bad_config unless a GPU's attention supports heads of this width.
 Status validate_gpu_heads(const ModelShape& shape, DType precision);
-/// The same model always as the same value: a head_width of dim / heads becomes 0, and unused parts
-/// of rope_scaling get their defaults.
+/// A unique value for each model: a head_width of dim / heads becomes 0, and unused parts of
+/// rope_scaling get their defaults.
 ModelShape canonical(ModelShape shape);
-/// All facts of the shape. Equal texts: equal shapes.
+/// A text with all facts of the shape. Shapes with equal texts are equal.
 std::string identity_text(const ModelShape& shape);
-/// The options that differ from Llama 2's, for users: "head_dim 128, qk_norm head"; "" if none.
+/// The options that differ from Llama 2's, for users: "head_dim 128, qk_norm head"; "" if none
+/// differs.
 std::string options_text(const ModelShape& shape);
 const char* to_string(RopeScaling::Kind kind);
 const char* to_string(QkNorm norm);
@@ -97,13 +98,13 @@ struct Parameter {
   std::vector<int64_t> shape;  // (out, in), (vocab, dim) or (elements)
   size_t offset = 0;           // in elements, from the start of its unit
   size_t count = 0;
-  uint64_t id = 0;  // index among all parameters; the counter-based initial values depend on it
-  /// True if AdamW decays it. All others are norms and biases.
+  uint64_t id = 0;  // index among all parameters; initial values depend on it
+  /// True for the parameters that AdamW decays. All others are norms and biases.
   bool is_matrix() const { return shape.size() == 2; }
   bool is_bias() const { return name.ends_with(".bias"); }
 };
 
-/// A group of parameters that is gathered at once. They follow each other without gaps.
+/// A group of parameters that is gathered at once. They are stored without gaps.
 struct Unit {
   std::string name;  // "embed", "layers.0", ..., "head"
   std::vector<Parameter> parameters;
@@ -118,8 +119,8 @@ struct Unit {
 std::vector<Unit> units_of(const ModelShape& shape);
 size_t parameter_count(const ModelShape& shape);
 
-/// Shards are multiples of this many elements, so that sums over blocks of this size do not depend
-/// on the number of shards.
+/// Shards are multiples of this many elements, so sums over blocks of this size do not depend on
+/// the number of shards.
 inline constexpr size_t kShardAlign = 1024;
 
 /// Elements of one shard of a unit, padding included. The last shards may be padding in part or as
@@ -129,8 +130,8 @@ constexpr size_t shard_count(size_t unit_count, size_t shards) {
   return (blocks + shards - 1) / shards * kShardAlign;
 }
 
-/// Where the units lie in a shard's training state: unit u has count[u] elements from offset[u],
-/// one unit after the other.
+/// The places of the units in a shard's training state: unit u has count[u] elements from offset[u]
+/// on. Units are stored one after the other.
 struct ShardLayout {
   size_t shards = 1;
   std::vector<size_t> offset;  // per unit

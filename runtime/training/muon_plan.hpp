@@ -20,19 +20,19 @@ struct MuonMatrix {
   size_t count() const { return static_cast<size_t>(rows * columns); }
   /// Multiply-adds of one Newton-Schulz step.
   double cost() const;
-  /// By what its orthogonalized update is multiplied, so that it has about the size of AdamW's
-  /// (arXiv 2502.16982).
+  /// The factor of the orthogonalized update, which gives it about the size of AdamW's (arXiv
+  /// 2502.16982).
   float update_scale() const;
 };
 
-/// The matrices of all blocks, in the order of units. Embeddings and head are not among them.
+/// The matrices of all blocks, in the order of units, without embeddings and head.
 std::vector<MuonMatrix> muon_matrices(const std::vector<Unit>& units);
 
-/// The owner of each matrix, in [0, ranks): the most expensive matrix first, each to the rank with
-/// the lowest cost so far. The same on every rank.
+/// The owner of each matrix, in [0, ranks). Assigns the most expensive matrix first, each to the
+/// rank with the lowest cost so far. The same on every rank.
 std::vector<size_t> owners_of(const std::vector<MuonMatrix>& matrices, size_t ranks);
 
-/// The most elements that one of `ranks` ranks owns.
+/// The most elements that any of `ranks` ranks owns.
 size_t most_owned(const std::vector<MuonMatrix>& matrices, size_t ranks);
 
 }  // namespace simplescale

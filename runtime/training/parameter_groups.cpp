@@ -15,7 +15,7 @@ const ParameterGroup* group_of(const Parameter& parameter, std::span<const Param
   return nullptr;
 }
 
-/// The parameters for which each group decides.
+/// For each group, the number of parameters for which it decides.
 std::vector<size_t> decided(std::span<const ParameterGroup> groups,
                             const std::vector<Unit>& units) {
   std::vector<size_t> counts(groups.size());

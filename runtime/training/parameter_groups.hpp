@@ -1,5 +1,5 @@
-// Which learning rate and weight decay each parameter has: `train.group` of the configuration.
-// Pure functions, any thread.
+// The learning rate and weight decay of each parameter: `train.group` of the configuration. Pure
+// functions, any thread.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@
 
 namespace simplescale {
 
-/// Parameters by name. Of several groups that match a parameter, the first one counts.
+/// Parameters by name. If several groups match a parameter, the first group decides.
 struct ParameterGroup {
-  std::string pattern;                 // whole names; * stands for any characters, ? for one
-  double learning_rate_factor = 1;     // 0: the parameters stay as they are
-  std::optional<double> weight_decay;  // none: as without the group
+  std::string pattern;                 // for whole names; * stands for any characters, ? for one
+  double learning_rate_factor = 1;     // 0: the parameters do not change
+  std::optional<double> weight_decay;  // none: the same as without the group
   bool operator==(const ParameterGroup&) const = default;
 };
 
@@ -30,7 +30,7 @@ struct ParameterRates {
 /// True if the whole of `name` matches.
 bool matches(const std::string& pattern, const std::string& name);
 
-/// weight_decay: of matrices; norms and biases do not decay unless their group says so.
+/// weight_decay: of matrices. Norms and biases do not decay unless their group sets it.
 ParameterRates rates_of(const Parameter& parameter, std::span<const ParameterGroup> groups,
                         float weight_decay);
 

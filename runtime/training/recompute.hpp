@@ -1,4 +1,4 @@
-// What the backward pass of a block computes again, so that the forward pass need not keep it.
+// What the backward pass of a block computes again instead of keeping it from the forward pass.
 #pragma once
 
 namespace simplescale {

@@ -1,9 +1,9 @@
 // The samples that a run leaves out (data.skip_samples). Pure functions, any thread.
 //
 // Samples are numbered from 0 in the order of training (sample_order.hpp). A run trains those that
-// are not skipped, in this order: the *place* of a sample is its number less the number of skipped
-// samples before it. Steps have fixed places. So which samples a step trains depends on this list
-// only, never on the layout.
+// are not skipped, in this order. The *place* of a sample is its number minus the number of skipped
+// samples before it. Steps have fixed places, so the samples of a step depend only on this list,
+// never on the layout.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ class SkippedSamples {
 
   SkippedSamples() = default;
   /// text: "84-87,92": ranges with their first and last sample, or single samples, in any order;
-  /// they may overlap. "": none. bad_config: it is not such a text, a number is above last_max, or
-  /// there are more than ranges_max ranges.
+  /// they may overlap. "": none. bad_config: the text has another form, a number is above last_max,
+  /// or there are more than ranges_max ranges.
   static Result<SkippedSamples> parse(const std::string& text);
-  /// The same samples in order, without overlaps; parse() reads it back.
+  /// The same samples in order, without overlaps; parse() accepts this text.
   std::string text() const;
   bool empty() const { return ranges_.empty(); }
-  /// The samples of either list.
+  /// The samples that are in either list.
   SkippedSamples with(const SkippedSamples& other) const;
 
-  /// The sample at a place: the one with the number `place` among those that are not skipped.
+  /// The sample at a place: number `place` (from 0) of the samples that are not skipped.
   uint64_t sample_at(uint64_t place) const;
   /// The samples at `count` consecutive places as runs: first, count, first, count, ...
   std::vector<uint64_t> samples_at(uint64_t place, uint64_t count) const;

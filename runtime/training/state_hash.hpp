@@ -1,6 +1,6 @@
-// The 128-bit hash of a shard's training state. Replicas compare it after every step, and it goes
-// with every stored or transferred copy. One definition, so that hashes computed in different
-// places can be compared. Pure functions; they run on the caller's thread and on the threads of
+// The 128-bit hash of a shard's training state. Replicas compare it after every step, and every
+// stored or transferred copy has it. There is one definition, so that hashes from different places
+// can be compared. Pure functions; they run on the caller's thread and on the threads of
 // `parallel`.
 #pragma once
 
@@ -14,19 +14,19 @@
 
 namespace simplescale {
 
-/// Floats of a hashed block: 256 KiB, which fit into a core's cache.
+/// Floats of a hashed block: 256 KiB, which fits into a core's cache.
 constexpr size_t kStateHashBlock = size_t{1} << 16;
 
 /// Appends the hash128 of each block of kStateHashBlock floats; the last block may be shorter.
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
 
-/// hash128 over the hashes of the blocks of all parts, in the order of kStateKinds.
+/// The hash128 of the hashes of all parts' blocks, in the order of kStateKinds.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
 
 /// STATE-2: compares a side with its hash at commit; a side without a hash passes. mismatch: they
-/// differ. The side must be pinned, or no writer attached.
+/// differ. The side must be pinned, or have no writer.
 Status check_side(TrainState& state, int side, const Parallel& parallel = {});
-/// The same for a copy outside a TrainState, which came with `hash`. step: for the message.
+/// The same for a copy outside a TrainState; `hash` came with the copy. step: for the message.
 Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
                   const Parallel& parallel = {});
 

@@ -30,8 +30,8 @@ Status broadcast_record(Collective& c, T& record) {
   return {};
 }
 
-/// Broadcasts a side from rank 0, one chunk ahead of the hashing; every rank makes the same calls.
-/// Returns the state_hash() of what this rank has sent or received.
+/// Broadcasts a side from rank 0. The broadcast is one chunk ahead of the hashing. Every rank makes
+/// the same calls. Returns the state_hash() of what this rank has sent or received.
 Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
   std::vector<std::span<float>> chunks;
   for (const std::span<float> part : side.parts())
@@ -52,8 +52,8 @@ Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
   return hash128(blocks.data(), blocks.size() * sizeof(Hash128));
 }
 
-/// Tells all ranks whether each receiver has failed. Returns the first receiver that has, or 0. The
-/// sender's own value is not looked at.
+/// Tells all ranks which receivers have failed. Returns the first one, or 0. Ignores the sender's
+/// own value.
 Result<int> first_failed(Collective& c, bool failed) {
   const auto mine = static_cast<char>(failed);
   std::vector<char> all(static_cast<size_t>(c.size()));
@@ -109,7 +109,7 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   SS_ASSERT(c.rank() > 0);
   Opening opening;
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
-  // Get the side before the data comes, so that the sender does not send to a rank without room.
+  // Get the side before the data arrives, so that the sender does not send to a rank without room.
   Status status;
   if (opening.values == 0)
     status = {Code::not_found, from + " does not hold the " + state_of(step)};

@@ -2,8 +2,9 @@
 //
 // A value becomes one of its two neighbours in bf16, the nearer one with the larger probability, so
 // that the mean of the results is the value. Rounding to nearest would lose every change smaller
-// than half a unit in the last place: with beta2 near 1 the second moment would stop to move.
-// Gupta et al. 2015 (arXiv 1502.02551); for optimizer states Zamirai et al. 2020 (arXiv 2010.06192).
+// than half a unit in the last place: with beta2 near 1, the second moment would not change any
+// more. Gupta et al. 2015 (arXiv 1502.02551); for optimizer states Zamirai et al. 2020 (arXiv
+// 2010.06192).
 //
 // The random bits are a function of seed, step, element of the model, and moment. So they are the
 // same on every layout and backend, and when a step is made again (ENGINE-3). Pure functions, any
@@ -20,7 +21,7 @@
 
 namespace simplescale {
 
-/// What the random bits of an update depend on beside the element.
+/// The part of the random bits' key that all elements of an update share.
 struct RoundingKey {
   uint32_t low = 0, high = 0;
 };
@@ -54,9 +55,9 @@ SS_HOST_DEVICE constexpr uint32_t rounding_bits(const RoundingKey& key, uint64_t
   return mix_bits(low ^ static_cast<uint32_t>(element >> 32) ^ key.high);
 }
 
-/// The bf16 for the fp32 of these bits: its magnitude is rounded up with the probability
-/// `bits` mod 2^16 / 2^16. random: uniform in [0, 2^16). bf16 values and infinities stay as they
-/// are, NaN stays NaN.
+/// Rounds the fp32 of these bits to bf16: rounds its magnitude up with the probability `bits` mod
+/// 2^16 / 2^16. random: uniform in [0, 2^16). bf16 values and infinities do not change; NaN stays
+/// NaN.
 SS_HOST_DEVICE constexpr uint16_t stochastic_bf16(uint32_t bits, uint32_t random) {
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + random) >> 16);

@@ -1,6 +1,6 @@
-// What the answers to a task's questions, and the likelihood of its texts, come to. The figures are
-// those of lm-evaluation-harness (EleutherAI) for tasks of the kinds multiple_choice and
-// loglikelihood_rolling. Pure functions, any thread.
+// Scores of multiple-choice and perplexity tasks. The figures are those of lm-evaluation-harness
+// (EleutherAI) for tasks of the kinds multiple_choice and loglikelihood_rolling. Pure functions,
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ struct TaskScore {
   uint64_t words = 0, bytes = 0;  // of all texts
   double log_likelihood = 0;      // of all texts, in nats
 
-  /// log_likelihoods, characters: of each choice. Right: the likeliest choice is the answer;
-  /// normalized: the likeliest by character. Among equal ones the first counts.
+  /// log_likelihoods, characters: of each choice. `right` counts a question if the likeliest choice
+  /// is the answer, right_normalized if the likeliest by character is. Of equal choices, the first
+  /// counts.
   void add_question(std::span<const double> log_likelihoods, std::span<const uint64_t> characters,
                     uint64_t answer);
   void add_text(double text_log_likelihood, uint64_t text_words, uint64_t text_bytes);
@@ -37,10 +38,10 @@ std::string task_table(const TaskScores& scores);
 /// An object with the tasks' names as keys: `questions`, `acc`, `acc_norm`; `words`,
 /// `word_perplexity`, `byte_perplexity`. Null: there are no scores.
 nlohmann::json task_json(const TaskScores& scores);
-/// One line of what task_json() returned: "capitals accuracy 0.5000, by character 0.6000; prose
-/// perplexity by word 83.10, by byte 2.4100". "" if it is no such object.
+/// One line with the scores of an object from task_json(): "capitals accuracy 0.5000, by character
+/// 0.6000; prose perplexity by word 83.10, by byte 2.4100". "" if it is another object.
 std::string task_text(const nlohmann::json& tasks);
-/// The mean of the accuracies of the tasks that have questions; NaN without any. tasks: as above.
+/// The mean accuracy of the tasks that have questions; NaN if none has. tasks: as above.
 double mean_accuracy(const nlohmann::json& tasks);
 
 }  // namespace simplescale

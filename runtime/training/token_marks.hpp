@@ -1,27 +1,27 @@
-// Marks that travel with tokens from the data to the model, in the three highest bits below the sign:
-// where documents begin, what they see, and which targets are not trained. Tokens without marks are plain ids. Pure
-// functions, any thread.
+// Marks that the data code sets for the model, in the three highest bits below a token's sign: where
+// documents begin, what they see, and which targets are not trained. Tokens without marks are plain
+// ids. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace simplescale {
 
-/// From this token on, no token before it is seen.
+/// From this token on, tokens before it are not seen.
 inline constexpr int32_t kBeginsDocument = 1 << 30;
 /// As a target, this token does not count in the loss.
 inline constexpr int32_t kNotTrained = 1 << 29;
-/// With kBeginsDocument: this document goes on where the sample's last document without this mark
-/// ends, and sees it, but no document between them. Only for the forward pass of the CPU.
+/// With kBeginsDocument: this document continues the sample's last document without this mark. It
+/// sees that document, but no document between them. Only for the forward pass of the CPU.
 inline constexpr int32_t kSeesPrompt = 1 << 28;
-/// The largest id that there can be.
+/// The largest possible id.
 inline constexpr int32_t kLargestTokenId = kSeesPrompt - 1;
 
 constexpr int32_t token_id(int32_t marked) {
   return marked & kLargestTokenId;
 }
 
-/// How many targets of (rows, T + 1) tokens count in the loss. Targets are columns 1..T.
+/// The number of targets of (rows, T + 1) tokens that count in the loss. Targets are columns 1..T.
 inline uint64_t trained_targets(const int32_t* tokens, int64_t rows, int64_t T) {
   uint64_t count = 0;
   for (int64_t row = 0; row < rows; ++row)
@@ -29,8 +29,8 @@ inline uint64_t trained_targets(const int32_t* tokens, int64_t rows, int64_t T) 
   return count;
 }
 
-/// What turns a mean over `targets` targets, where those that are not trained count as zero, into
-/// the mean over the trained ones. Exactly 1 if all are trained; 1 if none is.
+/// The factor that turns a mean over `targets` targets, in which untrained targets count as zero,
+/// into the mean over the trained ones. Exactly 1 if all are trained; 1 if none is.
 inline double over_trained(uint64_t targets, uint64_t trained) {
   return trained == 0 ? 1 : static_cast<double>(targets) / static_cast<double>(trained);
 }

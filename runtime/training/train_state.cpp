@@ -14,14 +14,14 @@ namespace {
 
 constexpr size_t kHeaderBytes = 4096;
 constexpr size_t kCopiedPiece = size_t{1} << 20;  // floats that a thread copies at a time
-constexpr uint64_t kNoStep = UINT64_MAX;  // the step of a side that is empty or being written
+constexpr uint64_t kNoStep = UINT64_MAX;          // step of a side that is empty or being written
 static_assert(sizeof(StateHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<uint64_t>::is_always_lock_free);
 
 // Readers and writer synchronize as in Dekker's algorithm, with sequentially consistent atomics: a
 // reader pins a side and then checks that it still holds the step; the writer forgets the step and
-// then checks for pins. At least one of them sees the other.
+// then checks for pins. At least one of them sees the other's change.
 
 /// Sleeps while word == value, at most `timeout`. Not FUTEX_PRIVATE: processes share the word.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds timeout) {
@@ -146,7 +146,7 @@ std::optional<uint64_t> TrainState::step_if_any() const {
 }
 
 uint64_t TrainState::committed_step() const {
-  while (true) {  // try again if a commit in between has changed the committed side
+  while (true) {  // repeat if a commit has changed the committed side meanwhile
     const uint32_t committed = header()->committed;
     if (committed != 1 && committed != 2) return kNoStep;
     const uint64_t step = header()->step[committed - 1];
@@ -206,7 +206,7 @@ Status TrainState::wait_unpinned(int timeout_ms) {
 
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
-  // Wait before forgetting the step, too: a process that copies a pinned side finds it by its step.
+  // Wait also before forgetting the step: a process that copies a pinned side finds it by its step.
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
   header()->step[other] = kNoStep;
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
@@ -280,7 +280,7 @@ uint64_t TrainState::step_of(int side) const {
 }
 
 std::optional<HeldStep> TrainState::held(int side) const {
-  while (true) {  // try again if a commit in between has changed the step
+  while (true) {  // repeat if a commit has changed the step meanwhile
     const HeldStep copy{step_of(side), header()->generation[side]};
     if (copy.step != step_of(side)) continue;
     return copy.step == kNoStep ? std::nullopt : std::optional(copy);

@@ -1,6 +1,6 @@
 // One shard's training state, twice ("sides"), in shared memory that the node owns. The optimizer
-// reads the committed side and writes the other one, then commit() flips them. So every step leaves
-// a snapshot without a copy, which survives the death of the trainer.
+// reads the committed side and writes the other side; then commit() flips them. So every step
+// leaves a snapshot without a copy, and the snapshot survives the death of the trainer.
 //
 //   STATE-1  The committed side is never written. A writer that dies leaves it intact.
 //   STATE-2  Each side carries the hash of what was committed (state_hash.hpp), which every user of
@@ -14,7 +14,7 @@
 //   side 1        the same
 //
 // Threads: one writer, which is the trainer's compute thread, or the node while no trainer is
-// attached. Any number of readers in any process, each of which pins the side it reads.
+// attached. Any number of readers in any process; each pins the side that it reads.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ enum class StateKind : uint8_t { params, exp_avg, exp_avg_sq, ema };
 inline constexpr StateKind kStateKinds[] = {StateKind::params, StateKind::exp_avg,
                                             StateKind::exp_avg_sq, StateKind::ema};
 const char* to_string(StateKind kind);
-/// The number of parts, and the parts, of a state with or without an average.
+/// The number of parts, and the parts, of a state with or without ema.
 constexpr size_t state_parts(bool ema) {
   return std::size(kStateKinds) - (ema ? 0 : 1);
 }
@@ -49,15 +49,15 @@ constexpr std::span<const StateKind> state_kinds(bool ema) {
   return {kStateKinds, state_parts(ema)};
 }
 
-/// What a state is made of.
+/// The parts of a state and their dtypes.
 struct StateFormat {
-  bool ema = false;            // it has an average of the parameters (train.ema_decay)
+  bool ema = false;            // the state has an average of the parameters (train.ema_decay)
   DType moments = DType::f32;  // of exp_avg and exp_avg_sq (train.moments_precision)
   bool operator==(const StateFormat&) const = default;
   constexpr DType dtype(StateKind kind) const {
     return kind == StateKind::exp_avg || kind == StateKind::exp_avg_sq ? moments : DType::f32;
   }
-  /// Of one parameter in all parts.
+  /// Bytes of one parameter in all parts.
   constexpr size_t bytes() const {
     size_t bytes = 0;
     for (const StateKind kind : state_kinds(ema)) bytes += bytes_of(dtype(kind));
@@ -65,7 +65,7 @@ struct StateFormat {
   }
 };
 
-/// The elements of a bf16 part, two of which lie in each float of its span.
+/// The elements of a bf16 part; each float of its span has two.
 inline std::span<uint16_t> bf16_elements(std::span<float> part) {
   return {reinterpret_cast<uint16_t*>(part.data()), 2 * part.size()};
 }
@@ -78,9 +78,9 @@ struct StateHeader {
   uint64_t parts;                       // state_parts()
   std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
-  std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side, set before its step
+  std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side; set before its step
   std::atomic<uint32_t> pins[2];        // readers of a side (checkpoint writer, sender); a futex
-  Hash128 hash[2];                      // state_hash() of a side, set before its step; 0: unknown
+  Hash128 hash[2];                      // state_hash() of a side; set before its step; 0: unknown
   uint64_t moment_bytes;                // of an element of exp_avg and exp_avg_sq: 4 or 2
 };
 
@@ -88,19 +88,20 @@ class TrainState {
  public:
   /// Bytes of a segment for `total` parameters.
   static size_t bytes_for(size_t total, const StateFormat& format);
-  /// Creates a segment without any step. total: even with moments in bf16. Called by the node.
+  /// Creates a segment without any step. total: must be even with moments in bf16. Called by the
+  /// node.
   static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total,
                                    const StateFormat& format = {});
-  /// Maps an existing segment. bad_data: it is not of this layout; io.
+  /// Maps an existing segment. bad_data: it has another layout; io.
   static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
-  /// Maps a segment of any layout with this total, e.g. of another shard of the same model, in
-  /// order to overwrite it or to send it to its owner. layout_hash() tells its layout.
+  /// Maps a segment of any layout with this total, for example of another shard of the same model,
+  /// to overwrite it or to send it to its owner. layout_hash() returns its layout.
   static Result<TrainState> open(const std::string& name, size_t total);
   uint64_t layout_hash() const { return header()->layout_hash; }
   StateFormat format() const;
 
-  /// Empty parts are parts that the state does not have. A moment in bf16 has half as many floats:
-  /// bf16_elements(). Its floats are not numbers; they are copied, sent and hashed as bits.
+  /// Parts that the state does not have are empty. A moment in bf16 has half as many floats:
+  /// bf16_elements(). These floats are not numbers; they are copied, sent and hashed as bits.
   struct Side {
     std::span<float> params, exp_avg, exp_avg_sq;
     std::span<float> ema = {};
@@ -110,66 +111,67 @@ class TrainState {
     }
     StateFormat format() const;
     size_t values() const;  // floats of all parts
-    /// Copies all parts of `from`, which has the same.
+    /// Copies all parts of `from`, which must have the same parts.
     void copy_from(const Side& from, const Parallel& parallel = {}) const;
-    /// The parts in `values`, one after the other, of `total` elements each. moments: their dtype.
+    /// The parts in `values`, one after the other, with `total` elements each. moments: their
+    /// dtype.
     static Side over(std::span<float> values, size_t total, DType moments = DType::f32);
   };
   /// True if one side holds a committed step.
   bool has_step() const;
-  /// The committed step. Requires has_step(), and that no other process can invalidate it
-  /// meanwhile.
+  /// The committed step. Requires has_step() and exclusive access: no other process may invalidate
+  /// the step meanwhile.
   uint64_t step() const;
-  /// The committed step if there is one; safe at any time.
+  /// The committed step if there is one. Needs no exclusive access.
   std::optional<uint64_t> step_if_any() const;
-  /// True if a side holds this step: the committed one, or the one before it until it is
+  /// True if a side holds this step: the committed step, or the one before it until that is
   /// overwritten.
   bool holds(uint64_t step) const;
-  /// Makes the side that holds `step` the committed one, which undoes at most one step. Only the
-  /// writer. not_found.
+  /// Makes the side that holds `step` the committed one, which rolls back at most one step. Only
+  /// the writer. not_found.
   Status rewind(uint64_t step);
   /// The generation that commit(), commit_as() and begin_generation() record. A member of this
   /// object, not of the segment.
   void set_generation(uint64_t generation) { generation_ = generation; }
-  /// The generation begins with `step`: rewind(), then marks the copy with this generation, and
-  /// forgets a copy of a newer step, which is undone. not_found.
+  /// Begins a generation with `step`: calls rewind(), marks the copy with this generation, and
+  /// forgets a copy of a newer step, which is rolled back. not_found.
   Status begin_generation(uint64_t step);
   /// The committed side. Requires has_step(); only the writer.
   Side committed();
-  /// The hash that commit() was given for it.
+  /// The hash of the committed side, as given to commit().
   Hash128 committed_hash() const;
-  /// Blocks until no reader pins either side. Call it before forgetting a step: a process that
-  /// copies a pinned side finds it by its step. deadline.
+  /// Blocks until no reader pins either side. Call it before forgetting a step, because a process
+  /// that copies a pinned side finds it by its step. deadline.
   Status wait_unpinned(int timeout_ms);
-  /// The side to write the next step to. Waits until no reader pins it, then forgets its old step.
+  /// The side for the next step. Waits until no reader pins it, then forgets its old step.
   /// deadline: a reader kept its pin for timeout_ms.
   Result<Side> begin_write(int timeout_ms);
   /// Makes the side that begin_write() returned the committed state of `step`. hash: its
-  /// state_hash(); zero: not known, so it cannot be checked.
+  /// state_hash(); zero: unknown, so the side cannot be checked.
   void commit(uint64_t step, const Hash128& hash = {});
-  /// commit(), and changes the segment's layout to `layout_hash`; the other side, which is of the
-  /// old layout, is forgotten. A writer that dies in between leaves an empty segment.
+  /// As commit(), and changes the segment's layout to `layout_hash`. Forgets the other side,
+  /// because it has the old layout. A writer that dies meanwhile leaves an empty segment.
   void commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash = {});
-  /// Forgets the side that holds `step`, if any, because it is damaged: no reader finds it any
-  /// more. Only the writer.
+  /// Forgets the side that holds `step`, if any, because it is damaged: readers no longer find it.
+  /// Only the writer.
   void forget(uint64_t step);
   /// Forgets both sides (before a restore).
   void invalidate();
   /// Forgets both sides and changes the segment's layout to `layout_hash`.
   void invalidate_as(uint64_t layout_hash);
 
-  /// Pins the side that holds `step` and returns its index: the writer does not overwrite it until
-  /// unpin(). not_found. Any process.
+  /// Pins the side that holds `step` and returns its index. The writer does not overwrite that side
+  /// until unpin(). not_found. Any process.
   Result<int> pin(uint64_t step);
   Side side(int index);
-  /// The hash at commit. Requires that the side is pinned, or that no writer is attached.
+  /// The hash at commit. Requires that the side is pinned, or that there is no writer.
   Hash128 hash(int side) const;
   /// The step that a side holds; UINT64_MAX: none.
   uint64_t step_of(int side) const;
-  /// Step and generation that a side holds.
+  /// The step and generation that a side holds; nothing if it holds none.
   std::optional<HeldStep> held(int side) const;
   void unpin(int side);
-  /// Removes all pins, after a reader has died.
+  /// Removes all pins; for use after a reader has died.
   void clear_pins();
   const std::string& name() const { return memory_.name(); }
 

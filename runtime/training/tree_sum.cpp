@@ -7,8 +7,8 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/sharding.hpp"
 
-// The loops below add independent elements, so the vector width does not change any bit. Each is
-// compiled for three instruction sets, of which the loader picks one. -O2 would not vectorise them.
+// The loops below add independent elements, so the vector width changes no bit. Each loop is
+// compiled for three instruction sets, and the loader picks one. -O2 would not vectorise them.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SS_VECTORISED __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
 #else
@@ -51,10 +51,10 @@ SS_VECTORISED void narrow(uint16_t* to, const float* from, size_t count) {
 struct Operand {
   bool scratch;
   uint32_t index;
-  size_t born = 0;  // of a source: number of additions planned before it was pushed
+  size_t born = 0;  // of a source: how many additions were planned before it was pushed
 };
 
-/// to = left + right, or to = left where `copy`.
+/// to = left + right; if `copy`, to = left.
 struct Addition {
   Operand left, right;
   bool copy;
@@ -70,8 +70,8 @@ TreeNode parent(const TreeNode& node) {
   return {node.level + 1, node.index / 2};
 }
 
-/// Pushes a node and merges siblings at the top of the stack. Calls on_merge(depth) when entries
-/// depth and depth + 1 are merged.
+/// Pushes a node and merges siblings at the top of the stack. Calls on_merge(depth) when it merges
+/// entries depth and depth + 1.
 template <class OnMerge>
 void push(std::vector<TreeNode>& stack, const TreeNode& node, OnMerge on_merge) {
   SS_ASSERT(stack.empty() || node.first() == (stack.back().index + 1) << stack.back().level);
@@ -93,7 +93,7 @@ class Plan {
     }
   }
 
-  /// Writes each remaining node to a sink of its own.
+  /// Writes each remaining node to its own sink.
   void write_nodes() {
     for (uint32_t i = static_cast<uint32_t>(stack_.size()); i-- > 0;) write(stack_[i], i);
   }
@@ -150,7 +150,7 @@ class Plan {
     stack_.back() = {true, to};
   }
 
-  /// Redirects the last addition of a node to its sink; a node that is a single source is copied.
+  /// Redirects the last addition of a node to its sink. A node that is a single source is copied.
   void write(Operand operand, uint32_t sink) {
     for (size_t i = additions_.size(); operand.scratch && i-- > 0;) {
       Addition& addition = additions_[i];
@@ -159,7 +159,8 @@ class Plan {
       addition.to = sink;
       return;
     }
-    // Copies stand in the order of nodes: a sink may be the source of an earlier node.
+    // Copies are planned in the order of nodes, because a sink may be the source of an earlier
+    // node.
     const auto at = additions_.begin() + static_cast<ptrdiff_t>(operand.born);
     additions_.insert(at, {operand, operand, true, true, sink});
   }

@@ -1,10 +1,10 @@
-// The summation tree that makes sums independent of the layout, bit by bit.
+// The summation tree, which makes the bits of sums independent of the layout.
 //
 // A step's gradient is the sum over its micro-batches (leaves), in sample order, along one binary
 // tree. TreeNode{level, index} is the sum of leaves [index << level, (index + 1) << level). A rank
-// that holds two siblings adds left + right, at once or later: the bits are the same. If the number
-// of leaves is not a power of two, the nodes without a sibling are added right to left at the end:
-// for leaves 0..6 the total is (0..3) + ((4..5) + 6). Pure functions, any thread.
+// that has two siblings adds left + right, now or later: the bits are the same. If the number of
+// leaves is not a power of two, the nodes without a sibling are added right to left at the end: for
+// leaves 0..6 the total is (0..3) + ((4..5) + 6). Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,11 @@ struct TreeNode {
   uint64_t first() const { return index << level; }
 };
 
-/// The nodes that remain of `nodes` (in order of first(), disjoint, contiguous) after all pairs of
-/// siblings have been merged.
+/// Merges all pairs of siblings in `nodes`, which are in order of first(), disjoint and contiguous.
+/// Returns the remaining nodes.
 std::vector<TreeNode> merged(std::span<const TreeNode> nodes);
 
-/// The leaves [first, first + count) as the fewest possible nodes, in order: merged() of the
-/// leaves.
+/// The fewest nodes that cover the leaves [first, first + count), in order: merged() of the leaves.
 std::vector<TreeNode> nodes_of_run(uint64_t first, uint64_t count);
 
 /// A summand: a node and its elements. All summands of a call have the same number of elements.
@@ -39,34 +38,34 @@ struct TreeSource {
 };
 
 /// Adds `count` elements of each source in tree order, in fp32. sinks[i] receives node i of
-/// merged(nodes of the sources), and may be the data of a source of this node or of an earlier one
+/// merged(nodes of the sources). It may be the data of a source of this node or of an earlier node
 /// (in place). sources: in order, contiguous. Reads each source once, in chunks that fit into the
 /// L1 cache.
 void tree_sum(std::span<const TreeSource> sources, std::span<float* const> sinks, size_t count);
 
-/// tree_sum(), then adds the remaining nodes right to left into `total`, rounded to `dtype` once.
+/// As tree_sum(), then adds the remaining nodes right to left into `total`, rounded to `dtype`
+/// once.
 void tree_total(std::span<const TreeSource> sources, void* total, DType dtype, size_t count);
 
 /// The same total for scalars in double (losses and norms); values[i] belongs to nodes[i].
 double tree_total(std::span<const TreeNode> nodes, std::span<const double> values);
 
-/// The growing sum of a run of consecutive leaves. Like a binary counter, whose digits are the
-/// nodes so far; each has a buffer of `count` fp32 elements. One thread.
+/// The growing sum of consecutive leaves. It works like a binary counter whose digits are the nodes
+/// so far; each node has a buffer of `count` fp32 elements. One thread.
 class PartialSum {
  public:
-  /// buffers: digits_of_run() of them, with `count` elements each, owned by the caller.
+  /// buffers: digits_of_run() buffers of `count` elements each, owned by the caller.
   PartialSum(std::vector<float*> buffers, size_t count);
   void clear() { nodes_.clear(); }
-  /// Adds leaves or nodes that follow those added so far, in order.
+  /// Adds leaves or nodes, in order; they must follow those added so far.
   void add(std::span<const TreeSource> sources);
-  /// add() in pieces, for sources that arrive in pieces: adds elements [begin, begin + count),
-  /// where the sources' data points to element `begin`. After all elements, added() updates
-  /// nodes().
+  /// As add(), for sources that arrive in pieces: adds elements [begin, begin + count) of sources
+  /// whose data points to element `begin`. After all elements, call added(), which updates nodes().
   void add_range(std::span<const TreeSource> sources, size_t begin, size_t count);
   void added(std::span<const TreeNode> nodes);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
-  /// For a caller that computes a node in its buffer and then adds it.
+  /// The buffer of a node, for a caller that computes the node in it and then adds it.
   float* buffer(size_t node) { return buffers_[node]; }
   size_t count() const { return count_; }
   size_t buffers() const { return buffers_.size(); }
@@ -77,17 +76,17 @@ class PartialSum {
   std::vector<TreeNode> nodes_;
 };
 
-/// Number of buffers that a PartialSum needs for leaves [first, first + count) if `leaves_per_add`
-/// are added per call: the most nodes ("digits") that it ever holds.
+/// Number of buffers that a PartialSum needs for leaves [first, first + count) if each call adds
+/// `leaves_per_add` leaves: the most nodes ("digits") that it ever has.
 size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add = 1);
 
 /// The largest digits_of_run() of `groups` groups that share a step of `rows` rows of `shards`
-/// leaves (sharding.hpp). Exact up to 65,536 leaves; an upper bound above, to be fast for every
-/// size.
+/// leaves (sharding.hpp). Exact up to 65,536 leaves; above that an upper bound, which is fast for
+/// every size.
 size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards);
 
 /// The largest digits_of_rows() for 1 to `groups` groups. Exact if leaves times groups are at most
-/// 2^25; an upper bound above.
+/// 2^25; above that an upper bound.
 size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards);
 
 }  // namespace simplescale

@@ -1,5 +1,5 @@
-// The address of a process: its node id (24 bytes) and the address of its messenger, and both as one line
-// of text. Pure functions, any thread.
+// The address of a process: its node id (24 bytes) and the address of its messenger; and both as
+// one line of text. Pure functions, any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +16,10 @@ namespace simplescale::remote {
 
 constexpr size_t kNodeBytes = 24;
 
-/// kNodeBytes: the process id (4, little endian), then the host id (20). Empty for an invalid id.
+/// The node id as kNodeBytes bytes: the process id (4, little endian), then the host id (20). Empty
+/// for an invalid id.
 std::vector<uint8_t> node_to_bytes(const caf::node_id& node);
-/// An invalid id if the bytes are not a node id.
+/// The node id in the bytes; an invalid id if there is none.
 caf::node_id node_from_bytes(std::span<const uint8_t> bytes);
 
 struct Address {
@@ -29,7 +30,7 @@ struct Address {
 /// "ss1-", then lower-case hex of the node id, the worker address and the checksum of both
 /// (XXH3, low 64 bits).
 std::string to_text(const Address& address);
-/// Code::bad_data if the text is not an address or its checksum is wrong.
+/// bad_data: the text is not an address, or its checksum is wrong.
 Result<Address> parse_address(const std::string& text);
 
 /// The peer's process id if the peer is in this process's pid namespace, else 0.

@@ -17,13 +17,14 @@
 namespace simplescale::remote {
 
 /// ok if every C++ message has a struct in the schema with the same fields, and every struct of the
-/// schema's Body has a C++ message; else Code::internal names the difference.
+/// schema's Body has a C++ message. Otherwise internal, with the difference.
 Status check_messages();
 
 /// Registers the messages with CAF by name.
 void add_message_types(caf::actor_system_config& config);
 
-/// False, and `out` is unchanged, if the wire rule does not allow `content`.
+/// Encodes `content` into `out`. False, and `out` is unchanged, if the wire rule does not allow
+/// `content`.
 bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out);
 
 /// Estimated size on the wire, for make_envelope(). 0 for a type that is not in the table.
@@ -33,11 +34,11 @@ size_t body_bytes(const caf::type_erased_tuple& content);
 std::string name_of(wire::Envelope::Reader envelope);
 
 enum class BodyKind { message, unknown };
-/// Reads into `content`. unknown: the peer is newer and sent a type that this program lacks. Throws
-/// kj::Exception if `in` is malformed.
+/// Decodes `in` into `content`. unknown: the peer is newer and sent a type that this program lacks.
+/// Throws kj::Exception if `in` is malformed.
 BodyKind read_body(wire::Body::Reader in, caf::message& content);
 
-/// The error's context is sent as text.
+/// Encodes an error; its context is sent as text.
 void write_error(const caf::error& error, wire::Error::Builder out);
 caf::error read_error(wire::Error::Reader in);
 

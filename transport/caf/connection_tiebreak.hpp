@@ -1,6 +1,6 @@
-// Tie-breaking: decides which of several connections between the same two processes stays. Each
-// process decides alone, from the messages that it has received; messages of different connections
-// may overtake each other. The process that sent the hello is the connection's caller. Pure
+// Tie-break: decides which of several connections between the same two processes stays. Each
+// process decides alone, from the messages that it has received. Messages of different connections
+// may overtake each other. The caller of a connection is the process that sent the hello. Pure
 // functions.
 //
 //   CONNECTION-4  In whatever order messages arrive, both processes keep the same connection. If
@@ -19,39 +19,40 @@ struct Connection {
   bool established = false;
 };
 
-/// True if this process answers a hello with a welcome. current: null if there is none. lower: this
-/// process has the lower id.
+/// True if this process answers a hello with a welcome. current: the connection with the sender;
+/// null: none. lower: this process has the lower id.
 inline bool accepts_hello(const Connection* current, bool lower) {
   return !current || current->established || !lower;
 }
 
-/// Number of the connection that is established when a hello arrives, or 0. The welcome names that
+/// Number of the connection that is established when a hello arrives, or 0. The welcome names this
 /// connection; see keeps_named_connection().
 inline uint64_t established_number(const Connection* current) {
   return current && current->established ? current->number : 0;
 }
 
-/// Decides when the caller receives a welcome. named: the welcome names another connection between
-/// the two processes. alive: the caller still knows that connection, established or not. True: the
-/// named connection stays and the caller's new one ends.
+/// Called when the caller receives a welcome. named: the welcome names another connection between
+/// the two processes. alive: the caller still has that connection, established or not. True: the
+/// named connection stays, and the caller's new one ends.
 inline bool keeps_named_connection(bool named, bool alive) {
   return named && alive;
 }
 
 enum class TieBreak : uint8_t {
   replace,           // the caller's connection replaces the current one
-  replace_silently,  // the same, without a goodbye: the other process replaces it, too
-  keep,              // the current one stays; the caller's ends on both sides
+  replace_silently,  // the same, but without a goodbye: the other process replaces it, too
+  keep,              // the current one stays; both sides end the caller's
 };
 
-/// Decides when a caller has proven that it has the key. number, established_at_hello: of the
+/// Called when a caller has proven that it has the key. number, established_at_hello: of the
 /// caller's connection.
 inline TieBreak break_tie(const Connection* current, uint64_t number, uint64_t established_at_hello,
                           bool lower) {
   if (!current || !current->established) return TieBreak::replace;
-  if (!current->ours)  // two calls of the other process: the later hello stays
+  if (!current->ours)  // both were called by the other process: the later hello stays
     return number > current->number ? TieBreak::replace : TieBreak::keep;
-  // The welcome named the current connection and the caller went on: it has lost that one.
+  // The welcome named the current connection, but the caller continued, so it has lost that
+  // connection.
   if (established_at_hello == current->number) return TieBreak::replace;
   return lower ? TieBreak::keep : TieBreak::replace_silently;
 }

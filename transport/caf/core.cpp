@@ -15,8 +15,8 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr uint32_t kProofMs = 5'000;   // time for a caller's proof, unless silence_ms is longer
-constexpr int kShutdownFlushMs = 200;  // to send all goodbyes when this process stops
+constexpr uint32_t kProofMs = 5'000;   // limit for a caller's proof, unless silence_ms is longer
+constexpr int kShutdownFlushMs = 200;  // limit for sending all goodbyes when this process stops
 
 }  // namespace
 
@@ -99,7 +99,7 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
   ready(std::move(started));
   if (ok) {
     loop_.run(*messenger_);
-    messenger_->flush(kShutdownFlushMs);  // the goodbyes; the time limit covers dead peers
+    messenger_->flush(kShutdownFlushMs);  // sends the goodbyes; the limit covers dead peers
   }
   messenger_.reset();
 }
@@ -107,7 +107,7 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
 void Core::shut_down() {
   if (stopping_) return;
   stopping_ = true;
-  // by_token_ also has the callers without a proof, which peers_ lacks.
+  // by_token_ also has the callers without a proof, which are not in peers_.
   while (!by_token_.empty())
     disconnect(PeerPtr(by_token_.begin()->second), "the process is stopping", true);
   while (!lookups_.empty()) {
@@ -189,7 +189,7 @@ void Core::tick() {
   ticking_ = false;
   if (peers_.empty()) return;
   auto now = Clock::now();
-  // The time that this process itself was stopped or starved does not count as a peer's silence.
+  // If this process itself was stopped or got no CPU, that time does not count as a peer's silence.
   const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
   std::vector<std::pair<PeerPtr, std::string>> lost;
   for (auto& [node, peer] : peers_) {
@@ -206,8 +206,8 @@ void Core::tick() {
   start_ticking();
 }
 
-/// Why the silent peer counts as lost, or empty. A peer on this host that the kernel reports as
-/// running may only be starved, so it gets three times silence_ms.
+/// Why the silent peer counts as lost, or "". If the kernel reports a peer on this host as running,
+/// it may only lack CPU time, so it gets three times silence_ms.
 std::string Core::silence_reason(const Peer& peer, Clock::time_point now) const {
   if (peer.received_since_tick || options_.silence_ms == 0) return "";
   const auto limit = std::chrono::milliseconds(options_.silence_ms);
@@ -262,7 +262,7 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   Lookup lookup = std::move(found->second);
   lookups_.erase(found);
   lookup.on_done(std::move(result));
-  // Drop a peer that has not answered once no lookup waits for it.
+  // Drop a peer that has not answered and for which no lookup waits any more.
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
   if (!lookup.peer->established && lookup.peer->ours && !waited_for)

@@ -32,14 +32,14 @@
 
 namespace simplescale::remote {
 
-/// Precedes every envelope, as the header of the message. In native byte order: all machines
-/// of a run have the same.
+/// The header of the message, before each envelope. In native byte order, which all machines of a
+/// run have in common.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x31537353;  // "SsS1"
   uint32_t magic = kMagic;
   uint32_t reserved = 0;
-  uint64_t token = 0;     // chosen by the receiver; 0 for a hello
-  uint64_t sequence = 0;  // from 0, per connection and direction
+  uint64_t token = 0;     // chosen by the receiver; 0 in a hello
+  uint64_t sequence = 0;  // from 0, for each connection and direction
 };
 
 enum class Bad : uint8_t { malformed, unknown, oversized, unsupported, dropped };
@@ -49,7 +49,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Core(caf::actor_system& system, TransportOptions options);
 
   // ---- any thread ----
-  /// Sends what a proxy received. Requests that cannot be sent are answered with an error.
+  /// Sends the message that a proxy received. Answers requests that cannot be sent with an error.
   void send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element);
   void link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id remote, bool on);
   void local_actor_ended(const PeerPtr& peer, caf::actor_id actor, const caf::error& reason);
@@ -63,13 +63,15 @@ class Core : public std::enable_shared_from_this<Core> {
   void stop();
 
   // ---- the transport thread ----
-  /// The body of the thread. Calls `ready` once: with this process's address, or the start's error.
+  /// The thread's function. Calls `ready` once, with this process's address or the error of the
+  /// start.
   void run(const std::function<void(Result<std::string>)>& ready);
 
  private:
   struct PendingSend;
   struct Outgoing;
-  /// The encoding of the newest large message that several receivers share; encoded only once.
+  /// The encoding of the newest large message with several receivers, so that it is encoded only
+  /// once.
   struct Encoded {
     caf::message content;
     caf::actor_id sender = 0;
@@ -158,9 +160,9 @@ class Core : public std::enable_shared_from_this<Core> {
   uint64_t last_lookup_ = 0;
   std::vector<Transport::OnPeerLost> on_peer_lost_;
   std::set<std::string> unsupported_logged_;
-  uint32_t logged_ = 0;  // kinds of bad messages already logged, from unknown processes
+  uint32_t logged_ = 0;  // kinds of bad messages of unknown processes that were logged
   int refusals_logged_ = 0;
-  uint64_t connections_ = 0;  // made so far
+  uint64_t connections_ = 0;  // how many were made so far
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;

@@ -15,7 +15,7 @@
 namespace simplescale::remote {
 
 /// Builds the message in the memory that is sent: the segment table, then one segment if
-/// `body_bytes` was large enough. Otherwise finish() copies the segments.
+/// `body_bytes` was large enough. Otherwise finish() copies several segments into one array.
 class EnvelopeBuilder : public capnp::MessageBuilder {
  public:
   explicit EnvelopeBuilder(size_t body_bytes);
@@ -44,12 +44,12 @@ Words make_envelope(F&& fill, size_t body_bytes = 0) {
   return builder.finish();
 }
 
-/// A copy of the message for another receiver. `words`: an envelope with a Message, made by
+/// Copies the message for another receiver. `words`: an envelope with a Message, made by
 /// make_envelope().
 Words readdressed(const Words& words, uint64_t receiver);
 
-/// Lets a reader visit each word about twice, so that a small message cannot expand into a large
-/// one.
+/// Limits a reader to about two visits of each word, so that a small message cannot expand into a
+/// large one.
 inline capnp::ReaderOptions reader_options(size_t words) {
   capnp::ReaderOptions options;
   options.traversalLimitInWords = 2 * words + 64;

@@ -15,10 +15,10 @@
 namespace simplescale::remote {
 
 namespace {
-constexpr size_t kCallerBytesMax = 1024;  // of one message before the peer's proof
+constexpr size_t kCallerBytesMax = 1024;  // longest message before the peer's proof
 
 /// The trace span of sending or receiving one message. The token's name and the sequence identify
-/// the message, so that a reader of both processes' traces can match the two spans.
+/// the message, so a reader of both processes' traces can match the two spans.
 trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size_t bytes,
                          const Peer* peer, uint32_t token, uint64_t sequence) {
   return trace::Span(
@@ -57,7 +57,7 @@ bool Core::draw_loss(const Peer& peer) {
 
 void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
   if (draw_loss(*peer)) {
-    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // the gap tells the peer
+    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // the peer notices the gap
     return;
   }
   const auto now = Clock::now();
@@ -128,14 +128,14 @@ void Core::receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
   }
   if (peer) {
     if (draw_loss(*peer)) return;
-    // CONNECTION-3: a caller sends its proof, and nothing else before it.
+    // CONNECTION-3: a caller sends nothing before its proof.
     if (peer->awaiting_proof &&
         (message.bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence))
       return count(Bad::malformed, peer.get(), "more than a proof before the handshake's end");
     if (frame.sequence < peer->rx_sequence)
       return count(Bad::malformed, peer.get(), "a message out of sequence");
-    // After a lost message nothing is handled. So the peer counts as silent and its connection
-    // ends, which tells its monitors.
+    // After a lost message, handle no further message. The peer then counts as silent, its
+    // connection ends, and its monitors get `down`.
     if (frame.sequence > peer->rx_sequence) return;
     advance_sequence(*peer);
   }
@@ -146,8 +146,8 @@ void Core::receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
   handle(link, peer, kj::arrayPtr(words, message.bytes / sizeof(capnp::word)));
 }
 
-/// No process of the run sends one: a connection has one token in each direction. So a process can
-/// guess one token for each connection that it makes.
+/// A process of the run sends no unknown token: a connection has one token in each direction. A
+/// hostile process can guess only one token for each connection that it makes.
 void Core::unknown_token(const stream::LinkPtr& link, const PeerPtr& peer) {
   const std::string what = "a message with an unknown token";
   if (!peer) return drop_caller(link, Bad::malformed, what);
@@ -155,7 +155,7 @@ void Core::unknown_token(const stream::LinkPtr& link, const PeerPtr& peer) {
   disconnect(peer, "it sent " + what, false);
 }
 
-/// Counts the message as handled, and as a sign of life.
+/// Counts the message as handled, and as a sign that the peer lives.
 void Core::advance_sequence(Peer& peer) {
   ++peer.rx_sequence;
   peer.received_since_tick = peer.established;

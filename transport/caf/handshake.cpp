@@ -35,7 +35,8 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
       !node_from_bytes(node))
     return std::nullopt;
   Side side{{node.begin(), node.end()}, in.getToken(), {}, {address.begin(), address.end()}};
-  // Another version may have another nonce; the caller then refuses it with the version.
+  // A process of another version may send another nonce; the caller then refuses it with the
+  // version.
   if (in.getVersion() == wire::PROTOCOL_VERSION && nonce.size() != kNonceBytes) return std::nullopt;
   if (nonce.size() == kNonceBytes) std::ranges::copy(nonce, side.nonce.begin());
   return side;
@@ -52,7 +53,7 @@ const Connection* pointer(const std::optional<Connection>& connection) {
 
 }  // namespace
 
-/// The current connection with that process: established, or awaiting a welcome. Null: none.
+/// The current connection with that process: established, or waiting for a welcome. Null: none.
 PeerPtr Core::current_peer(const caf::node_id& node) const {
   const auto found = peers_.find(node);
   return found == peers_.end() ? nullptr : found->second;
@@ -71,8 +72,8 @@ PeerPtr Core::make_peer(const caf::node_id& node) {
   return peer;
 }
 
-/// Disconnects as soon as the peer's process ends, if it is visible here: a child of that process
-/// may still hold the socket.
+/// Disconnects as soon as the peer's process ends, if that process is visible here. Its socket may
+/// stay open, because a child of the process may still hold it.
 void Core::watch_process(const PeerPtr& peer) {
   if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
   if (peer->pidfd < 0) return;
@@ -85,7 +86,7 @@ void Core::watch_process(const PeerPtr& peer) {
   });
 }
 
-/// From now on the link carries this peer's messages, and no other's.
+/// From now on the link carries only this peer's messages.
 void Core::attach(const PeerPtr& peer, const stream::LinkPtr& link) {
   peer->link = link;
   by_link_[link.get()] = peer;
@@ -149,7 +150,8 @@ void Core::handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in) {
     return drop_caller(link, Bad::dropped, "a hello while stopping or beyond peers_max");
   const PeerPtr known = current_peer(node);
   const auto connection = connection_of(known);
-  // The link stays until the other process replaces its call by this one's, or until the deadline.
+  // The link stays until the other process replaces its own call by this process's call, or until
+  // the deadline.
   if (!accepts_hello(pointer(connection), lower_than(node))) return;
   PeerPtr caller = make_peer(node);
   caller->awaiting_proof = true;
@@ -207,21 +209,21 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
   if (decision == TieBreak::keep)
     return disconnect(caller, "another connection with it stays", false);
   caller->awaiting_proof = false;
-  // No goodbye, and no peer lost: the other process replaces the connection as well.
+  // Send no goodbye and report no lost peer: the other process replaces the connection, too.
   if (decision == TieBreak::replace_silently) before->established = false;
   if (before) replace_peer(before, caller, "it reconnected");
   make_current(caller);
   establish(caller);
 }
 
-/// Disconnects `from`; its lookups wait for `to`.
+/// Disconnects `from`. Its lookups then wait for `to`.
 void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
   for (auto& [id, lookup] : lookups_)
     if (lookup.peer == from) lookup.peer = to;  // establish() sends it again
   disconnect(from, reason, false);
 }
 
-/// Makes it the connection that current_peer() returns for its node.
+/// Makes `peer` the connection that current_peer() returns for its node.
 void Core::make_current(const PeerPtr& peer) {
   watch_process(peer);
   peers_[peer->node] = peer;
@@ -238,7 +240,7 @@ void Core::establish(const PeerPtr& peer) {
   }
 }
 
-/// Closes the connection at once: its caller need not wait for its deadline.
+/// Closes the connection at once, so that its caller need not wait for its deadline.
 void Core::drop_caller(const stream::LinkPtr& link, Bad kind, const std::string& what) {
   count(kind, nullptr, what);
   messenger_->close(link);

@@ -15,7 +15,7 @@ namespace {
 
 thread_local Loop* current_loop = nullptr;
 
-constexpr int kRoundsMax = 16;  // of the messenger, before posted tasks and actors run
+constexpr int kRoundsMax = 16;  // rounds of the messenger before posted tasks and actors run
 constexpr size_t kMessagesPerJob = 50;
 constexpr auto kJobsBudget = std::chrono::milliseconds(1);
 constexpr auto kSlowHandler = std::chrono::milliseconds(200);
@@ -44,11 +44,12 @@ bool Loop::on_this_thread() const {
 }
 
 bool Loop::post(Task task) {
-  std::lock_guard lock(mutex_);  // held for signal(): the messenger exists until closed_ is set
+  std::lock_guard lock(mutex_);  // also for signal(): the messenger exists until closed_ is set
   if (closed_) return false;
   posted_.push_back(kj::mv(task));
   has_posted_.store(true, std::memory_order_seq_cst);
-  // sleep() sets asleep_ before it reads has_posted_, so at least one of the two sees the other.
+  // sleep() sets asleep_ before it reads has_posted_, so at least one of the two threads sees the
+  // other's flag.
   if (asleep_.load(std::memory_order_seq_cst)) messenger_->signal();
   return true;
 }
@@ -100,8 +101,8 @@ void Loop::exec_later(caf::resumable* job) {
 bool Loop::run_jobs() {
   if (jobs_.empty()) return false;
   auto start = Clock::now(), now = start;
-  // After kJobsBudget the scheduler's workers take the remaining actors, and this thread polls the
-  // network again.
+  // After kJobsBudget, the scheduler's workers take over the remaining actors, and this thread
+  // polls the network again.
   while (!jobs_.empty() && now - start < kJobsBudget) {
     caf::resumable* job = jobs_.front();
     jobs_.pop_front();

@@ -1,11 +1,11 @@
-// The event loop of the transport thread: progresses the messenger, runs the tasks that other
+// The event loop of the transport thread. It progresses the messenger, runs the tasks that other
 // threads post, runs CAF actors that a network message woke up, and keeps timers. It polls for a
-// short while where polling has paid off (SpinPolicy), else it sleeps on the messenger's event
-// descriptor. Knows nothing of peers and messages.
+// short time if polling has been useful recently (SpinPolicy), else it sleeps on the messenger's
+// event descriptor. Knows nothing of peers and messages.
 //
-// Order of posting: tasks run in the order in which they were posted. Before this thread sends on
-// its own it runs the tasks posted so far (flush()). So the messages of an actor that moves between
-// threads stay in order (ACTOR-1).
+// Order of posting: tasks run in the order in which they were posted. Before this thread sends
+// anything itself, it runs the tasks posted so far (flush()). So the messages of an actor that
+// moves between threads stay in order (ACTOR-1).
 #pragma once
 
 #include <poll.h>
@@ -51,7 +51,7 @@ class SpinPolicy {
 
  private:
   static constexpr int kMax = 16;
-  static constexpr int kProbe = 64;  // at score 0 it polls before one sleep in kProbe
+  static constexpr int kProbe = 64;  // at score 0, it polls before one of kProbe sleeps
   std::chrono::nanoseconds budget_;
   Clock::time_point last_{};
   int score_ = kMax / 2;
@@ -65,7 +65,7 @@ class Loop : public caf::execution_unit {
   Loop(caf::actor_system& system, std::chrono::nanoseconds spin);
 
   // ---- any thread ----
-  /// False, and the task never runs, once the loop has ended.
+  /// False if the loop has ended: the task never runs.
   bool post(Task task);
   bool on_this_thread() const;
 
@@ -73,13 +73,14 @@ class Loop : public caf::execution_unit {
   /// Runs until quit(), then runs the tasks that are still posted.
   void run(stream::Messenger& messenger);
   void quit() { quit_ = true; }
-  /// Runs the tasks posted so far. False if called from a posted task: the caller must then post,
-  /// too, to keep the order of posting.
+  /// Runs the tasks posted so far. False if called from a posted task: to keep the order of
+  /// posting, the caller must then post its own task.
   bool flush();
   /// Runs the task once, at `when` or soon after.
   void call_at(Clock::time_point when, Task task);
   /// Runs the task once, soon after `fd` becomes readable, unless forget(fd) comes first. The
-  /// caller keeps the fd. A busy loop may be late: it checks only when it has nothing else to do.
+  /// caller keeps the fd open. A busy loop may be late, because it checks only when it has nothing
+  /// else to do.
   void when_readable(int fd, Task task);
   void forget(int fd) { readable_.erase(fd); }
   void exec_later(caf::resumable* job) override;

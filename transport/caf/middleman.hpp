@@ -11,8 +11,8 @@ namespace caf::net {
 class middleman : public actor_system::module {
  public:
   explicit middleman(actor_system& system) : system_(system) {}
-  /// Sets the id: the pid, 8 bytes that identify the pid namespace, 12 random bytes. Unique even
-  /// among processes that have the same pid one after the other.
+  /// Sets the id: the pid, 8 bytes that identify the pid namespace, 12 random bytes. The id is
+  /// unique even if a later process has the same pid.
   void init(actor_system_config&) override;
   void start() override {}
   void stop() override {}

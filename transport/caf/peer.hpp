@@ -1,5 +1,5 @@
-// The state of one connection with another process. Plain data, used by the transport thread only
-// (except `node` and `name`, which never change).
+// The state of one connection with another process. Plain data. Used by the transport thread only,
+// except `node` and `name`, which never change.
 #pragma once
 
 #include <capnp/common.h>
@@ -50,7 +50,7 @@ struct Peer {
   uint64_t number = 0, established_at_hello = 0;  // see connection_tiebreak.hpp
   bool ours = false;                              // this process is the caller
   bool established = false;
-  bool awaiting_proof = false;   // the peer is the caller and has not proven that it has the key
+  bool awaiting_proof = false;   // the peer is the caller and has not sent its proof yet
   Nonce nonce = random_nonce();  // this process's, for this handshake
   Side hello;                    // the caller's, if the peer is the caller
   bool lost = false;
@@ -69,15 +69,16 @@ struct Peer {
   bool sent_since_tick = false;
   Clock::time_point last_received;
 
-  // The peer's actors that are known here, and this process's actors that are known there; by id.
+  // The peer's actors that this process knows, and this process's actors that the peer knows; by
+  // id.
   std::unordered_map<caf::actor_id, caf::strong_actor_ptr> proxies, exported;
   std::unordered_map<RequestKey, Request, RequestKeyHash> requests;
-  std::deque<RequestKey> request_order;  // oldest first; may hold answered ones
+  std::deque<RequestKey> request_order;  // oldest first; may have answered ones
 
   pid_t pid = 0;   // the peer's, if it is in this process's pid namespace; else 0
-  int pidfd = -1;  // of `pid`; the loop watches it
+  int pidfd = -1;  // of `pid`; watched by the loop
 
-  uint32_t logged = 0;  // bit mask of the kinds of bad messages already logged for this peer
+  uint32_t logged = 0;  // bit mask of the kinds of bad messages that were logged for this peer
 };
 using PeerPtr = std::shared_ptr<Peer>;
 

@@ -28,7 +28,8 @@ class Hash {
     for (int i = 0; i < 8; ++i) bytes[i] = static_cast<uint8_t>(number >> (8 * i));
     add(bytes, sizeof bytes);
   }
-  /// Prefixed with its length, so that different lists of texts never give the same bytes.
+  /// Adds a text with its length before it, so that different lists of texts never give the same
+  /// bytes.
   void add_text(const void* data, size_t bytes) {
     add(bytes);
     add(data, bytes);

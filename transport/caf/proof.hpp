@@ -1,5 +1,5 @@
-// Proves that a process has the run's key without sending the key: a keyed BLAKE2b hash of what
-// both sides of a connection have sent in their hellos, fresh nonces included (libsodium's
+// Proves that a process has the run's key, without sending the key. A proof is a keyed BLAKE2b hash
+// of what both sides of a connection have sent in their hellos, including fresh nonces (libsodium's
 // crypto_generichash). Any thread.
 #pragma once
 
@@ -26,19 +26,20 @@ struct Side {
   std::vector<uint8_t> address;  // of its messenger
 };
 
-/// Call it once, before the other functions. Code::internal: libsodium does not work here.
+/// Call it once, before the other functions. internal: libsodium does not work here.
 Status init_crypto();
 Nonce random_nonce();
 uint64_t random_token();  // never 0
-/// For traces: the same on both sides, and of no use to anybody without the key. 0: no token.
+/// A name of the token for traces: the same on both sides, and useless without the key. 0: no
+/// token.
 uint32_t name_of_token(const std::string& key, uint64_t token);
 
-/// The message that carries the proof; a proof is valid for one role only. A hello's proof can be
-/// replayed: it shows only that a process with the key has sent this address.
+/// The message that carries the proof; a proof is valid for one role only. The proof of a hello can
+/// be replayed: it only shows that a process with the key has sent this address.
 enum class Role : uint8_t { welcome = 1, proof = 2, hello = 3 };
 
-/// The proof that `from` sends to `to`. key: 32 bytes, or empty for no protection (in tests); the
-/// proof then only shows that both are of the same run.
+/// The proof that `from` sends to `to`. key: 32 bytes. An empty key (in tests) gives no protection:
+/// the proof then only shows that both sides belong to the same run.
 Proof prove(const std::string& key, const std::string& run_id, Role role, const Side& from,
             const Side& to);
 /// Compares in constant time. False if the length differs.

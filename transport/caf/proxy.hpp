@@ -1,5 +1,5 @@
-// The local handle of an actor in another process, and the observer of a local actor that a peer
-// knows. Both only pass events to Core; enqueue() runs on the sender's thread.
+// Proxy: the local handle of an actor in another process. DownNotifier: the observer of a local
+// actor that a peer knows. Both only pass events to Core. enqueue() runs on the sender's thread.
 #pragma once
 
 #include <caf/actor_proxy.hpp>
@@ -15,7 +15,7 @@ class Proxy : public caf::actor_proxy {
   Proxy(caf::actor_config& config, std::shared_ptr<Core> core, PeerPtr peer);
 
   void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* context) override;
-  /// Ends the proxy with the remote actor's reason: local monitors and links learn of it.
+  /// Ends the proxy with the remote actor's reason; local monitors and links are notified.
   void kill_proxy(caf::execution_unit* context, caf::error reason) override;
 
   // CAF calls these two with the actors' mutexes held: they must only post.
@@ -29,7 +29,7 @@ class Proxy : public caf::actor_proxy {
   PeerPtr peer_;
 };
 
-/// Attached to a local actor that is exported to a peer; tells the peer when the actor ends.
+/// Attached to a local actor that is exported to a peer. Tells the peer when the actor ends.
 class DownNotifier : public caf::attachable {
  public:
   DownNotifier(std::weak_ptr<Core> core, PeerPtr peer, caf::actor_id actor);

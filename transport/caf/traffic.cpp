@@ -62,7 +62,7 @@ caf::default_attachable::observe_token link_token(const caf::strong_actor_ptr& o
 
 }  // namespace
 
-/// An encoded message for the transport thread, and what send_now() has to register.
+/// An encoded message for the transport thread, and the data that send_now() registers.
 struct Core::Outgoing {
   Words words;
   caf::strong_actor_ptr sender;  // a local actor, or null
@@ -75,7 +75,7 @@ struct Core::Outgoing {
 void Core::send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element) {
   Outgoing out;
   if (!encode(peer, receiver, *element, out)) return;
-  // A handler on the transport thread sends at once, after the posted tasks (order of posting).
+  // A handler on the transport thread sends at once, but after the posted tasks (order of posting).
   if (loop_.on_this_thread() && loop_.flush()) return send_now(peer, std::move(out));
   caf::strong_actor_ptr sender = out.sender;
   caf::message_id id = out.id;
@@ -85,8 +85,8 @@ void Core::send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elemen
   if (!posted) answer_locally(sender, id, make_error(caf::sec::request_receiver_down), nullptr);
 }
 
-/// False if there is nothing to send. A request that cannot be sent has then been answered with an
-/// error.
+/// Encodes a message into `out`. False if there is nothing to send; a request that cannot be sent
+/// has then been answered with an error.
 bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element& element,
                   Outgoing& out) {
   auto& content = element.content();
@@ -97,7 +97,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
     loop_.post(
         [self = shared_from_this(), peer, kind, what]() { self->count(kind, peer.get(), what); });
     caf::error error = caf::make_error(code, what);
-    if (out.id.is_response()) {  // send the error to the remote requester instead
+    if (out.id.is_response()) {  // send the error to the remote requester
       out.words = error_envelope(receiver, out.id, error);
       return true;
     }
@@ -108,7 +108,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   if (content.size() == 1 && content.match_element<caf::exit_msg>(0)) {
     auto& exit = content.get_as<caf::exit_msg>(0);
     auto source = caf::actor_cast<caf::strong_actor_ptr>(exit.source);
-    // The exit of a linked actor: its Down tells the peer.
+    // This is the exit message of a linked actor: its Down tells the peer.
     if (element.sender && element.sender == source &&
         source->get()->getf(caf::abstract_actor::is_terminated_flag)) {
       return false;
@@ -152,7 +152,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
 }
 
 /// Encodes a large message that several receivers share only once. A JoinGeneration lists all
-/// members of the job and goes to every node.
+/// members of the job and is sent to every node.
 Words Core::encode_message(const caf::mailbox_element& element, caf::actor_id sender,
                            caf::actor_id receiver, bool& allowed) {
   const auto& content = element.content();
@@ -192,8 +192,8 @@ void Core::send_now(const PeerPtr& peer, Outgoing out) {
     auto key = key_of(out.sender->id(), out.id);
     peer->requests[key] = {out.receiver, out.id};
     peer->request_order.push_back(key);
-    // Beyond actors_max forget the oldest request, whose deadline has most likely passed. It only
-    // loses ACTOR-3.
+    // With more than actors_max requests, forget the oldest, whose deadline has most likely passed.
+    // That request only loses ACTOR-3.
     if (peer->request_order.size() > options_.actors_max) {
       peer->requests.erase(peer->request_order.front());
       peer->request_order.pop_front();
@@ -278,7 +278,7 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
         "an envelope of kind " + std::to_string(static_cast<unsigned>(envelope.which())));
 }
 
-/// Null for actor 0, or if the peer names more actors than allowed.
+/// The proxy of a remote actor. Null for actor 0, or if the peer names more actors than allowed.
 caf::strong_actor_ptr Core::proxy(const PeerPtr& peer, caf::actor_id actor) {
   if (actor == 0) return nullptr;
   auto found = peer->proxies.find(actor);
@@ -299,7 +299,7 @@ void Core::handle_message(const PeerPtr& peer, wire::Message::Reader in) {
   if (id.is_stream_message() || id.is_answered()) {
     return count(Bad::malformed, peer.get(), "a message id that is not allowed on the wire");
   }
-  // An answer ends its request even if its content is unknown.
+  // An answer ends its request, even if the type of its content is unknown.
   bool expected = !id.is_response() || peer->requests.erase(key_of(in.getReceiver(), id)) != 0;
   auto receiver = peer->exported.find(in.getReceiver());
   if (receiver == peer->exported.end() || !expected) {
@@ -359,8 +359,9 @@ void Core::handle_down(const PeerPtr& peer, wire::Down::Reader in) {
 void Core::handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on) {
   auto remote = proxy(peer, in.getSource());
   auto local = peer->exported.find(in.getReceiver());
-  if (!remote || local == peer->exported.end()) return;  // the peer gets the Down of `local`
-  // Nothing to attach to the local actor: when it ends, Down tells the proxy and its links there.
+  if (!remote || local == peer->exported.end()) return;  // the Down of `local` tells the peer
+  // Attach nothing to the local actor: when it ends, Down tells the proxy, and links on the peer's
+  // side.
   auto proxy_address = caf::actor_cast<caf::actor_addr>(remote);
   auto local_address = caf::actor_cast<caf::actor_addr>(local->second);
   remote->get()->detach(link_token(local->second));
@@ -374,7 +375,7 @@ void Core::handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on) {
 void Core::handle_lookup(const PeerPtr& peer, wire::Lookup::Reader in) {
   std::string name = in.getName();
   if (name.size() > kNameBytesMax) return count(Bad::malformed, peer.get(), "a name too long");
-  loop_.flush();  // it may have a publish(), or the end of this peer
+  loop_.flush();  // a posted task may be a publish(), or the end of this peer
   if (peer->lost) return;
   auto found = published_.find(name);
   caf::strong_actor_ptr actor;

@@ -17,7 +17,7 @@ struct Transport::Impl {
   std::shared_ptr<remote::Core> core;
   std::string address;
   std::thread thread;
-  std::mutex stopping;  // held while joining: concurrent calls of stop() all wait for the thread
+  std::mutex stopping;  // held while joining, so that concurrent calls of stop() all wait
 };
 
 Transport::Transport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -70,7 +70,7 @@ void Transport::publish(const std::string& name, caf::actor actor) {
 
 Result<caf::actor> Transport::lookup(const std::string& address, const std::string& name,
                                      int timeout_ms) {
-  // The callback runs exactly once, also if the transport stops, so this wait ends.
+  // The callback runs exactly once, even if the transport stops, so this wait ends.
   auto promise = std::make_shared<std::promise<Result<caf::actor>>>();
   auto result = promise->get_future();
   impl_->core->lookup(address, name, timeout_ms, [promise](Result<caf::actor> actor) {

@@ -1,6 +1,7 @@
-// Remote actors as ordinary CAF handles, over the sockets of a messenger (stream/messenger.hpp). One
-// Transport per process owns the messenger and the transport thread. With a handle from lookup(), send, request with
-// deadline, monitor, link, down and exit behave as between actors of one process:
+// Remote actors as ordinary CAF handles, over the sockets of a messenger (stream/messenger.hpp).
+// Each process has one Transport, which owns the messenger and the transport thread. With a handle
+// from lookup(), send, request with deadline, monitor, link, down and exit behave as between actors
+// of one process:
 //
 //   ACTOR-1  Messages between two actors arrive in the order sent, each at most once. If a message
 //            does not arrive, `down` follows.
@@ -10,10 +11,11 @@
 //            or the receiver's process is lost.
 //   ACTOR-4  Nothing that a peer sends crashes this process or makes it use unbounded memory.
 //
-// Wire rule: a remote message holds exactly one struct of transport/protocol/messages.hpp (a
-// response may also be void or an error). The sender's Transport refuses anything else: counts it,
-// logs it once per type, and fails its request with caf::sec::unknown_type. Handlers that a remote
-// message wakes up run on the transport thread (unless detached): they must not block.
+// Wire rule: a remote message has exactly one struct of transport/protocol/messages.hpp (a response
+// may also be void or an error). If a local actor sends anything else, its Transport refuses the
+// message: it counts it, logs it once for each type, and fails its request with
+// caf::sec::unknown_type. Handlers for remote messages run on the transport thread (unless the
+// actor is detached), so they must not block.
 #pragma once
 
 #include <sys/types.h>
@@ -38,9 +40,9 @@ struct TransportOptions {
   std::string run_id;    // processes of another run are refused
   std::string key;       // 32 secret bytes, the same for all processes of the run
   bool network = false;  // also accept processes of other hosts, over TCP
-  std::optional<std::array<uint8_t, 16>> host;  // for tests: the host that this process is on
+  std::optional<std::array<uint8_t, 16>> host;  // for tests: this process's host
   uint64_t message_bytes_max = 16 << 20;  // encoded size; sender and receiver refuse larger ones
-  uint64_t queue_bytes_max = 64 << 20;    // per peer and direction; a peer beyond it is lost
+  uint64_t queue_bytes_max = 64 << 20;    // for each peer and direction; a peer beyond this is lost
   uint32_t heartbeat_ms = 500;            // period; sent if nothing else was; 0: no heartbeats
   uint32_t silence_ms = 5000;             // a peer that is silent for this long is lost; 0: never
   uint32_t spin_us = 50;  // how long to poll for the next message before sleeping; 0: never
@@ -58,10 +60,10 @@ struct TransportCounters {
   uint64_t dropped = 0;             // for an actor that has ended; connections of strangers
 };
 
-/// An injected fault. It affects all peers but the processes in `spared`, in both directions, for
-/// for_ms. The share `lose` of the messages is dropped (1: all, as in a partition), the others are
-/// sent delay_ms later. Heartbeats are messages, too. After a dropped message a connection delivers
-/// nothing more, and ends because of silence.
+/// An injected fault. It affects all peers except the processes in `spared`, in both directions,
+/// for for_ms. The share `lose` of the messages is dropped (1: all, as in a partition); the others
+/// are sent delay_ms later. Heartbeats are messages, too. After a dropped message a connection
+/// delivers nothing more, and it ends because of silence.
 struct TransportFault {
   double lose = 0;  // 0..1
   uint32_t delay_ms = 0;
@@ -69,8 +71,8 @@ struct TransportFault {
   std::vector<pid_t> spared;  // in this process's pid namespace
 };
 
-/// Why the transport lost an actor's process, from the reason of a down or exit message: "silent for
-/// 5003 ms", "its process has ended", "connection lost: …". Empty: the actor itself has ended.
+/// Why the transport lost an actor's process, from the reason of a down or exit message: "silent
+/// for 5003 ms", "its process has ended", "connection lost: …". "": the actor itself has ended.
 std::string why_lost(const caf::error& reason);
 
 class Transport {
@@ -82,8 +84,8 @@ class Transport {
   /// messages and gives the system a node id.
   static void configure(caf::actor_system_config& config);
 
-  /// Opens the sockets and starts the thread. Code::internal if configure() was not called or messages.hpp
-  /// and protocol.capnp disagree; io if a socket cannot be made. Stop (or destroy) the transport
+  /// Opens the sockets and starts the thread. internal: configure() was not called, or messages.hpp
+  /// and protocol.capnp differ; io: a socket cannot be created. Stop (or destroy) the transport
   /// before the actor system.
   static Result<std::unique_ptr<Transport>> start(caf::actor_system& system,
                                                   TransportOptions options);
@@ -94,35 +96,35 @@ class Transport {
   /// This process's address as one line of text, for other processes' lookup().
   const std::string& address() const;
 
-  /// Makes an actor available to lookup() under the name, in place of an earlier one. An actor that
-  /// has ended stays published: a lookup then returns a handle that is down. Any thread.
+  /// Publishes an actor: lookup() finds it under the name, instead of an earlier one. An ended
+  /// actor stays published: a lookup then returns a handle that is down. Any thread.
   void publish(const std::string& name, caf::actor actor);
 
-  /// Connects to a process, if not yet connected, and resolves an actor that it published.
-  /// Code::bad_data for a bad address, unavailable if it cannot be reached or refuses (another run,
-  /// another key or protocol), not_found, deadline, aborted if this transport stops. Blocks: for
-  /// main() and tests, never in an actor.
+  /// Connects to a process, if not yet connected, and finds an actor that it published. bad_data:
+  /// bad address; unavailable: the process cannot be reached or refuses (another run, key or
+  /// protocol); not_found; deadline; aborted: this transport stops. Blocks: for main() and tests,
+  /// never in an actor.
   Result<caf::actor> lookup(const std::string& address, const std::string& name, int timeout_ms);
   /// The same without blocking. `on_done` runs exactly once: on the transport thread, or on the
-  /// caller's if the address is bad or the transport has stopped. In an actor, let it send the
-  /// result to the actor as a message.
+  /// caller's thread if the address is bad or the transport has stopped. In an actor, let it send
+  /// the result to the actor as a message.
   void lookup(const std::string& address, const std::string& name, int timeout_ms,
               OnLookup on_done);
 
-  /// Adds a callback for every peer whose established connection ends, for whatever reason. It runs
-  /// on the transport thread.
+  /// Adds a callback. It is called for every peer whose established connection ends, for any
+  /// reason. It runs on the transport thread.
   void on_peer_lost(OnPeerLost callback);
-  /// Reports that a process is dead, for example because its parent has reaped it, or of no more
-  /// use: if it lives, it is told the reason. Any thread.
+  /// Reports that a process is dead, for example because its parent has reaped it, or that it is no
+  /// longer needed. If it lives, it gets the reason. Any thread.
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
 
   TransportCounters counters() const;
 
-  /// Replaces an active fault, too. Any thread.
+  /// Injects a fault; it replaces an active one. Any thread.
   void inject(TransportFault fault);
 
-  /// Sends a goodbye to all peers and ends the thread; remote actors are then down. Idempotent. Any
-  /// thread, but not from an actor.
+  /// Sends a goodbye to all peers and ends the thread; remote actors are then down. May be called
+  /// again. Any thread, but not from an actor.
   void stop();
 
  private:

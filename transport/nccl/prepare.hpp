@@ -1,5 +1,6 @@
-// The first communicator of a process on a GPU takes long: NCCL looks for networks and GPUs and loads
-// its kernels (0.8 s on an H200; a later one takes 30 ms). This makes one before it is needed.
+// The first communicator of a process on a GPU takes long: NCCL looks for networks and GPUs and
+// loads its kernels (0.8 s on an H200; a later communicator takes 30 ms). So this creates one
+// before it is needed.
 #pragma once
 
 #include <future>
@@ -8,10 +9,10 @@
 
 namespace simplescale::nccl {
 
-/// Begins to make a communicator of this process alone on a GPU, which has a context, and to end it.
-/// Ready when that is done; unavailable, with the reason: NCCL fails, or is not done after
-/// timeout_ms. A thread does it that nobody waits for: some of NCCL's calls have no deadline, so the
-/// future may never be ready. Any thread.
+/// Starts to create a communicator of this process alone on a GPU, which has a context, and to end
+/// it. The future is ready when that is done; unavailable, with the reason: NCCL fails, or is not
+/// done after timeout_ms. Runs on a detached thread, because some of NCCL's calls have no deadline:
+/// the future may never be ready. Any thread.
 std::shared_future<Status> prepare(int device_index, int timeout_ms);
 
 }  // namespace simplescale::nccl

@@ -1,5 +1,6 @@
-// What each event does. The effects on nodes and generations are in decide_effects.cpp, the choice
-// of the next generation in decide_plan.cpp, functions of the state in decide_state.cpp.
+// One function for each event. Effects on nodes and generations are in decide_effects.cpp, the
+// choice of the next generation is in decide_plan.cpp, functions of the state are in
+// decide_state.cpp.
 #include "actors/supervisor/decision/decide.hpp"
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace simplescale::job {
 
 namespace {
 constexpr size_t older_checkpoints_kept = 64;
-// Of a stop that trainers report and no supervisor has recorded. An agent may report the true reason
-// and exit code later.
+// Reason for a stop that only trainers know, because no supervisor has recorded it. An agent may
+// report the true reason and exit code later.
 constexpr const char* unrecorded_stop = "stopped by an order of an earlier supervisor";
 constexpr int64_t first_step_factor = 30;  // a first step may take this many times join_timeout_ms
 
-/// Of the event in events.jsonl.
+/// The kind of the event in events.jsonl.
 const char* event_kind(Fault fault) {
   switch (fault) {
     case Fault::none:
@@ -54,11 +55,12 @@ void Decider::operator()(const NodeUp& e) {
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
   node->address = e.address;
-  if (known && node->pid == e.pid) {  // reports to a new supervisor
-    // JOB-1: an order of this supervisor to save what memory holds has not reached the node.
+  if (known && node->pid == e.pid) {  // the same agent reports to a new supervisor
+    // JOB-1: this node has not got this supervisor's order to save what memory holds: order it
+    // again.
     if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
     if (!node->checking) return;
-    add_action(CheckNode{e.node, node->reason});  // the last supervisor may not have ordered it
+    add_action(CheckNode{e.node, node->reason});  // the predecessor may not have ordered the check
     node->since_ms = now_;
     return;
   }
@@ -137,7 +139,7 @@ void Decider::operator()(const TrainerUp& e) {
     return;
   }
   const bool replaced = in_generation(*trainer);
-  // The same process may have sent this before it received the order to join.
+  // The same process may have sent this report before it received the order to join.
   const bool ordered =
       trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
   *trainer = {.state = TrainerState::idle,
@@ -153,7 +155,7 @@ void Decider::operator()(const TrainerUp& e) {
           "it trains in generation " + number(e.generation) +
               ", which this supervisor did not begin");
   } else {
-    // It trains in an older generation, and was or will be ordered to leave it.
+    // The trainer is in an older generation, and was or will be ordered to leave it.
     if (e.generation != 0 || ordered) trainer->state = TrainerState::draining;
     if (replaced)
       fence("detect", "trainer_replaced", e.trainer,
@@ -166,7 +168,8 @@ void Decider::operator()(const TrainerUp& e) {
 void Decider::operator()(const TrainerDown& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
-  // Down already, by an early death notice or a fence: this event says how the process ended.
+  // The trainer is down already, after an early death notice or a fence: this event tells how the
+  // process ended.
   if (trainer->state == TrainerState::down) {
     record("", "trainer_ended", e.trainer, e.reason);
     if (e.restarting) return;
@@ -198,14 +201,14 @@ void Decider::operator()(const TrainerIdle& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (trainer->state == TrainerState::down && e.generation + 1 >= s_.generation) {
-    trainer->shard = e.shard;  // told by its agent
+    trainer->shard = e.shard;  // its agent reports
     trainer->held = e.held;
     trainer->generation = 0;
     plan();
     return;
   }
   const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
-  // A predecessor has ended the generation, and died with this decision.
+  // The predecessor ended that generation, and died before it replicated the decision.
   const bool unknown = in_generation(*trainer) && e.generation > s_.generation;
   // GEN-1: an answer is stale if it is older than the trainer's generation or than the last fence.
   const bool answers =
@@ -233,7 +236,7 @@ void Decider::operator()(const TrainerIdle& e) {
   if (current && !(s_.leaving && e.fault == Fault::none)) {
     const bool wrong_state = e.fault == Fault::mismatch || e.fault == Fault::bad_copy;
     if (wrong_state && !e.suspect.empty()) record_failure(e.suspect);
-    // These two every rank finds at once: the one that reports first is not at fault.
+    // All ranks find these two faults at the same time, so the first to report is not at fault.
     const bool of_all = e.fault == Fault::mismatch || e.fault == Fault::non_finite;
     std::string subject = e.suspect.empty() && !of_all ? e.trainer : e.suspect;
     if (e.fault == Fault::bad_checkpoint) subject = "step-" + number(e.step);
@@ -246,7 +249,7 @@ void Decider::operator()(const TrainerIdle& e) {
           "it has left its generation for " + number(s_.generation) +
               ", which this supervisor did not begin");
   }
-  // Every generation would read them again. Another trainer may have reported first.
+  // Each generation would read these tokens again. Another trainer may have reported them first.
   if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up) give_up(Code::bad_data, e.reason);
   plan();
 }
@@ -308,9 +311,9 @@ void Decider::operator()(const TrainerFinished& e) {
   if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
   trainer->state = TrainerState::finished;
   trainer->step = e.step;
-  s_.leaving = false;  // nobody leaves after the last step; who is not in it has failed
-  // Only an order to stop ends training before the last step: a predecessor gave it, and died with
-  // that decision.
+  s_.leaving = false;  // nobody leaves after the last step; a trainer missing in it has failed
+  // Only an order to stop ends training before the last step. The predecessor gave that order, and
+  // died before it replicated the decision.
   if (e.step < s_.max_steps && !s_.stop_requested)
     (*this)(StopRequested{Code::ok, unrecorded_stop});
   if (!all_in_generation())
@@ -325,7 +328,7 @@ void Decider::operator()(const CheckpointWritten& e) {
 }
 
 void Decider::operator()(const CheckpointSaved& e) {
-  // The decision that undid its step may have been made since.
+  // A rollback decided since then may cover this step.
   if (set_aside(s_, e.step, e.generation) || !trusted(s_, e.step, e.generation))
     return (*this)(CheckpointFailed{
         e.step, "its step was undone while the checkpoint was published", e.generation});
@@ -357,11 +360,12 @@ void Decider::operator()(const CheckpointFailed& e) {
   if (e.step == s_.publishing.step && e.generation == s_.publishing.generation) s_.publishing = {};
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
   if (e.generation != s_.generation) return;  // GEN-1: a newer generation saves that step again
-  // JOB-1: an older save may fail later. The newest one is made again if it is the last.
+  // JOB-1: the save of an older step may fail later. Only a failure of the newest step is kept: if
+  // it is the last step, it is saved again.
   if (!s_.failed_checkpoint_reason.empty() && e.step < s_.failed_checkpoint) return;
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
-  if (std::exchange(s_.saving, {}).step > 0)  // a copy may be damaged: ask again what there is
+  if (std::exchange(s_.saving, {}).step > 0)  // a copy may be damaged: agents report again
     return end_generation("the disk: step " + number(e.step) + " could not be saved: " + e.reason);
   finish_if_saved();
 }
@@ -378,7 +382,7 @@ void Decider::operator()(const StopRequested& e) {
     s_.exit = e.exit;
     s_.exit_reason = e.reason;
     record("", "stop_requested", "", e.reason);
-    // There is no state yet that could be saved.
+    // No state exists yet that could be saved.
     if (s_.phase == Phase::starting && s_.generation == 0)
       return shut_down(e.exit, e.reason + " before the first step");
     if (s_.phase == Phase::training) {
@@ -467,7 +471,7 @@ void Decider::operator()(const Tick&) {
       shut_down(Code::io, "waited " + milliseconds(s_.save_timeout_ms) + " for " + s_.waiting_for);
     return;
   }
-  // Steps may be long. The node of a trainer watches that the trainer makes progress.
+  // Steps may be long. A trainer's node checks whether the trainer makes progress.
   const bool ready = all_members([](const Trainer& t) { return t.ready; });
   if (awaiting_first_step() && all_in_generation() &&
       waited(ready ? first_step_factor * s_.join_timeout_ms : s_.join_timeout_ms)) {
@@ -490,7 +494,7 @@ void Decider::operator()(const Tick&) {
   give_up(drained ? Code::gave_up : Code::requeue,
           "There were not enough nodes for " + groups_needed() + " within " +
               milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
-  plan();  // fewer nodes may save than train
+  plan();  // fewer nodes suffice to save
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event, bool more) {

@@ -40,7 +40,7 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
     fence("detect", "node_lost", name, reason);
   else
     record(awaiting_first_step() ? "detect" : "", "node_lost", name, reason);
-  // It may have been about to write a shard, and may come back with what its memory holds.
+  // The node may have been about to write a shard, and may come back with its memory.
   if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
 }
 
@@ -63,8 +63,8 @@ void Decider::record_failure(const std::string& subject) {
   node.failed_at_step = s_.committed_step;
   std::vector<int64_t>& failures = node.failures_ms;
   std::erase_if(failures, [&](int64_t at) { return now_ - at > s_.within_ms; });
-  // A node that is lost, and then each of its trainers: one cause. Only if the same trainer fails
-  // again before the node has recovered, that is another one.
+  // A lost node and then each of its trainers have one cause. If the same trainer fails again
+  // before the node has recovered, that is another cause.
   const bool same_cause =
       !node.failed.empty() && !failures.empty() && std::ranges::count(node.failed, subject) == 0;
   if (!same_cause) {
@@ -95,8 +95,8 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
     std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
-  // The trainer may have sent it from the peer store of its node, or from the memory of a trainer of
-  // its node that is not up.
+  // The trainer may have sent the copy from the peer store of its node, or from the memory of a
+  // trainer of its node that is down.
   auto node = s_.nodes.find(node_of(trainer));
   if (node == s_.nodes.end()) return;
   std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });

@@ -1,4 +1,5 @@
-// The next generation: its nodes, the state it begins with, and when it begins. The end of the run.
+// Plans the next generation: its nodes, the state that it begins with, and when it begins. Ends the
+// run.
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -13,7 +14,7 @@ namespace {
 // Time for nodes that cannot reach this supervisor to vote against it (leadership.hpp).
 constexpr int64_t vote_ms = 4'000;
 
-/// Where the state of a generation comes from, in words.
+/// Where the state of a generation comes from, as text for users.
 std::string origin_of(const Join& join) {
   if (join.source == Source::initialize) return "initial values";
   return std::ranges::any_of(join.moves, &Move::peer) ? "peer copies" : to_string(join.source);
@@ -235,11 +236,12 @@ uint64_t Decider::newest_possible() const {
 
 bool Decider::answers_missing(const Beginning& beginning) const {
   uint64_t last = newest_joined(s_);
-  // A predecessor may have begun a generation and died with that decision: only agents know it.
+  // A predecessor may have begun a generation, and died before it replicated the decision: then
+  // only agents know of it.
   const bool of_predecessor = last > 0 && last <= s_.generations_above;
   if (beginning.step >= newest_possible()) {
     if (!of_predecessor) return false;
-    // What memory holds is reported with the answer to the newest fence.
+    // An agent reports what its memory holds with its answer to the newest fence.
     last = s_.generation - 1;
   }
   return std::ranges::any_of(s_.nodes, [&](const auto& node) {
@@ -291,7 +293,8 @@ bool Decider::newer_may_come(const Beginning& beginning) {
     if (s_.generation <= newest_joined(s_)) end_generation("agents to report their memory");
     return true;
   }
-  // The memory of a node outlives its trainers: wait for them while its agent reports.
+  // The memory of a node outlives its trainers: wait for the trainers while the node's agent
+  // reports.
   return memory_may_be_newer(beginning) ||
          (s_.publishing.step > beginning.step &&
           trusted(s_, s_.publishing.step, s_.publishing.generation));
@@ -299,8 +302,8 @@ bool Decider::newer_may_come(const Beginning& beginning) {
 
 Join Decider::next_generation(const Beginning& beginning) {
   Join order{.source = beginning.source, .step = beginning.step};
-  // GEN-2: a number is used once. The number of a fence has not begun yet, unless a predecessor
-  // made that fence: it may begin that generation, too.
+  // GEN-2: a number is used once. Normally no generation has begun yet with the number of a fence.
+  // If a predecessor made that fence, it may have begun that generation, too.
   if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving ||
       s_.generation <= s_.generations_above)
     use_next_number();
@@ -330,11 +333,11 @@ void Decider::save_from_memory() {
   const std::string step = "step " + number(beginning.step);
   if (save_failed(s_.committed_step) && !waited(disk_retry_ms)) return;
   if (newer_may_come(beginning)) return;
-  // The committed step may be older than what memory holds: a new supervisor does not know better.
+  // The committed step that a new supervisor knows may be older than the step in memory.
   if (beginning.source != Source::memory || beginning.step <= saved_step()) {
     if (s_.committed_step <= saved_step())
       return end_giving_up("step " + number(s_.committed_step) + " is saved", true);
-    if (waited(s_.join_timeout_ms)) end_without_copies();  // else a node may come back
+    if (waited(s_.join_timeout_ms)) end_without_copies();  // or else wait: a node may come back
     return;
   }
   if (beginning.step < s_.committed_step && !waited(s_.join_timeout_ms)) return;
@@ -394,10 +397,11 @@ void Decider::join(Layout next, const Beginning& beginning) {
 void Decider::begin_rate(uint64_t step) {
   Rates& rates = s_.rates;
   if (rates.requested < 0) return;
-  // Changes of steps that were undone would replace the newer one when those steps are made again.
+  // Remove changes of steps that were rolled back: they would replace the newer change when those
+  // steps are made again.
   std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step; });
   rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
-  settle_undoings(s_);  // the steps up to an undone one had other rates
+  settle_undoings(s_);  // the abandoned branch had other rates: it must not become current
   record("", "learning_rate", "train.learning_rate",
          shortest(rates.changes.back().peak) + " from step " + number(step + 1) + " on");
 }

@@ -136,7 +136,7 @@ void settle_undoings(State& state) {
   std::vector<Undoing> kept;
   for (Undoing& undoing : state.undoings) {
     undoing.tentative = false;
-    std::erase_if(kept, [&](const Undoing& older) {  // the newer one says the same
+    std::erase_if(kept, [&](const Undoing& older) {  // the newer rollback covers it
       return older.generation <= undoing.generation && older.step >= undoing.step &&
              older.since >= undoing.since;
     });
@@ -146,7 +146,7 @@ void settle_undoings(State& state) {
 }
 
 uint64_t newest_joined(const State& state) {
-  // Trainers of a lost node are forgotten.
+  // Trainers of a lost node are missing in the list, so also look at the newest rollback.
   uint64_t newest = state.undoings.empty() ? 0 : state.undoings.back().generation;
   for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
   return newest;
@@ -177,8 +177,9 @@ bool waits_for_folder(const std::vector<Action>& actions, bool stored) {
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
   for (const Undoing& u : state.undoings) {
     if (generation >= u.generation) continue;
-    // JOB-2: no step of the generation that began then is recorded. The newest one began with
-    // joined_step; of an older one it is not known whether it began with u.step or the step before.
+    // JOB-2: no step is recorded of the generation that began with this rollback. The newest
+    // rollback began with joined_step. An older one began with u.step or the step before; which one
+    // is unknown.
     const bool newest = &u == &state.undoings.back();
     if (newest || generation >= u.since)
       step = std::min(step, newest ? state.joined_step : u.step - std::min<uint64_t>(u.step, 1));
@@ -193,7 +194,8 @@ std::optional<uint64_t> recorded_of(const State& state, const std::optional<Held
                                     std::optional<uint64_t> said) {
   if (last) return committed_of(state, last->step, last->generation);
   if (newest_joined(state) == 0) return std::nullopt;
-  // The files have no whole step. Trainers report again what they made in this generation.
+  // The files have no whole step. Trainers report again the steps that they made in this
+  // generation.
   return std::min(said.value_or(state.joined_step), state.joined_step);
 }
 

@@ -1,5 +1,6 @@
-// Steps that a generation undoes, because no copy of every shard of them is left. The undoing is
-// tentative until that generation has made a step: copies that come back before count again (JOB-1).
+// Rollbacks: a generation rolls back steps of which a shard has no copy left. A rollback is
+// tentative until that generation has made a step: if copies come back before, they count again
+// (JOB-1).
 #include <algorithm>
 
 #include "actors/supervisor/decision/decider.hpp"
@@ -9,8 +10,9 @@ namespace simplescale::job {
 void Decider::undo_from(uint64_t step) {
   auto& list = s_.undoings;
   list.push_back({s_.generation, step, 0, true});
-  // If the list is full, merge the first ones. JOB-3 before JOB-1: some copies, mostly those older
-  // than the last undoings_kept beginnings, then count as undone although they are not.
+  // If the list is full, merge the two oldest rollbacks. JOB-3 takes precedence over JOB-1: some
+  // copies, mostly those older than the last undoings_kept beginnings, then count as rolled back
+  // although they are not.
   while (list.size() > undoings_kept) {
     list[1].generation = std::max(list[0].generation, list[1].generation);
     list[1].step = std::min(list[0].step, list[1].step);
@@ -48,18 +50,18 @@ Decider::Histories Decider::left_histories() const {
 
 void Decider::fence_if_newer_state_returned() {
   if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
-  // A node that is lost and returns again and again must not stop the other nodes for ever.
+  // A node that is lost and returns repeatedly must not stop the other nodes for ever.
   if (s_.newer_states > s_.max_restarts) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::finished) return;
-  // To a new supervisor, nodes have not said yet which steps their trainers have made.
+  // The nodes have not yet told a new supervisor which steps their trainers have made.
   for (const auto& [name, node] : s_.nodes)
     if (node.answered == 0 && is_here(node) && s_.layout.contains(name)) return;
   const Beginning newest = newest_state();
   if (newest.history == newest_history || newest.step <= s_.joined_step) return;
   const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
   ++s_.newer_states;
-  // Neither this end counts as a failure nor the loss that it makes good.
+  // Charge neither this restart nor the node loss that it repairs to the budget.
   s_.cycles = std::max(s_.cycles - 2, -1);
   fence("detect", "newer_state", node_of(copy->source),
         "it holds step " + number(newest.step) + ", and generation " + number(s_.generation) +
@@ -71,7 +73,7 @@ void Decider::take_undoings_back(uint64_t history) {
   std::vector<Undoing> again;
   for (Undoing& u : list) {
     if (!taken_back(u, history)) continue;
-    // It had taken back an undoing, which counts again.
+    // The reverted rollback had itself reverted another one, which counts again.
     if (u.since > 0) again.push_back({u.since, u.step, 0, false});
     u = {s_.generation, u.step, u.generation, true};
   }

@@ -29,12 +29,12 @@ class Decider {
  public:
   Decider(int64_t now_ms, State& state, bool more) : now_(now_ms), more_(more), s_(state) {}
   Decision take() { return std::move(decision_); }
-  /// With the last of the events that are known: plans if an earlier one would have.
+  /// Runs a plan that was put off until the last received event, if this event is the last one.
   void plan_if_due() {
     if (!more_ && s_.plan_due_ms >= 0) plan();
   }
   bool over() const { return job::over(s_.phase); }
-  /// After each event: what fails on a node that has recovered has another cause.
+  /// Call after each event. If a node has recovered, its next failure counts as a new cause.
   void end_causes();
 
   // --- Nodes ---
@@ -76,19 +76,19 @@ class Decider {
     auto found = s_.trainers.find(name);
     return found == s_.trainers.end() || over() ? nullptr : &found->second;
   }
-  /// The agent of the node reports.
+  /// True if the agent of the node reports.
   static bool is_here(const Node& node) {
     return node.state != NodeState::absent && node.state != NodeState::lost;
   }
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
-  /// No step has been committed since the last failure, or since the start.
+  /// True if no step has been committed since the last failure, or since the start.
   bool awaiting_first_step() const {
     return s_.phase == Phase::starting || s_.phase == Phase::recovering;
   }
   bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
-  /// True if all trainers of a node satisfy the predicate. They are neighbours in the map, since
+  /// True if all trainers of a node satisfy the predicate. They are neighbours in the map, because
   /// "." sorts before every digit.
   template <class F>
   bool all_of_node(const std::string& node, F&& is_so) const {
@@ -124,12 +124,12 @@ class Decider {
     return all_of_node(node, [](const Trainer& t) { return t.state == TrainerState::idle; });
   }
   /// Nodes that a new layout may use, those with the fewest failures first: nodes that are up and
-  /// idle and, if with_training, those of the current layout.
+  /// idle. with_training: also the nodes of the current layout.
   std::vector<std::string> usable_nodes(bool with_training) const;
-  /// True if enough cells remain without this node.
+  /// True if enough failure domains remain without this node.
   bool can_spare(const std::string& name) const;
 
-  /// An agent could not send a copy to a generation.
+  /// Handles the report of an agent that could not send a copy to a generation.
   void agent_failed(const TrainerIdle& e);
 
   // --- Effects ---
@@ -146,15 +146,17 @@ class Decider {
   void suspect_node(const std::string& name, const std::string& reason);
   void drain_node(const std::string& name, const std::string& reason);
   void request_rate(const SetRequested& e);
-  /// A requested learning rate takes effect with the step after `step`.
+  /// Applies a requested learning rate, if there is one, from the step after `step` on.
   void begin_rate(uint64_t step);
-  /// subject: the node or trainer that failed. Counts for the node's restart budget, but only once
-  /// for all that one cause makes fail.
+  /// Counts a failure for the node's restart budget, once for each cause: failures of other
+  /// trainers of the node by the same cause do not count again. subject: the node or trainer that
+  /// failed.
   void record_failure(const std::string& subject);
   void enforce_restart_budget(const std::string& name);
   /// Forgets the copies of `step` that `trainer` and the peer store of its node hold.
   void discard_copy(const std::string& trainer, uint64_t step);
-  /// Replicas computed different states of `step` in `generation`: no generation begins with them.
+  /// Records that replicas computed different states of `step` in `generation`: no generation
+  /// begins with these states.
   void suspect_step(uint64_t step, uint64_t generation);
   /// Ends the current generation at once, for all of its trainers.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason);
@@ -162,124 +164,129 @@ class Decider {
   void leave_after_step(std::string reason);
   /// Kills trainers that do not leave their generation in time.
   void kill_trainers_ignoring_fence();
-  /// A node whose trainers do not restart in time becomes suspect.
+  /// Makes a node suspect if its trainers do not restart in time.
   void suspect_nodes_missing_trainers();
-  /// A suspect node whose diagnosis does not end in time is drained.
+  /// Drains a suspect node whose diagnosis does not end in time.
   void drain_nodes_with_hung_checks();
   /// Requires that all trainers are idle. Suspects the nodes whose diagnosis was requested.
   void begin_diagnosis();
-  /// Records the result of the diagnosis once all of its nodes have answered.
+  /// Records the results of the diagnosis once all examined nodes have answered.
   void end_diagnosis();
 
-  /// The run cannot go on. JOB-1: if only memory holds the newest step, one more generation saves
-  /// it without training a step, and the run ends then with `exit`. Otherwise the run ends now.
+  /// Ends a run that cannot go on, with `exit`. JOB-1: if only memory holds the newest step, one
+  /// more generation first saves it, without training a step.
   void give_up(Code exit, std::string reason);
-  /// Ends a run that gives up, or is stopped. outcome: what became of its newest step.
+  /// Ends the run after give_up() or a stop. outcome: whether its newest step was saved, for users.
   void end_giving_up(const std::string& outcome, bool saved);
-  /// Of the newest valid checkpoint on disk; 0: none.
+  /// The step of the newest valid checkpoint on disk; 0: none.
   uint64_t saved_step() const { return s_.has_checkpoint ? s_.checkpoint_step : 0; }
   void end_without_copies();
-  /// "; to go on without …", if a value was not finite.
+  /// "; to go on without …" for users, if a value was not finite; else "".
   std::string advice() const;
 
   // --- The next generation ---
 
-  /// "2 groups": training waits while there are fewer.
+  /// "2 groups": training waits while fewer groups are possible.
   std::string groups_needed() const {
     return counted(s_.rules.min_cells * s_.rules.groups_per_cell(), "group");
   }
-  /// The fewest cells of a generation. One is enough to save, also with nodes that were drained, and
-  /// with fewer nodes than that their agents can (save_from_memory()).
+  /// The fewest failure domains of a generation. A generation that only saves needs one and may use
+  /// drained nodes. With fewer nodes than that, agents save (save_from_memory()).
   size_t cells_needed() const { return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_cells); }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;
-  /// Begins the next generation if all trainers are idle and enough nodes are usable. JOB-1: not
-  /// while plan_waits().
+  /// Begins the next generation if all trainers are idle and enough nodes are usable. JOB-1: does
+  /// nothing while plan_waits().
   void plan();
-  /// Later events are known, which may tell of a newer state or of a node that can be waited for.
+  /// True while a plan waits for later events that were received already. They may report a newer
+  /// state, or a node that is worth waiting for.
   bool plan_waits();
   /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
-  /// trainer can also send what the memory of a trainer of its node holds that is not up. history:
-  /// as for trusted().
+  /// trainer can also send from the memory of a trainer of its node that is down. history: the
+  /// branch, as for trusted().
   std::vector<AvailableCopy> copies(uint64_t history) const;
-  /// The difference between the layouts, in words.
+  /// The difference between the layouts, as text for users.
   std::string describe_change(const Layout& before, const Layout& next) const;
-  /// The checkpoint of `step` is damaged: use the next older one. No effect if it is not the
-  /// current one: several trainers may report the same checkpoint.
+  /// Replaces the damaged checkpoint of `step` by the next older one. No effect if `step` is not
+  /// the current checkpoint, because several trainers may report the same one.
   void skip_checkpoint(uint64_t step, const std::string& reason);
   /// Nodes of the layout with a trainer that could not read the generation's checkpoint.
   std::vector<std::string> nodes_without_checkpoint() const;
-  /// A node that cannot read the checkpoint becomes suspect if another node could read it.
+  /// Makes a node suspect if it cannot read the checkpoint and another node can.
   void suspect_nodes_without_checkpoint();
-  /// No node could read the checkpoint: retry it after a delay, never an older one, since it may be
-  /// intact.
+  /// True while decide() waits before the next try of a checkpoint that no node could read. No
+  /// older checkpoint is used, because this one may be intact.
   bool waiting_for_disk() const {
     return !nodes_without_checkpoint().empty() && !waited(disk_retry_ms);
   }
-  /// Most nodes of the layout were lost a moment ago. If a network partition separates them from
-  /// this supervisor, they may vote against it: wait for the vote before going on without them.
+  /// True if most nodes of the layout were lost less than vote_ms ago. A network partition may
+  /// separate them from this supervisor; then they may vote against it. plan() waits for that vote
+  /// before it continues without them.
   bool may_be_cut_off() const;
 
   struct Beginning {
     Source source = Source::initialize;
     uint64_t step = 0;
     std::vector<AvailableCopy> copies;
-    uint64_t history = newest_history;  // another one: steps are regained
+    uint64_t history = newest_history;  // the branch; if not the current one: regains steps
   };
-  /// The newest state of which every shard has a copy. JOB-1: tentative undoings are taken back if
-  /// that gives a newer one.
+  /// Returns the newest state of which every shard has a copy. JOB-1: includes states of abandoned
+  /// branches whose rollback is tentative, if they are newer.
   Beginning newest_state() const;
-  /// A copy is known of a step that the newest generation made (JOB-3).
+  /// True if a copy is known of a step that the newest generation made (JOB-3).
   bool step_was_made() const;
-  /// Histories that may count instead of the newest one, because a copy of a step is known that only
-  /// tentative undoings concern. None if a step was made since.
+  /// Abandoned branches that can become current: a known copy belongs to them, and their rollbacks
+  /// are tentative. Empty if a step was made since.
   using Histories = std::set<uint64_t, std::greater<>>;
   Histories left_histories() const;
-  /// Ends a generation that has made no step if a newer state than it began with has come back.
+  /// Ends a generation that has made no step, if a newer state than it began with has come back.
   void fence_if_newer_state_returned();
-  /// Begins with a state that had been undone: what was made since is undone instead, tentatively.
+  /// Makes an abandoned branch current: reverts the rollbacks that left it, and tentatively rolls
+  /// back what was made since.
   void take_undoings_back(uint64_t history);
-  /// No step after this one can have been committed: all ranks commit a step, and a trainer's memory
-  /// holds the last step that it made.
+  /// Returns the newest step that can have been committed. A step is committed only if all ranks
+  /// made it, and a trainer's memory holds the last step that the trainer made.
   uint64_t newest_possible() const;
-  /// A newer step than `beginning` may have been committed, and an agent that reports has not yet
-  /// said what its node's memory holds now that the last generation is over.
+  /// True if a newer step than `beginning` may have been committed, and some connected agent has
+  /// not yet reported what its node's memory holds after the end of the last generation.
   bool answers_missing(const Beginning& beginning) const;
-  /// The memory of connected nodes may hold every shard of a step newer than `beginning`. It holds
-  /// at least the steps that were reported last. The memory of a trainer that was then in the newest
-  /// generation may also hold each newer step that other trainers hold. This includes nodes that
-  /// cannot send now, because none of their trainers is up.
+  /// True if the memory of connected nodes may hold every shard of a newer step than `beginning`.
+  /// It holds at least the steps that were reported last. A trainer that was then in the newest
+  /// generation may also hold each newer step that other trainers hold. Counts also nodes that
+  /// cannot send now because none of their trainers is up.
   bool memory_may_be_newer(const Beginning& beginning) const;
-  /// JOB-1: a newer state than `beginning` may yet be reported or saved. Asks for what is missing.
+  /// JOB-1: true if a newer state than `beginning` may still be reported or saved. Orders the
+  /// reports that are missing.
   bool newer_may_come(const Beginning& beginning);
-  /// GEN-2: the next number, which no other generation has.
+  /// GEN-2: takes the next number, which no other generation has.
   void use_next_number() { s_.generation = std::max(s_.generation, s_.generations_above) + 1; }
-  /// Ends a generation that trainers have left, or will: all agents report what their memory holds.
+  /// Ends a generation that trainers have left or are leaving. All agents then report what their
+  /// memory holds. what: what the supervisor waits for, as text.
   void end_generation(std::string what);
-  /// An order for the next generation, which begins with this state: its number, and what becomes of
-  /// the steps that this undoes or regains.
+  /// Makes the order for the next generation, which begins with this state: takes its number, and
+  /// rolls back or regains the steps that this choice concerns.
   Join next_generation(const Beginning& beginning);
-  /// Its trainers join it.
+  /// Begins that generation with its trainers.
   void join(Layout next, const Beginning& beginning);
-  /// JOB-1: the run is to end, and too few nodes are left for a group. Their agents write the newest
-  /// state of which the memory of these nodes holds every shard, and the run ends.
+  /// JOB-1: ends the run if too few nodes are left for a group. Their agents first write the newest
+  /// state of which the memory of these nodes holds every shard.
   void save_from_memory();
-  /// The current generation undoes what older ones made of `step` and later steps.
+  /// Rolls back what older generations made of `step` and later steps.
   void undo_from(uint64_t step);
-  /// Ends the generation after a step if enough nodes are up for more cells.
+  /// Ends the generation after a step if enough nodes are up for more failure domains.
   void leave_to_grow();
   /// Ends the run once all trainers have finished and the last checkpoint is saved.
   void finish_if_saved();
-  /// The current generation could not save this step.
+  /// True if the current generation could not save this step.
   bool save_failed(uint64_t step) const {
     return !s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step;
   }
-  /// All trainers have finished. JOB-1: they stay, with what their memory holds, until the disk
-  /// takes their last step or a user ends the run.
+  /// True if all trainers have finished and their last save failed. JOB-1: they stay, with the
+  /// state in their memory, until the disk takes that step or a user ends the run.
   bool last_save_failed() const;
   /// Begins one more generation, which trains no step and saves.
   void save_again();
-  /// all_steps: the run is complete. Otherwise an end without an error is a stop.
+  /// Ends the run. all_steps: it is complete. Otherwise an end without an error counts as a stop.
   void shut_down(Code exit, std::string reason, bool all_steps = false);
 
   const int64_t now_;

@@ -46,8 +46,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   for (const std::string& node : usable)
     if (!placed.contains(node)) spares.push_back(node);
 
-  // Fill the cells with the fewest gaps first. The nodes of the cells with the most gaps become
-  // spares for it.
+  // Fill the failure domains with the fewest gaps first. To have spares for them, dissolve the
+  // domains with the most gaps.
   std::vector<size_t> order(drafts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return drafts[i].gaps; });

@@ -1,11 +1,12 @@
 // Which trainer holds which shard in a generation, and which copies of the state have to move.
 // Pure functions of plain data, any thread.
 //
-// A cell is the unit that a layout gains or loses: the group_nodes nodes that hold one group or,
-// with no_shard, one node with as many groups as trainers. A layout is a list of cells; a node that
-// is in none of them is a spare. The number of shards is fixed for a run; the number of cells
-// changes. The samples of a group follow from its number and from the number of groups
-// (rows_of_group), so a step has the same samples and the same sums with any number of cells.
+// A failure domain (cell) is the unit that a layout gains or loses: the group_nodes nodes that hold
+// one group or, with no_shard, one node with as many groups as trainers. A layout is a list of
+// failure domains; a node in none of them is a spare. The number of shards is fixed for a run; the
+// number of failure domains changes. The samples of a group follow from its number and from the
+// number of groups (rows_of_group), so a step has the same samples and the same sums with any
+// number of failure domains.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ namespace simplescale::job {
 struct LayoutRules {
   int trainers_per_node = 1;
   int shards = 1;      // trainers of a group
-  int cell_nodes = 1;  // nodes of a cell
-  int cells = 1;       // wanted number
+  int cell_nodes = 1;  // nodes of a failure domain
+  int cells = 1;       // wanted number of failure domains
   int min_cells = 1;   // training waits while there are fewer
   int groups_per_cell() const { return cell_nodes * trainers_per_node / shards; }
   bool operator==(const LayoutRules&) const = default;
@@ -34,7 +35,7 @@ struct Layout {
   bool contains(const std::string& node) const;
 };
 
-/// The part of a trainer in a layout.
+/// The group and the shard that a trainer has in a layout.
 struct Place {
   std::string trainer;
   uint32_t group = 0, shard = 0;
@@ -42,17 +43,18 @@ struct Place {
 /// Every trainer of the layout, by group, then shard.
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout);
 
-/// A layout of as many cells as the usable nodes allow, with few changes to `current`: complete
-/// cells stay, spares fill gaps, the cells with the most gaps are dissolved to fill the gaps of
-/// other cells, and new cells are made of the remaining nodes.
-/// usable: names of nodes, the preferred ones first.
+/// Makes a layout with as many failure domains as the usable nodes allow, with few changes to
+/// `current`. Complete domains stay, and spares fill gaps. The domains with the most gaps are
+/// dissolved to fill the gaps of others. The remaining nodes form new domains. usable: names of
+/// nodes, the preferred ones first.
 Layout assign(const LayoutRules& rules, const Layout& current,
               const std::vector<std::string>& usable);
 
 // --- State ---
 
-/// A copy of a shard's state that `source` can send: a trainer from its own memory or, if `peer`, a
-/// trainer or the agent ("n1") of a node from other memory of the node.
+/// A copy of a shard's state that `source` can send. peer = false: `source` is a trainer that sends
+/// from its own memory. peer = true: `source` is a trainer or an agent ("n1") that sends from other
+/// memory of its node.
 struct AvailableCopy {
   std::string source;
   uint32_t shard = 0;
@@ -71,10 +73,10 @@ struct Move {
   std::vector<std::string> targets;
   bool operator==(const Move&) const = default;
 };
-/// The moves that give every place its shard at `step`; none to trainers that hold it. Prefers as
-/// the source a trainer that keeps the shard, then any trainer's memory, then other memory of a
-/// node. A shard without a copy is left out: the caller makes sure that there is one
-/// (newest_complete).
+/// Returns the moves that give every place its shard at `step`; none to trainers that hold it.
+/// Prefers as the source a trainer that keeps the shard, then any trainer's memory, then other
+/// memory of a node. Leaves out a shard without a copy: the caller checks before that every shard
+/// has one (newest_complete).
 std::vector<Move> moves_for(const std::vector<Place>& places,
                             const std::vector<AvailableCopy>& copies, uint64_t step);
 

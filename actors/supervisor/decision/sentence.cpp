@@ -50,12 +50,12 @@ std::string with_durations(const std::string& text) {
   return out;
 }
 
-/// What the text says after `prefix`; "" if it does not begin with it.
+/// Returns the text after `prefix`; "" if the text does not begin with it.
 std::string after(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : "";
 }
 
-/// What the text says before `end`; all of it if it does not contain that.
+/// Returns the text before `end`, or the whole text if it does not contain `end`.
 std::string before(const std::string& text, const std::string& end) {
   return text.substr(0, text.find(end));
 }
@@ -64,7 +64,7 @@ std::string in_brackets(const std::string& text) {
   return text.empty() ? "" : " (" + text + ")";
 }
 
-/// In which step replicas became different: " in step 57".
+/// Names the step in which replicas became different: " in step 57".
 std::string differing(const std::string& reason) {
   const std::string key = "differ after step ";
   const size_t at = reason.find(key);
@@ -99,14 +99,14 @@ std::string how_it_ended(const std::string& reason) {
   return "failed: " + with_durations(reason);
 }
 
-/// The process of the trainer, or the node, has ended.
+/// True if the process of the trainer, or the node, has ended.
 bool ended(const std::string& kind) {
   return kind == "trainer_down" || kind == "trainer_ended" || kind == "trainer_hung" ||
          kind == "fence_ignored" || kind == "node_lost";
 }
 
-/// How well a record of this kind tells what went wrong. The failures of other trainers follow from
-/// the loss of a node, and most failed steps from the loss of a trainer.
+/// Rates how well a record of this kind tells what went wrong; the greatest wins. The loss of a
+/// node makes trainers fail, and the loss of a trainer makes most failed steps.
 int rank_of(const std::string& kind) {
   if (kind == "run_died") return 5;
   if (kind == "node_lost") return 4;
@@ -120,7 +120,7 @@ bool is_part_of(const std::string& name, const std::string& whole) {
   return name == whole || node_of(name) == whole;
 }
 
-/// Past for an incident, present for a forecast.
+/// Past tense for an incident, present tense for a forecast.
 struct Tense {
   bool past;
   const char* of(const char* was, const char* is) const { return past ? was : is; }
@@ -134,7 +134,7 @@ std::string remaining_groups(const IncidentFacts& f, const Tense& tense) {
   return others + " over its samples";
 }
 
-/// "it was replaced", "n2 took the place of n1", …: what became of what failed.
+/// How training continued: "it was replaced", "n2 took the place of n1", …
 std::string remedy(const IncidentFacts& f, const Tense& tense) {
   if (f.kind == "run_died") return f.undone == 0 ? "the run was started again" : "";
   std::vector<std::string> taken, given;
@@ -164,7 +164,7 @@ std::string remedy(const IncidentFacts& f, const Tense& tense) {
                         : std::string("they ") + tense.of("were", "are") + " replaced";
 }
 
-/// Why steps had to be undone: why no newer state was left.
+/// Why steps were rolled back: why no newer state was left.
 std::string why_undone(const IncidentFacts& f, const Tense& tense) {
   if (f.kind == "mismatch") return tense.of("", "the replicas differ");
   if (f.kind == "bad_copy")
@@ -187,7 +187,7 @@ std::string newest_copy(const IncidentFacts& f) {
   return "step " + number(f.begins_at);
 }
 
-/// What was done and what it cost in steps, without the first letter's case and the full stop.
+/// What was done and how many steps it cost. The caller adds the capital letter and the full stop.
 std::string consequence(const IncidentFacts& f, const Tense& tense) {
   const std::string what = remedy(f, tense);
   const std::string next = number(f.begins_at + 1);
@@ -207,7 +207,7 @@ std::string consequence(const IncidentFacts& f, const Tense& tense) {
          steps;
 }
 
-/// Begins a sentence. Names of nodes and trainers stay as they are.
+/// Makes the first letter a capital. Names of nodes and trainers stay as they are.
 std::string capital(std::string text) {
   const bool name = text.size() > 1 && std::isdigit(static_cast<unsigned char>(text[1]));
   if (!text.empty() && !name)

@@ -1,6 +1,6 @@
-// Tells an incident in English: what went wrong, what was done, what it cost, and how to avoid the
-// cost. Facts in, text out; pure functions, any thread. The summary of an incident, the console's
-// `why` and `plan`, the terminal and the page show these sentences;
+// Describes an incident in English: what went wrong, what was done, what it cost, and how to avoid
+// the cost. Turns facts into text; pure functions, any thread. The summary of an incident, the
+// console's `why` and `plan`, the terminal and the page show these sentences;
 // tests/actors/supervisor/sentences.txt has one of each sort.
 #pragma once
 
@@ -14,27 +14,27 @@ namespace simplescale::job {
 
 /// An incident as far as it is known.
 struct IncidentFacts {
-  // What went wrong: the fields of the record that tells it best.
+  // What went wrong: the fields of the most informative record.
   std::string kind, subject, reason;
   std::vector<std::string> also;  // further trainers and nodes that failed in the same incident
-  std::string cause;              // root cause, as found in a log; or ""
+  std::string cause;              // root cause that was found in a log; or ""
   // What was done. groups: how many trained before and after.
-  int joins = 0;  // generations that have begun; more than 1: some committed no step
+  int joins = 0;  // generations that have begun; if more than 1, some of them committed no step
   Layout before, after;
   int groups_before = 0, groups_after = 0;
-  std::string origin;                 // of the state, in the words of origin_of()
+  std::string origin;                 // where the state came from, in the words of origin_of()
   std::vector<std::string> returned;  // lost nodes that came back
   std::vector<std::string> skipped;   // checkpoints that could not be used
   std::string successor;              // the node of the next supervisor
-  bool stood_by = false;              // that one was the standby
+  bool stood_by = false;              // that supervisor was the standby
   // What it cost.
   uint64_t begins_at = 0;  // the step whose state the next generation began with
-  uint64_t undone = 0;     // committed steps that have to be made again
-  int64_t ms = -1;         // until the next committed step; -1: it is not over
+  uint64_t undone = 0;     // committed steps that were rolled back and have to be made again
+  int64_t ms = -1;         // until the next committed step; -1: the incident is not over
   std::string avoid;       // settings with which a lost node costs less; "" if there are none
 };
 
-/// Adds what a record of the incident tells. state: after the decision that made the record.
+/// Adds the facts of one record of the incident. state: after the decision that made the record.
 void add(IncidentFacts& facts, const State& state, const Record& record);
 
 /// "Trainer n1.0 was killed (signal 9). It was replaced, and training went on with step 51: no step
@@ -42,15 +42,15 @@ void add(IncidentFacts& facts, const State& state, const Record& record);
 std::string sentence(const IncidentFacts& facts);
 
 /// What would follow, for `plan`: "it is replaced, and training goes on with step 51: no step is
-/// lost." without what went wrong and how long it takes.
+/// lost." Without what went wrong and how long it takes.
 std::string forecast(const IncidentFacts& facts);
 
 /// "Trainer n1.0 was killed (signal 9)", from the fields of a record that begins an incident.
 std::string what_failed(const std::string& kind, const std::string& subject,
                         const std::string& reason);
 
-/// The reason of NodeLost, from why the transport lost the node's agent; "": the agent has ended.
-/// "its agent was silent for 5003 ms": the sentence tells a cut network from a crash.
+/// Makes the reason of NodeLost from the transport's reason; "" means that the agent has ended.
+/// Example: "its agent was silent for 5003 ms". Users can so tell a cut network from a crash.
 std::string why_node_lost(const std::string& why);
 
 }  // namespace simplescale::job

@@ -9,13 +9,13 @@ namespace simplescale::job {
 
 namespace {
 
-constexpr size_t kRecentSteps = 16, kFewSteps = 3;  // kFewSteps: fewer say nothing about a run
-constexpr int64_t kFreshMs = 2'000;                 // reports that are older say nothing
-constexpr int64_t kSilentMs = 1'000;                // a process without a message does not answer
+constexpr size_t kRecentSteps = 16, kFewSteps = 3;  // kFewSteps: with fewer, there is no limit
+constexpr int64_t kFreshMs = 2'000;                 // older reports are ignored
+constexpr int64_t kSilentMs = 1'000;                // without a message for so long, it is silent
 constexpr int64_t kSlowSteps = 3, kHungSteps = 10;
-constexpr size_t kNames = 3;  // that a sentence lists
+constexpr size_t kNames = 3;  // the most names in a sentence
 
-/// It waits for something that no other trainer provides.
+/// True if the trainer waits for something that no other trainer provides.
 bool waits_alone(const TrainerActivity& a) {
   return a.waiting && (a.phase == "data" || a.phase == "copy");
 }
@@ -100,7 +100,7 @@ std::optional<Stall> StallWatch::stall(int64_t now_ms, const State& job) const {
       silent.push_back(place.trainer);
       continue;
     }
-    // A validation lasts as long as many steps.
+    // A validation takes as long as many steps.
     if (a->phase == "validation" && a->still_ms < kStallMs) return {};
     any = a;
     if (!a->waiting) {

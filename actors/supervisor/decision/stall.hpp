@@ -1,15 +1,15 @@
-// Finds out whether training stands still, for which trainer the others wait, and whether that
+// Finds out whether training stalls, which trainer the other trainers wait for, and whether that
 // trainer hangs.
 //
-// Plain data, no clock and no actors; owned by the supervisor actor, which passes in every
-// committed step and, while no step is committed, what the nodes say about their trainers.
+// Plain data, no clock and no actors. The supervisor actor owns it, and passes in every committed
+// step and, while no step is committed, the nodes' reports of their trainers' progress.
 //
 // A generation that has committed a step is stalled if no other step follows for three times the
-// median of recent steps, and for kStallMs. A trainer of it hangs if it alone computes while all
-// other trainers wait in collectives, and has computed no unit for ten times the slowest recent
-// step, and for kHangMs. A trainer that is slow but computes units does not hang; neither does one
-// that waits for tokens, for a copy of its state or for the network. A trainer that hangs without
-// being found here is found by supervision.progress_timeout_ms (actors/node/liveness.hpp).
+// median of recent steps, and for kStallMs. A trainer hangs if it alone computes while all other
+// trainers wait in collectives, and it has computed no unit for ten times the slowest recent step,
+// and for kHangMs. A trainer that is slow but computes units does not hang. A trainer that waits
+// for tokens, for a copy of its state or for the network does not hang either. If this code misses
+// a trainer that hangs, supervision.progress_timeout_ms finds it (actors/node/liveness.hpp).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,7 @@
 
 namespace simplescale::job {
 
-/// What a trainer does, as its node reports it; see TrainerProgress in
-/// transport/protocol/messages.hpp.
+/// What a trainer does, as its node reports it: TrainerProgress in transport/protocol/messages.hpp.
 struct TrainerActivity {
   std::string trainer;
   uint64_t generation = 0;
@@ -37,8 +36,8 @@ struct TrainerActivity {
 struct Stall {
   int64_t since_ms = 0;                  // time since the newest committed step
   std::vector<std::string> waiting_for;  // trainers; empty: all trainers wait in collectives
-  bool silent = false;                   // they do not answer
-  std::string phase;                     // of the first of them; "": not known
+  bool silent = false;                   // these trainers do not answer
+  std::string phase;                     // of the first of these trainers; "": not known
   int block = -1;
   std::string names() const;     // "n0.0", "n0.0, n0.1", "4 trainers"
   std::string sentence() const;  // "no step for 12 s, waiting for n0.0 (backward, block 3)"
@@ -58,7 +57,7 @@ class StallWatch {
   /// True if the nodes should report now what their trainers do.
   bool ask(int64_t now_ms, const State& job);
   void report(int64_t now_ms, TrainerActivity activity);
-  /// Nullopt: training goes on, or the trainers are not meant to train now.
+  /// Nullopt: training goes on, or the trainers are not supposed to train now.
   std::optional<Stall> stall(int64_t now_ms, const State& job) const;
   std::optional<TrainerHung> hung(int64_t now_ms, const State& job) const;
 
@@ -68,7 +67,7 @@ class StallWatch {
     int64_t at_ms = 0;
   };
   bool stalled(int64_t now_ms, const State& job) const;
-  /// What the trainer does, if that is known and not older than kFreshMs.
+  /// The trainer's activity, if it is known and not older than kFreshMs.
   const TrainerActivity* fresh(int64_t now_ms, const State& job, const std::string& trainer) const;
 
   std::deque<int64_t> steps_ms_;  // of recent steps, also of older generations

@@ -9,7 +9,7 @@ namespace simplescale::job {
 
 namespace {
 
-/// What a fault does to its target, and what happens if that is all: "" if trainers have to begin
+/// does: what the fault does to its target. then: what follows; "" if trainers have to begin
 /// another generation.
 struct Meaning {
   const char *does, *then;
@@ -72,8 +72,8 @@ class Rehearsal {
       if (const Record* record = std::get_if<Record>(&action)) add(facts_, s_, *record);
   }
 
-  /// The states in a trainer's memory. What it reported last may be older: it reports only when it
-  /// leaves a generation.
+  /// The states in a trainer's memory. The trainer's last report may be older, because a trainer
+  /// reports only when it leaves a generation.
   std::vector<HeldStep> held() const {
     std::vector<HeldStep> steps;
     if (committed_ > began_) steps.push_back({committed_ - 1, joined_});
@@ -85,7 +85,7 @@ class Rehearsal {
     return found == shard_.end() ? 0 : found->second;
   }
 
-  /// All trainers that have to leave the generation do so, and all agents answer its end.
+  /// All trainers that have to leave the generation leave it, and all agents answer the fence.
   void all_leave() {
     answer();
     for (const auto& [name, trainer] : State(s_).trainers)
@@ -124,7 +124,7 @@ void lose_node(Rehearsal& r, const std::string& node, const std::string& kind) {
   r.tell(NodeLost{node, kind});
   r.all_leave();
   if (!r.joined()) r.come_back(node, kind != "kill_agent");
-  // A supervisor that lost most nodes waits for votes; restarting trainers are waited for.
+  // A supervisor that lost most nodes waits for votes, and it waits for trainers that restart.
   if (!r.joined()) r.tell(Tick{}, r.state().restart_timeout_ms);
 }
 
@@ -135,8 +135,8 @@ void lose_trainer(Rehearsal& r, const std::string& trainer, const std::string& k
   r.tell(TrainerUp{trainer, before.pid, before.address, r.shard(trainer), r.held()});
 }
 
-/// late: of corrupt_snapshot: the bit changes while the optimizer reads the state, so that the
-/// trainer has overwritten the step before when it finds the damage.
+/// late: for corrupt_snapshot. The bit changes while the optimizer reads the state, so when the
+/// trainer finds the damage, it has already overwritten the step before.
 void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind, bool late) {
   const bool differs = kind == "bitflip_gradient", damaged = kind == "corrupt_snapshot";
   TrainerIdle report{.trainer = trainer,

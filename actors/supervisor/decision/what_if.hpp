@@ -7,10 +7,10 @@
 
 namespace simplescale::job {
 
-/// What would follow, in a sentence, if the fault `kind` hit the node or trainer `target` now, all
-/// other trainers answered as they should, and a lost node came back (after `kill_agent` without
-/// its memory).
-/// Works on a copy of the state. avoid: settings with which a lost node costs less.
+/// Says in a sentence what would follow if the fault `kind` hit the node or trainer `target` now.
+/// It assumes that all other trainers answer as they should, and that a lost node comes back (after
+/// `kill_agent` without its memory). Works on a copy of the state. avoid: settings with which a
+/// lost node costs less.
 std::string what_if(const State& state, const std::string& kind, const std::string& target,
                     const std::string& avoid = "");
 

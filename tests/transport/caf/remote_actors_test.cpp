@@ -1,5 +1,5 @@
 // Remote actors behave like local ones (ACTOR-1..3, CONNECTION-1, CONNECTION-2). Each test runs two
-// processes, once over TCP and once over shared memory.
+// processes, once over TCP and once over Unix sockets.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -107,7 +107,7 @@ TEST_CASE("transport: ACTOR-1, large and small messages arrive in order in both 
     // ACTOR-1: in the order sent, each once.
     caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
-      // Every 50th message is sent by rendezvous; the small ones after it must wait for it.
+      // Every 50th message is large (1 MiB); the small ones after it must not overtake it.
       caf::anon_send(server, Ping{i, std::string(i % 50 == 7 ? 1 << 20 : 10, 'x')});
     }
     CHECK(ask(self, server, "order") == "ordered 1000");
