@@ -4,7 +4,7 @@
 #include "actors/node/join.hpp"
 #include "actors/node/memory_sender.hpp"
 #include "actors/node/node_parts.hpp"
-#include "actors/otp/supervisor_actor.hpp"
+#include "actors/restart/child_supervisor.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale::node {
@@ -84,7 +84,7 @@ void step_done(Self* self, StepDone& done) {
     // A committed step renews the restart budget of the process.
     if (Process* process = s.table.process(slot->process);
         process && std::exchange(process->unproven, false))
-      self->send(s.tree, supervision::Progress{{slot->process}});
+      self->send(s.tree, restart::Progress{slot->process});
   }
   save_state(self, done.trainer, done.generation, done.step, done.save, false);
   stage_state(self, done);
