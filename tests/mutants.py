@@ -3,8 +3,8 @@
 of them no test finds. By hand; docs/developing.md#test-the-tests explains the use.
 
 It works in a copy of the source tree (build/mutants/tree), which has its own build folder, so the
-user's sources are only read. Results are kept in tests/mutants_results.jsonl: an interrupted run
-continues where it ended, also on another machine.
+user's sources are only read. Results are kept in build/mutants/results.jsonl: an interrupted run
+continues where it ended. A mutant whose text is no longer in its file is reported and left out.
 """
 import argparse
 import hashlib
@@ -23,7 +23,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests/mutants.txt"
-RESULTS = ROOT / "tests/mutants_results.jsonl"
 LEAST = 150  # mutants in the list
 BUILD_TIMEOUT_S = 900
 ARROW, REASON = " ==> ", " ## "
@@ -82,10 +81,12 @@ def read_list():
 
 
 def check(mutants):
-    """What is wrong with the mutants; without building anything."""
-    wrong, seen = [], set()
+    """The mutants that can be planted, and what is wrong with the others; without building anything."""
+    good, wrong, seen = [], [], set()
     targets = (ROOT / "tests/CMakeLists.txt").read_text()
     for m in mutants:
+        found = len(wrong)
+
         def complain(what):
             wrong.append(f"line {m.line}: {m}: {what}")
         path = ROOT / m.file
@@ -104,9 +105,11 @@ def check(mutants):
             name = program.removeprefix("test_").removeprefix("fuzz_")
             if not re.search(rf"\b{re.escape(name)}\b", targets):
                 complain(f"tests/CMakeLists.txt has no {program}")
+        if len(wrong) == found:
+            good.append(m)
     if len(mutants) < LEAST:
         wrong.append(f"{len(mutants)} mutants; at least {LEAST} are wanted")
-    return wrong
+    return good, wrong
 
 
 class Scratch:
@@ -292,14 +295,17 @@ def main():
     args = parser.parse_args()
 
     mutants, wrong = read_list()
-    wrong += check(mutants)
+    mutants, misplaced = check(mutants)
+    wrong += misplaced
     if wrong:
-        sys.exit("tests/mutants.txt:\n" + "\n".join(wrong))
+        print("tests/mutants.txt:\n" + "\n".join(wrong), file=sys.stderr)
     if args.check:
-        return print(f"{len(mutants)} mutants, each in its place")
+        print(f"{len(mutants)} mutants, each in its place")
+        sys.exit(1 if wrong else 0)
     args.folder.mkdir(parents=True, exist_ok=True)
-    results = {} if args.fresh else read_results(RESULTS)
-    write_results(RESULTS, mutants, results)
+    path = args.folder / "results.jsonl"
+    results = {} if args.fresh else read_results(path)
+    write_results(path, mutants, results)
     if args.report:
         sys.exit(0 if report(mutants, results) else 1)
     if args.sample:
@@ -323,7 +329,7 @@ def main():
             outcome, by = attempt(scratch, m, limits)
             seconds = time.monotonic() - begun
             results[m.key] = {"key": m.key, "outcome": outcome, "by": by, "file": m.file}
-            with open(RESULTS, "a") as out:
+            with open(path, "a") as out:
                 out.write(json.dumps(results[m.key]) + "\n")
             print(f"[{index}/{len(todo)}] {outcome:<8} {seconds:4.0f} s  line {m.line}: {m}",
                   flush=True)

@@ -1,6 +1,7 @@
 """Shared by the end-to-end tests: a tiny model, synthetic tokens, and the program run as a user runs it."""
 
 import array
+import hashlib
 import json
 import os
 import pathlib
@@ -49,6 +50,8 @@ def leader(run):
 class Case(unittest.TestCase):
     """Each test has its own folder, which is removed if the test passes."""
 
+    no_trainer_dies = False  # then no node has a warm process
+
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-e2e-"))
         self.data = self.folder / "tokens.bin"
@@ -69,6 +72,8 @@ class Case(unittest.TestCase):
     def write_config(self, keys, name=None):
         path = name or self.config
         sections = {}
+        if self.no_trainer_dies:
+            keys = {"supervision.warm_processes": 0, **keys}
         for key, value in {"data.source": f'"{self.data}"', **keys}.items():
             section, _, leaf = key.partition(".")
             sections.setdefault(section, []).append(f"{leaf} = {json.dumps(value) if isinstance(value, bool) else value}")
@@ -118,6 +123,30 @@ class Case(unittest.TestCase):
                 return value
             time.sleep(0.01)
         self.fail(f"waited {timeout} s for {what}")
+
+    def undisturbed(self, *overrides):
+        """The digest of an undisturbed run with these overrides. Tests of one program and configuration train it once: digests
+        are kept in the build folder. The overrides name no file."""
+        self.assertNotIn(str(self.folder), " ".join(overrides))
+        programs = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in (PROGRAM, BIN / "simplescale-compute")]
+        config = self.config.read_text().replace(str(self.folder), "")
+        key = json.dumps([programs, config, overrides]).encode() + self.data.read_bytes()
+        kept = BIN.parent / "reference_digests" / hashlib.sha256(key).hexdigest()[:32]
+        if not kept.exists():
+            digest = self.digest(self.train("reference", *overrides))
+            kept.parent.mkdir(exist_ok=True)
+            written = kept.with_name(f"{kept.name}.{os.getpid()}")  # another test file may train the same
+            written.write_text(digest)
+            written.rename(kept)
+        return kept.read_text()
+
+    def slow_down(self, run):
+        """What node n0 sends to others waits until go_on(): a run of several nodes outlasts what happens to it with few steps."""
+        self.wait_for(lambda: last_step(run) >= 1, "a step")
+        self.command("console", run, "-c", "inject slow_link n0 --value 30 --ms 3600000")
+
+    def go_on(self, run):
+        subprocess.run([PROGRAM, "console", run, "-c", "inject slow_link n0 --value 0 --ms 1"], capture_output=True)  # it may be lost
 
     def digest(self, run):
         return self.command("digest", run).splitlines()[-1]

@@ -20,7 +20,7 @@ class Continue(Case):
         return words[words.index("resume") - 1:]
 
     def test_a_run_is_extended_and_changed_in_its_folder(self):
-        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        want = self.undisturbed(*self.flat, "--train.max_steps=8")
         run = self.train("run", *self.flat, "--train.max_steps=4")
         self.train("run", *self.flat, "--train.max_steps=4")
         self.assertIn("is already finished at 4/4; to train longer: ", self.stderr)
@@ -57,7 +57,7 @@ class Continue(Case):
         self.assertTrue(run.exists())
 
     def test_a_branch_with_the_optimizer_continues_bit_for_bit_in_another_layout(self):
-        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        want = self.undisturbed(*self.flat, "--train.max_steps=8")
         parent = self.train("parent", *self.flat, "--train.max_steps=5")
         other = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0",
                  *self.layout(1, 2, "full_shard"), "--train.max_steps=8"]
@@ -177,7 +177,7 @@ class Continue(Case):
         self.assertIn("another shape", self.stderr)
 
     def test_a_stopped_run_says_so_everywhere_and_the_hint_continues_it(self):
-        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=60"))
+        want = self.undisturbed(*self.flat, "--train.max_steps=60")
         run, process = self.start("run", *self.flat, "--train.max_steps=60")
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         process.send_signal(signal.SIGINT)

@@ -72,6 +72,8 @@ INSTANCE = ["PUT /latest/api/token", "GET /latest/meta-data/iam/security-credent
 
 
 class Credentials(BucketCase):
+    no_trainer_dies = True
+
     def setUp(self):
         super().setUp()
         self.service = Service()

@@ -20,7 +20,7 @@ class Disks(Case):
         return [e for e in lines(run / "events.jsonl") if e["kind"] in kinds]
 
     def begin(self):
-        self.want = self.digest(self.train("reference", *self.keys))
+        self.want = self.undisturbed(*self.keys)
         run, process = self.start("run", *self.keys)
         self.wait_for(lambda: self.events(run, "checkpoint_saved"), "a checkpoint")
         return run, process
@@ -106,7 +106,7 @@ class Disks(Case):
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
 
     def test_an_unreadable_checkpoint_is_retried_and_no_older_one_is_used(self):
-        self.want = self.digest(self.train("reference", *self.keys))
+        self.want = self.undisturbed(*self.keys)
         run, process = self.start("run", *self.keys, "--checkpoint.disk_every_steps=0")
         self.wait_for(lambda: last_step(run) >= 5, "steps")
         for _ in ("an older checkpoint", "the newest one"):
@@ -184,7 +184,7 @@ class TokenFiles(Case):
         self.assertFalse(self.events(run, "trainer_down", "node_lost"))
         self.assertIn("each sample exactly once", self.verify(run))
         got = self.digest(run)
-        self.assertEqual(got, self.digest(self.train("reference", *self.keys)))
+        self.assertEqual(got, self.undisturbed(*self.keys))
 
     def said(self, run, text):
         return any(text in log.read_text(errors="replace") for log in (run / "logs").glob("*.log"))
@@ -215,7 +215,7 @@ class TokenFiles(Case):
         self.data.write_bytes(self.content)
         self.command("resume", run)
         got = self.digest(run)
-        self.assertEqual(got, self.digest(self.train("reference", *self.keys)))
+        self.assertEqual(got, self.undisturbed(*self.keys))
 
     def test_a_file_that_is_never_restored_ends_the_run_and_is_named(self):
         self.keys.append("--supervision.give_up_after_cycles=1")

@@ -127,6 +127,8 @@ LLAMA31 = ["--model.head_dim=16", "--model.tie_embeddings=true", "--model.rope_t
 
 @unittest.skipUnless(FOUND, "transformers is not installed in .deps/python: ./simplescale test installs it")
 class Families(Case):
+    no_trainer_dies = True
+
     def python(self, script, *arguments):
         done = subprocess.run([PYTHON, "-c", script, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])
@@ -208,6 +210,8 @@ class Families(Case):
 
 
 class Options(Case):
+    no_trainer_dies = True
+
     def test_an_unusual_model_trains_but_is_not_exported(self):
         run = self.train("odd", "--train.global_batch_size=2", "--train.max_steps=2", "--model.qkv_bias=true",
                          "--model.norm=post", "--model.sliding_window=5", *self.layout(1, 2))

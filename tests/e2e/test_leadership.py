@@ -10,7 +10,7 @@ import unittest.mock
 
 from common import BIN, Case, last_step, leader, leftovers, lines, status, trainer_pids
 
-STEPS = 1000  # long enough for a new supervisor to appoint a standby
+STEPS = 300
 
 
 def events(run, kind):
@@ -22,12 +22,13 @@ class Leadership(Case):
         super().setUp()
         self.keys = ["--train.global_batch_size=16", *self.layout(2, 2)]
 
-    def digest_without_faults(self, steps):
-        return self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
+    def digest_without_faults(self):
+        return self.undisturbed("--train.global_batch_size=16", *self.layout(1, 1), f"--train.max_steps={STEPS}")
 
     def begin(self, steps, *more):
-        """Starts a run and waits for some steps and a standby."""
+        """Starts a run, slows it down and waits for some steps and a standby."""
         run, process = self.start("run", *self.keys, f"--train.max_steps={steps}", *more)
+        self.slow_down(run)
         self.wait_for(lambda: last_step(run) >= 3 and self.standby(run), "a standby")
         return run, process
 
@@ -42,19 +43,19 @@ class Leadership(Case):
             return number > epoch and status(run)["supervisor"]["pid"] == pid and self.standby(run) and number
         return self.wait_for(led, f"an epoch after {epoch} with a standby")
 
-    def check(self, run, process, steps, want, generations=1):
+    def check(self, run, process, want, generations=1):
         """Checks the run's end: same bits, no step and no sample twice, no process restarted."""
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
         metrics = lines(run / "metrics.jsonl")
-        self.assertEqual([m["step"] for m in metrics], list(range(1, steps + 1)))
+        self.assertEqual([m["step"] for m in metrics], list(range(1, STEPS + 1)))
         self.assertEqual(len({m["generation"] for m in metrics}), generations)
         self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
 
     def test_the_standby_takes_over(self):
-        want = self.digest_without_faults(STEPS)
+        want = self.digest_without_faults()
         run, process = self.begin(STEPS)
         trainers, standby = trainer_pids(run), self.standby(run)
         epoch, pid, node = leader(run)
@@ -69,7 +70,8 @@ class Leadership(Case):
         self.succeeded(run, epoch)
         self.assertEqual(self.standby(run)["node"], "n0")
         self.assertEqual(trainer_pids(run), trainers)
-        self.check(run, process, STEPS, want)
+        self.go_on(run)
+        self.check(run, process, want)
         self.assertEqual(len(events(run, "took_over")), 1)
         self.assertEqual(len(events(run, "supervisor_lost")), 1)
         self.assertEqual(len(events(run, "standby_appointed")), 2)
@@ -77,7 +79,7 @@ class Leadership(Case):
     @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
     def test_the_standby_takes_over_on_a_full_disk(self):
         """Its claim has room there. A trainer that dies then is replaced, too."""
-        want = self.digest_without_faults(STEPS)
+        want = self.digest_without_faults()
         folder = self.folder / "run"
         folder.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "none", folder], check=True)
@@ -93,39 +95,39 @@ class Leadership(Case):
         self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
         os.kill(next(iter(trainer_pids(run).values())), signal.SIGKILL)
         filler.unlink()
+        self.go_on(run)
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
         self.assertEqual(len(events(run, "took_over")), 1)
 
     def test_five_supervisors_in_a_row(self):
-        steps = 1500
-        want = self.digest_without_faults(steps)
-        run, process = self.begin(steps)
+        want = self.digest_without_faults()
+        run, process = self.begin(STEPS)
         epoch = 1
         for _ in range(5):
             os.kill(leader(run)[1], signal.SIGKILL)
             epoch = self.succeeded(run, epoch)
         self.assertEqual(epoch, 6)
-        self.check(run, process, steps, want)
+        self.go_on(run)
+        self.check(run, process, want)
         self.assertEqual(len(events(run, "took_over")), 5)
 
     def test_supervisor_and_standby_are_killed_at_once(self):
-        steps = 2500
-        want = self.digest_without_faults(steps)
-        run, process = self.begin(steps)
+        want = self.digest_without_faults()
+        run, process = self.begin(STEPS)
         trainers = trainer_pids(run)
         epoch, pid, _ = leader(run)
         for victim in (pid, self.standby(run)["pid"]):
             os.kill(victim, signal.SIGKILL)
         self.succeeded(run, epoch)
         self.assertEqual(trainer_pids(run), trainers)
-        self.check(run, process, steps, want)
+        self.go_on(run)
+        self.check(run, process, want)
 
     def test_a_stopped_supervisor_that_continues_late_has_no_effect(self):
-        steps = 1500
-        want = self.digest_without_faults(steps)
-        run, process = self.begin(steps)
+        want = self.digest_without_faults()
+        run, process = self.begin(STEPS)
         epoch, pid, _ = leader(run)
         os.kill(pid, signal.SIGSTOP)
         self.succeeded(run, epoch)
@@ -134,7 +136,8 @@ class Leadership(Case):
         os.kill(pid, signal.SIGCONT)
         self.wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the deposed supervisor to end")
         self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
-        self.check(run, process, steps, want)
+        self.go_on(run)
+        self.check(run, process, want)
 
     def unreadable_ledger(self, run):
         """From now on a new supervisor cannot read the ledger. Returns a function that ends this."""
@@ -190,14 +193,14 @@ class Leadership(Case):
         self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
 
     def test_the_supervisor_dies_between_the_last_step_and_its_checkpoint(self):
-        steps = STEPS
-        want = self.digest_without_faults(steps)
-        faults = ", ".join(f'{{ step = {steps - 30}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
-        run, process = self.begin(steps, f"--inject.faults=[{faults}]", "--checkpoint.disk_every_steps=0")
-        self.wait_for(lambda: last_step(run) == steps, "the last step")
+        want = self.digest_without_faults()
+        faults = ", ".join(f'{{ step = {STEPS - 30}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
+        run, process = self.begin(STEPS, f"--inject.faults=[{faults}]", "--checkpoint.disk_every_steps=0")
+        self.go_on(run)
+        self.wait_for(lambda: last_step(run) == STEPS, "the last step")
         self.assertFalse(events(run, "checkpoint_saved"))
         os.kill(leader(run)[1], signal.SIGKILL)
-        self.check(run, process, steps, want)
+        self.check(run, process, want)
         self.assertEqual(len(events(run, "checkpoint_saved")), 1)
         self.assertFalse(events(run, "checkpoint_failed"))
 
@@ -218,18 +221,19 @@ class Leadership(Case):
         self.assertEqual(process.wait(120), 0, process.stdout.read())
 
     def test_a_single_node_restarts_its_supervisor(self):
-        keys = ["--train.global_batch_size=8", *self.layout(1, 2), "--train.max_steps=400"]
-        want = self.digest(self.train("reference", *keys))
+        keys = ["--train.global_batch_size=8", *self.layout(1, 2), f"--train.max_steps={STEPS}"]
+        want = self.undisturbed(*keys)
         run, process = self.start("run", *keys)
-        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        self.slow_down(run)
         epoch, pid, _ = leader(run)
         os.kill(pid, signal.SIGKILL)
         self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
-        self.check(run, process, 400, want)
+        self.go_on(run)
+        self.check(run, process, want)
 
     def test_train_resumes_after_all_processes_were_killed(self):
         more = ["--checkpoint.disk_every_steps=10"]
-        want = self.digest_without_faults(STEPS)
+        want = self.digest_without_faults()
         run, process = self.begin(STEPS, *more)
         self.wait_for(lambda: (run / "checkpoints/latest").exists(), "a checkpoint")
         process.kill()  # first the launcher, which would restart agents
@@ -245,10 +249,11 @@ class Leadership(Case):
 
     def all_but_the_launcher_die(self, meanwhile=lambda run: None):
         """JOB-1: right after the first checkpoint was published, so that no state page may name it. The run goes on from there."""
-        keys = ["--checkpoint.disk_every_steps=300", "--checkpoint.keep=1"]
-        want = self.digest_without_faults(STEPS)
+        keys = ["--checkpoint.disk_every_steps=100", "--checkpoint.keep=1"]
+        want = self.digest_without_faults()
         run, process = self.begin(STEPS, *keys)
         pids = [status(run)["supervisor"]["pid"], self.standby(run)["pid"], *(n["pid"] for n in status(run)["nodes"])]
+        self.go_on(run)
         self.wait_for(lambda: list(run.glob("checkpoints/step-*")), "a checkpoint")
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -277,7 +282,7 @@ class Leadership(Case):
 
     def test_claims_that_fail_cost_no_step(self):
         """As on a full disk: nothing but a claim makes a link."""
-        want = self.digest_without_faults(STEPS)
+        want = self.digest_without_faults()
         state = self.folder / "state"
         state.mkdir()
         faults = {"LD_PRELOAD": str(BIN / "libfile_faults.so"),
@@ -289,6 +294,7 @@ class Leadership(Case):
             for victim in (pid, self.standby(run)["pid"]):
                 os.kill(victim, signal.SIGKILL)
             self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.go_on(run)
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertGreater(len(lines(state / "faults.jsonl")), failed)
         self.assertEqual(self.digest(run), want)
@@ -296,7 +302,7 @@ class Leadership(Case):
         self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
 
     def test_a_killed_launcher_leaves_no_processes_and_the_run_resumes(self):
-        want = self.digest_without_faults(STEPS)
+        want = self.digest_without_faults()
         run, process = self.begin(STEPS)
         process.kill()
         process.wait(10)

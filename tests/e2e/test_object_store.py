@@ -11,13 +11,15 @@ from common import last_step, leftovers, lines
 
 
 class ObjectStore(BucketCase):
+    no_trainer_dies = True
+
     def setUp(self):
         super().setUp()
         self.url = "s3://bucket/runs/run"
         self.upload = [f"--checkpoint.upload={self.url}", "--checkpoint.disk_every_steps=2"]
 
     def test_a_run_whose_folder_is_lost_continues_bit_for_bit(self):
-        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        want = self.undisturbed(*self.flat, "--train.max_steps=8")
         run = self.train("run", *self.flat, *self.upload, "--train.max_steps=4")
         told = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "checkpoint_uploaded"]
         if f"step 4 is in {self.url}" not in told:  # the supervisor ended before
@@ -70,7 +72,7 @@ class ObjectStore(BucketCase):
         self.assertIn("downloading step 12 from", self.stderr)
 
     def test_a_run_that_is_killed_while_it_uploads_continues_from_a_complete_checkpoint(self):
-        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=10"))
+        want = self.undisturbed(*self.flat, "--train.max_steps=10")
         self.train("run", *self.flat, *self.upload, "--train.max_steps=4")
         uploaded = len(self.requests("shard"))
         # The files of later checkpoints never arrive.

@@ -8,7 +8,7 @@ from common import Case, last_step, leftovers, lines, status
 
 
 class Peers(Case):
-    steps = 2000
+    steps = 300
     # With an average of the weights: a part of the state that not every run has.
     common = ["--train.global_batch_size=8", "--parallel.strategy=hybrid_shard", "--train.ema_decay=0.9"]
     two_nodes = ["--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=2"]
@@ -17,7 +17,7 @@ class Peers(Case):
         return [*self.common, f"--train.max_steps={self.steps}", *layout]
 
     def reference(self):
-        return self.digest(self.train("reference", *self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=1")))
+        return self.undisturbed(*self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=1"))
 
     def nodes(self, run):
         return (status(run) or {"nodes": []})["nodes"]
@@ -61,7 +61,13 @@ class Peers(Case):
     def reasons(self, run):
         return [e["reason"] for kind in ("joined", "layout_changed") for e in self.events(run, kind)]
 
+    def begin(self, *layout):
+        run, process = self.start("run", *self.flags(*layout))
+        self.slow_down(run)
+        return run, process
+
     def finish(self, run, process, want):
+        self.go_on(run)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -69,7 +75,7 @@ class Peers(Case):
 
     def test_a_single_group_restores_a_lost_node_from_a_peer(self):
         want = self.reference()
-        run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=5"))
+        run, process = self.begin(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=5")
         keeper, victim = self.keeper_and_victim(run, 10)
         kept = self.kept(run)
         self.kill_with_its_memory(run, victim)
@@ -81,7 +87,7 @@ class Peers(Case):
     def test_a_single_group_without_a_spare_restores_a_lost_node_from_the_other_node(self):
         self.common = [*self.common, "--train.moments_precision=bf16"]
         want = self.reference()
-        run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1"))
+        run, process = self.begin(*self.two_nodes, "--checkpoint.peer_every_steps=1")
         keeper, victim, kept = self.keeper_of_both(run, 10)
         self.kill_with_its_memory(run, victim)
         self.finish(run, process, want)
@@ -93,8 +99,8 @@ class Peers(Case):
 
     def test_a_node_that_is_left_alone_saves_what_its_memory_holds_before_the_run_ends(self):
         want = self.reference()
-        run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1", "--checkpoint.disk_every_steps=1000000",
-                                                     "--supervision.max_restarts=0", "--cluster.join_timeout_ms=10000"))
+        run, process = self.begin(*self.two_nodes, "--checkpoint.peer_every_steps=1", "--checkpoint.disk_every_steps=1000000",
+                                  "--supervision.max_restarts=0", "--cluster.join_timeout_ms=10000")
         keeper, victim, kept = self.keeper_of_both(run, 10)
         self.kill_with_its_memory(run, victim)  # and nothing starts its agent again
         self.assertEqual(process.wait(60), 75, process.stdout.read())
@@ -110,7 +116,7 @@ class Peers(Case):
 
     def test_a_damaged_peer_copy_is_skipped_for_the_older_one(self):
         want = self.reference()
-        run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=20"))
+        run, process = self.begin(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=20")
         keeper, victim = self.keeper_and_victim(run, 40)
         newest = self.kept(run)
         self.command("console", run, "-c", f"inject corrupt_snapshot {keeper}")
@@ -124,7 +130,7 @@ class Peers(Case):
 
     def test_a_corrupt_snapshot_is_detected_and_the_replica_is_used(self):
         want = self.reference()
-        run, process = self.start("run", *self.flags("--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=1"))
+        run, process = self.begin("--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=1")
         self.wait_for(lambda: last_step(run) >= 20, "step 20")
         self.command("console", run, "-c", "inject corrupt_snapshot n1.0", "-c", "inject kill_trainer n1.0")
         self.finish(run, process, want)
@@ -136,7 +142,7 @@ class Peers(Case):
 
     def test_a_single_group_undoes_steps_when_a_snapshot_is_corrupt(self):
         want = self.reference()
-        run, process = self.start("run", *self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1"))
+        run, process = self.begin("--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1")
         self.wait_for(lambda: last_step(run) >= 20, "step 20")
         self.command("console", run, "-c", "inject corrupt_snapshot n0.1")
         self.finish(run, process, want)

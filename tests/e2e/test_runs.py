@@ -20,8 +20,7 @@ class Runs(Case):
         self.steps = "--train.max_steps=60"
 
     def reference(self):
-        run = self.train("reference", *self.two_by_two, self.steps)
-        return self.digest(run)
+        return self.undisturbed(*self.two_by_two, self.steps)
 
     def test_the_files_that_a_run_leaves(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=8", "--checkpoint.disk_every_steps=3", "--checkpoint.keep=2")

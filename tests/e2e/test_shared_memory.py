@@ -32,7 +32,7 @@ class NoNames(Case):
         return os.listdir(f"/proc/{pid}/root/dev/shm")
 
     def test_faults_cost_no_step_and_change_no_bit(self):
-        want = self.digest(self.train("reference", *self.layout_of_all, "--train.max_steps=200"))
+        want = self.undisturbed(*self.layout_of_all, "--train.max_steps=200")
         faults = [(10, "kill_trainer", "n1.0"), (60, "kill_agent", "n0"), (120, "kill_supervisor", "supervisor"), (150, "kill_trainer", "n0.1")]
         keys = ", ".join(f'{{ step = {step}, kind = "{kind}", target = "{target}" }}' for step, kind, target in faults)
         run, process = self.start_confined("--train.max_steps=200", f"--inject.faults=[{keys}]")

@@ -152,7 +152,6 @@ class Strangers(NetworkCase):
         self.assertEqual(self.altering.stdout.read().split(), ["changed"] * changes)
         self.network.close()
         shutil.rmtree(self.run_folder)
-        shutil.rmtree(self.folder / "reference")
 
     def test_a_relay_that_records_learns_nothing_and_replays_in_vain(self):
         record = self.folder / "record"

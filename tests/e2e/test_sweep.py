@@ -18,6 +18,8 @@ train.learning_rate = [1e-3, 4e-3]
 
 
 class Sweep(Case):
+    no_trainer_dies = True
+
     def setUp(self):
         super().setUp()
         self.write_config({**TINY, "train.max_steps": 600, "checkpoint.folder": '"kept"'})

@@ -9,6 +9,8 @@
 
 #include "tests/model/engine_world.hpp"
 #include "tests/paths.hpp"
+#include "tests/python.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -124,10 +126,9 @@ void write_file(const std::filesystem::path& path, const std::vector<E>& values)
 /// torch.
 std::optional<double> distance_to_torch(const EngineOptions& options, const char* optimizer,
                                         StateKind kind = StateKind::params) {
-  namespace fs = std::filesystem;
-  const std::string python = deps_dir() + "/python/bin/python";
-  if (!fs::exists(python)) {
-    MESSAGE("skipped: no Python with torch at " << python);
+  test::Python* const python = test::Python::with({"torch", "numpy"});
+  if (!python) {
+    MESSAGE("skipped: no Python with torch");
     return {};
   }
   constexpr uint64_t steps = 20;
@@ -140,8 +141,8 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
       const std::vector<int32_t> part = test_tokens(options, step, leaf);
       tokens.insert(tokens.end(), part.begin(), part.end());
     }
-  std::string name = (fs::temp_directory_path() / "simplescale-steps-XXXXXX").string();
-  REQUIRE(mkdtemp(name.data()));
+  const test::TempFolder folder;
+  const std::string& name = folder.path;
   write_file(name + "/params.bin", initial);
   write_file(name + "/tokens.bin", tokens);
   const ModelShape& s = options.shape;
@@ -159,14 +160,13 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
            << R"("rope_scaling":"none","groups":[[".*mlp.up_proj.*",{"learning_rate_factor":0.5}],)"
            << R"([".*norm.*",{"learning_rate_factor":2,"weight_decay":0.05}],)"
            << R"([".*[.]1[.].*",{"learning_rate_factor":1.5,"weight_decay":0}]]})";
-  REQUIRE(std::system((python + " " + source_dir() + "/tests/model/reference_steps.py " + name +
-                       " '" + settings.str() + "'")
-                          .c_str()) == 0);
+  REQUIRE_MESSAGE(python->run(source_dir() + "/tests/model/reference_steps.py", name,
+                              name + "/output", {name, settings.str()}) == 0,
+                  test::contents(name + "/output"));
   std::vector<float> theirs(initial.size());
   std::ifstream(name + "/" + to_string(kind) + ".out", std::ios::binary)
       .read(reinterpret_cast<char*>(theirs.data()),
             static_cast<std::streamsize>(theirs.size() * sizeof(float)));
-  fs::remove_all(name);
 
   world.train(1, steps);
   const std::vector<float> ours = part_of(world, kind);

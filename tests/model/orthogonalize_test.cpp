@@ -141,14 +141,14 @@ TEST_SUITE("backend") {
           {"ones", std::vector<double>(size_t(rows * columns), 1), 1e-3, 0.3},
           {"zero", std::vector<double>(size_t(rows * columns), 0), 0, 0},
       };
-      for (const Case& c : cases)
+      for (const Case& c : cases) {
+        const std::vector<double> expected = newton_schulz64(rows, columns, c.values);
         for (const DType dtype : {DType::f32, DType::bf16}) {
           CAPTURE(rows);
           CAPTURE(columns);
           CAPTURE(c.name);
           CAPTURE(std::string(to_string(dtype)));
           const std::vector<float> ours = orthogonalized(rows, columns, c.values, dtype);
-          const std::vector<double> expected = newton_schulz64(rows, columns, c.values);
           double error = 0, norm = 0;
           for (size_t i = 0; i < ours.size(); ++i) {
             error += std::pow(double{ours[i]} - expected[i], 2);
@@ -156,6 +156,7 @@ TEST_SUITE("backend") {
           }
           CHECK(std::sqrt(error) <= (dtype == DType::f32 ? c.f32 : c.bf16) * std::sqrt(norm));
         }
+      }
     }
   }
 

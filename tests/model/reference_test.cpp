@@ -3,18 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "tests/model/test_model.hpp"
 #include "tests/paths.hpp"
+#include "tests/python.hpp"
+#include "tests/temp_folder.hpp"
 
 namespace simplescale::testing {
 namespace {
-
-const std::string kPython = deps_dir() + "/python/bin/python";
 
 template <class E>
 void write_file(const std::filesystem::path& path, const std::vector<E>& values) {
@@ -43,14 +42,13 @@ double relative_error(const float* a, const float* b, size_t count) {
 
 void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float z_loss = 0,
                         bool fp8 = false) {
-  namespace fs = std::filesystem;
-  if (!fs::exists(kPython)) {
-    MESSAGE("skipped: no Python with torch at " << kPython);
+  test::Python* const python = test::Python::with({"torch", "numpy"});
+  if (!python) {
+    MESSAGE("skipped: no Python with torch");
     return;
   }
-  std::string name = (fs::temp_directory_path() / "simplescale-reference-XXXXXX").string();
-  REQUIRE(mkdtemp(name.data()));
-  const fs::path folder = name;
+  const test::TempFolder made;
+  const std::filesystem::path folder = made.path;
   for (const auto& flat : m.params) write_file(folder / "params.bin", flat);
   write_file(folder / "tokens.bin", m.tokens);
   const ModelShape& s = m.shape;
@@ -68,9 +66,9 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float
            << s.rope_scaling.factor << R"(,"rope_low_factor":)" << s.rope_scaling.low_factor
            << R"(,"rope_high_factor":)" << s.rope_scaling.high_factor
            << R"(,"rope_original_block_size":)" << s.rope_scaling.original_block_size << "}";
-  REQUIRE(std::system((kPython + " " + source_dir() + "/tests/model/reference.py " + name + " '" +
-                       settings.str() + "'")
-                          .c_str()) == 0);
+  REQUIRE_MESSAGE(python->run(source_dir() + "/tests/model/reference.py", made.path,
+                              folder / "output", {made.path, settings.str()}) == 0,
+                  test::contents(folder / "output"));
 
   BackendOptions options = m.options(dtype, 2);
   options.z_loss = z_loss;
@@ -81,7 +79,6 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float
   const auto loss = read_file<double>(folder / "loss.bin");
   const auto logits = read_file<float>(folder / "logits.bin");
   const auto grads = read_file<float>(folder / "grads.bin");
-  fs::remove_all(folder);
 
   CHECK(ours.loss == doctest::Approx(loss.at(0)).epsilon(tolerance));
   REQUIRE(logits.size() == ours.logits.size());

@@ -119,6 +119,27 @@ class FirstStart(unittest.TestCase):
             self.assertIn("Debian packages, by apt-get as root", said)
             self.assertIn("program: train c.toml\r\n", said)
 
+    def test_a_test_that_passes_only_when_it_is_repeated_is_named(self):
+        self.have_python()
+        (self.folder / "tests").mkdir()
+        for code, last in ((0, "   Passed    1.00 sec"), (8, "***Failed    1.00 sec")):
+            self.stub(self.folder / "stubs/ctest", CALLED + f"""echo "long=$SIMPLESCALE_LONG" >>"$CALLS"
+cat <<'END'
+1/3 Test  #1: base .............   Passed    1.00 sec
+2/3 Test  #2: e2e_runs .........***Failed    1.00 sec
+    Test  #2: e2e_runs .........{last}
+3/3 Test #13: gpu ..............***Skipped   1.00 sec
+END
+exit {code}
+""")
+            done = subprocess.run(["./simplescale", "test", "--long", "-R", "x"], cwd=self.folder, env=self.environment,
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, code, done.stderr)
+            named = re.findall(r"passed only when it was repeated: (.*)", done.stderr)
+            self.assertEqual(named, [] if code else ["e2e_runs"])
+            self.assertIn("1/3 Test  #1: base", done.stdout)
+        self.assertRegex(self.called(), r"ctest .*--build-config Long -R x\nlong=1\n")
+
     def test_the_tests_packages_are_told(self):
         said, _ = self.on_terminal("n\r", "test")
         tests = re.sub(r"\s+", " ", said)

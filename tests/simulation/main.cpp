@@ -159,13 +159,12 @@ void explain(const Arguments& a, Options o, const Violation& broken) {
   std::printf("repeat with: %s\n", command.c_str());
 }
 
-/// Runs histories with each planted bug that is not rare until an invariant finds it, `seeds` of
-/// them at most.
+/// Runs histories with each planted bug that `seeds` of them find until an invariant finds it.
 int find_bugs(Arguments a) {
   nlohmann::json found;
   bool all = true;
   for (const BugName& bug : bug_names) {
-    if (bug.rare) continue;
+    if (bug.within > a.seeds) continue;
     a.bug = bug.bug;
     Totals totals;
     Violation broken;

@@ -130,11 +130,12 @@ TEST_SUITE("bucket") {
     REQUIRE(save_step(f.checkpoints(), 10, 1, shape).ok());
     REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 1}).ok());
     const std::string old = slurp(f.checkpoints() + "/step-00000010/manifest.json");
+    std::string before = old;
+    REQUIRE(*f.restored(shape) == before);
     uint64_t step = 10;
     size_t cuts = 0, kept_old = 0;
     for (const char* kind : {"refuse", "lost"})
       for (int requests = 0;; ++requests) {
-        const std::string before = *f.restored(shape);
         step += 10;
         REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step), shape).ok());
         const std::string now = slurp(f.checkpoints() + step_name(step) + "/manifest.json");
@@ -157,6 +158,7 @@ TEST_SUITE("bucket") {
         const auto next = f.bucket().update(f.checkpoints(), {.keep = 1});
         REQUIRE_MESSAGE(next.ok(), next.status().message());
         CHECK(*f.restored(shape) == now);
+        before = now;
         CHECK(f.folders().size() == 1);
         CHECK(s3->store().uploads("cut/")->empty());
         std::filesystem::remove_all(f.checkpoints() + step_name(step - 10));

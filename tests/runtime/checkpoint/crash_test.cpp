@@ -2,6 +2,7 @@
 // one or the new one, never a mixture, also if the disk loses what was not synced.
 #include <doctest/doctest.h>
 
+#include "tests/long.hpp"
 #include "tests/runtime/checkpoint/crash_disk.hpp"
 
 using namespace simplescale;
@@ -132,18 +133,18 @@ TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any operation leaves the previou
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-1, a power loss at any operation leaves one of the two") {
-  Scene().every_power_loss(24);
+  Scene().every_power_loss(long_tests() ? 24 : 8);
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any byte leaves the previous or the new one") {
-  Scene().every_byte(true, "stopped by the test", 1);
+  Scene().every_byte(true, "stopped by the test", long_tests() ? 1 : 7);
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-1, a crash while a step is rewritten leaves one of the two") {
   Scene scene;
   scene.step_before = 20;
   scene.every_operation(true, "stopped by the test");
-  scene.every_power_loss(24);
+  scene.every_power_loss(long_tests() ? 24 : 8);
   scene.every_byte(true, "stopped by the test", 61);
 }
 

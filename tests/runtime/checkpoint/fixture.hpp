@@ -18,6 +18,7 @@
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "tests/paths.hpp"
+#include "tests/python.hpp"
 
 namespace simplescale::test {
 
@@ -237,22 +238,19 @@ class FaultyFiles : public FileOps {
   }
 };
 
-/// Runs a script with the project's Python; nullopt if there is none or a module is missing.
+/// Runs a script that may use torch, transformers and safetensors; nullopt without them.
 struct PythonResult {
   int exit_code = 0;
   std::string output;
 };
-inline std::optional<PythonResult> run_python(const std::string& modules, const std::string& script,
+inline std::optional<PythonResult> run_python(const std::string& script,
                                               const std::string& folder) {
-  const std::string python = deps_dir() + "/python/bin/python";
-  const std::string quiet = " >/dev/null 2>&1";
-  if (std::system((python + " -c 'import " + modules + "'" + quiet).c_str()) != 0)
-    return std::nullopt;
+  Python* const python = Python::with({"torch", "transformers", "safetensors.numpy"});
+  if (!python) return std::nullopt;
   spew(folder + "/script.py", script);
   const std::string output = folder + "/script.out";
-  const int rc =
-      std::system(("cd " + folder + " && " + python + " script.py >" + output + " 2>&1").c_str());
-  return PythonResult{WEXITSTATUS(rc), slurp(output)};
+  const int code = python->run(folder + "/script.py", folder, output);
+  return PythonResult{code, slurp(output)};
 }
 
 }  // namespace simplescale::test

@@ -153,7 +153,7 @@ TEST_CASE("huggingface: of every kind of SentencePiece model, transformers gets 
       cases[kind.name].push_back({{"text", text}, {"ids", processor.EncodeAsIds(text)}});
   }
   spew(folder / "cases.json", cases.dump());
-  const auto python = run_python("transformers", R"(
+  const auto python = run_python(R"(
 import json, os
 from transformers import AutoTokenizer
 for name, cases in json.load(open("cases.json")).items():
@@ -206,7 +206,7 @@ TEST_CASE("huggingface: the chat template and special tokens of an imported fold
     const json special = json::parse(slurp(folder / "back/special_tokens_map.json"));
     CHECK(special["eos_token"] == theirs["eos_token"]);
     CHECK(special["pad_token"] == "<pad>");
-    const auto python = run_python("transformers", R"(
+    const auto python = run_python(R"(
 from transformers import AutoTokenizer
 t = AutoTokenizer.from_pretrained("back")
 assert t.chat_template == "{{ messages }}" and t.pad_token == "<pad>" and t.eos_token == "<|im_end|>", t

@@ -465,7 +465,7 @@ TEST_CASE(
           .write(reinterpret_cast<const char*>(values->data()),
                  static_cast<std::streamsize>(values->size() * 4));
     }
-  const auto python = run_python("torch, transformers", R"(
+  const auto python = run_python(R"(
 import json, numpy as np, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("hf", dtype=torch.float32)

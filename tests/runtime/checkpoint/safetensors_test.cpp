@@ -226,7 +226,7 @@ TEST_CASE("safetensors: files of the Python package and ours are read by both") 
   REQUIRE(writer->write(0, 0, values, 24).ok());
   REQUIRE(writer->write(2, 0, values + 3, 4).ok());
   REQUIRE(writer->finish().ok());
-  const auto python = run_python("safetensors, numpy", R"(
+  const auto python = run_python(R"(
 import numpy as np
 from safetensors.numpy import load_file, save_file
 from safetensors import safe_open

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains small tokenizers of the kinds that public models use, and encodes texts with Hugging Face's `tokenizers`.
 
-    reference.py FOLDER [--bytes 600000] [--seed 1] [--every 3] [--time]
+    reference.py FOLDER [--bytes 200000] [--fuzzed 1500] [--seed 1] [--every 11] [--time]
 
 Writes NAME.json for each tokenizer, texts.bin (each text: u32 bytes, UTF-8) and NAME.ids (for each text: u32 count, i32 ids,
 u32 bytes and UTF-8 of what decode() gives); NAME.masks (for each text: u32 2, i32 begin and end of a range of bytes; u32 count,
@@ -234,17 +234,18 @@ def write_masks(path, tokenizer, texts):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--bytes", type=int, default=600_000)
+    parser.add_argument("--bytes", type=int, default=200_000)
+    parser.add_argument("--fuzzed", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--every", type=int, default=11)
     parser.add_argument("--time", action="store_true")
     flags = parser.parse_args()
     r = random.Random(flags.seed)
-    corpus = real_texts(1_500_000) + [fuzzed(r) for _ in range(300)]
+    corpus = real_texts(700_000) + [fuzzed(r) for _ in range(300)]
     made = make_tokenizers(corpus)
     texts = real_texts(flags.bytes)
     if not flags.time:
-        texts = ["", " ", "a", "\n"] + texts + [fuzzed(r) for _ in range(4000)] + code_points(flags.every)
+        texts = ["", " ", "a", "\n"] + texts + [fuzzed(r) for _ in range(flags.fuzzed)] + code_points(flags.every)
     write_texts(flags.folder / "texts.bin", texts)
     to_train = real_texts(300_000) + ["aaaa aaa\n", "\n\n"] + [fuzzed(r) for _ in range(200)]
     write_texts(flags.folder / "train.bin", to_train)

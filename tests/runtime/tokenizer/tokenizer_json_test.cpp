@@ -10,6 +10,7 @@
 #include "runtime/base/utf8.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/tokenizer/unicode.hpp"
+#include "tests/long.hpp"
 #include "tests/paths.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
 #include "tests/runtime/tokenizer/reference.hpp"
@@ -61,6 +62,7 @@ std::string make_reference() {
   };
   const std::string command = python + " -B " + source_dir() +
                               "/tests/runtime/tokenizer/reference.py " + folder +
+                              (long_tests() ? " --every=3 --bytes=600000 --fuzzed=4000" : "") +
                               option(" --bytes=", "SIMPLESCALE_TOKENIZER_BYTES") +
                               option(" --every=", "SIMPLESCALE_TOKENIZER_EVERY") +
                               option(" --seed=", "SIMPLESCALE_TEST_SEED");
