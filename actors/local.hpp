@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "transport/caf/message_types.hpp"
+
 namespace simplescale {
 class StatePin;
 }

@@ -450,7 +450,7 @@ Status console_command(const std::string& folder, const std::vector<std::string>
   const RunFolder run{folder};
   SS_RETURN_IF_ERROR(check_is_run(folder));
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
-  if (!std::getenv("SIMPLESCALE_LOG")) log::set_level(log::level::err);
+  if (!std::getenv("SIMPLESCALE_LOG")) log::set_level(log::Level::error);
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);

@@ -286,7 +286,7 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
 
 int fleet_doctor(const FleetDoctorOptions& options) {
   // Hides the transport's warnings about peers that end before this task.
-  if (environment_variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
+  if (environment_variable("SIMPLESCALE_LOG").empty()) log::set_level(log::Level::error);
   auto code = examine_host(options);
   if (code.ok()) return *code;
   const Code as = code.status().code() == Code::io ? Code::io : Code::gave_up;

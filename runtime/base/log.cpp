@@ -3,9 +3,12 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 
 #include "runtime/base/printable.hpp"
@@ -55,5 +58,41 @@ void init_logging(const std::string& process) {
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
+
+namespace log {
+namespace {
+
+spdlog::level::level_enum of(Level level) {
+  switch (level) {
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    case Level::off:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+}  // namespace
+
+void set_level(Level level) {
+  spdlog::set_level(of(level));
+}
+
+void write(Level level, fmt::string_view format, fmt::format_args args) noexcept {
+  try {
+    spdlog::logger& logger = *spdlog::default_logger_raw();
+    if (logger.should_log(of(level))) logger.log(of(level), fmt::vformat(format, args));
+  } catch (const std::exception& e) {  // no memory
+    std::fprintf(stderr, "%s\n", e.what());
+  }
+}
+
+}  // namespace log
 
 }  // namespace simplescale

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "runtime/base/log.hpp"

@@ -143,7 +143,8 @@ class Side {
  public:
   explicit Side(const std::string& kind) : basp_(kind.rfind("basp", 0) == 0) {
     if (basp_) {
-      remote::add_message_types(config_);
+      config_.add_message_type<Ping>("simplescale::Ping");
+      config_.add_message_type<Pong>("simplescale::Pong");
       config_.load<caf::io::middleman>();
       if (kind == "basp-best") {
         config_.set("scheduler.policy", caf::atom("sharing"));

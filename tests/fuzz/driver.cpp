@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
           << seeds[i];
     return 0;
   }
-  simplescale::log::set_level(simplescale::log::level::off);
+  simplescale::log::set_level(simplescale::log::Level::off);
   const long inputs = argc > 1 ? std::atol(argv[1]) : 10'000;
   std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
 #if !defined(__SANITIZE_ADDRESS__)

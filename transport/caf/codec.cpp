@@ -6,6 +6,7 @@
 #include <typeindex>
 #include <unordered_map>
 
+#include "transport/caf/message_types.hpp"
 #include "transport/protocol/convert.hpp"
 
 namespace simplescale::remote {
@@ -74,13 +75,6 @@ const MessageType* find(const caf::type_erased_tuple& content) {
   return found == table().by_type.end() ? nullptr : &found->second;
 }
 
-template <class... Ts>
-void add_types(caf::actor_system_config& config, MessageList<Ts...>) {
-  (config.add_message_type<Ts>(std::string("simplescale::") +
-                               message_name(static_cast<const Ts*>(nullptr))),
-   ...);
-}
-
 }  // namespace
 
 Status check_messages() {
@@ -97,14 +91,10 @@ Status check_messages() {
     if (which == wire::Body::NOTHING || which == wire::Body::ERROR) continue;
     if (!all.by_discriminant.count(which)) {
       return {Code::internal, std::string("Body.") + member.getProto().getName().cStr() +
-                                  " has no C++ message in Messages"};
+                                  " has no C++ message in SS_MESSAGES"};
     }
   }
   return {};
-}
-
-void add_message_types(caf::actor_system_config& config) {
-  add_types(config, Messages{});
 }
 
 bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out) {

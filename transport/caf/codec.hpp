@@ -7,7 +7,6 @@
 
 #include <capnp/message.h>
 
-#include <caf/actor_system_config.hpp>
 #include <caf/error.hpp>
 #include <caf/message.hpp>
 
@@ -19,9 +18,6 @@ namespace simplescale::remote {
 /// ok if every C++ message has a struct in the schema with the same fields, and every struct of the
 /// schema's Body has a C++ message. Otherwise internal, with the difference.
 Status check_messages();
-
-/// Registers the messages with CAF by name.
-void add_message_types(caf::actor_system_config& config);
 
 /// Encodes `content` into `out`. False, and `out` is unchanged, if the wire rule does not allow
 /// `content`.

@@ -196,9 +196,9 @@ void Core::count(Bad kind, Peer* peer, const std::string& what) {
   }
   logged |= bit;
   // A dropped message is normal: its receiver or requester has ended.
-  log::log(kind == Bad::dropped ? log::level::debug : log::level::warn,
-           "transport: {} {}: {} (logged once, always counted)",
-           peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
+  log::line(kind == Bad::dropped ? log::Level::debug : log::Level::warn,
+            "transport: {} {}: {} (logged once, always counted)",
+            peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
 }
 
 }  // namespace simplescale::remote

@@ -27,7 +27,6 @@ Transport::~Transport() {
 }
 
 void Transport::configure(caf::actor_system_config& config) {
-  remote::add_message_types(config);
   config.load<caf::net::middleman>();
   // CAF's default scheduler, work stealing, wakes up many times a second even when idle.
   if (!caf::get_if<caf::atom_value>(&config, "scheduler.policy")) {

@@ -1,6 +1,7 @@
 // The stream worker's connections: which process connects, hellos, and the end of members. Runs on
 // the worker's thread.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/base/log.hpp"

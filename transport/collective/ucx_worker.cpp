@@ -2,6 +2,7 @@
 #include "transport/collective/ucx_worker.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/base/log.hpp"

@@ -1,6 +1,6 @@
 // The messages of the control plane as plain C++ structs. Each has a struct of the same fields in
-// protocol.capnp; the list Messages at the end relates the two by name. To add a message, write the
-// struct and its SS_FIELDS line here, add its name to Messages, and add a struct and a member of
+// protocol.capnp; the list SS_MESSAGES at the end relates the two by name. To add a message, write the
+// struct and its SS_FIELDS line here, add its name to SS_MESSAGES, and add a struct and a member of
 // Body to the schema. check_messages() (transport/caf/codec.hpp) compares the two at start.
 //
 // Fields may be: bool, (u)int8..64, float, double, std::string, std::vector<uint8_t> (bytes),
@@ -8,8 +8,10 @@
 // but over the data plane.
 #pragma once
 
+#include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/observe/health.hpp"
@@ -653,16 +655,37 @@ SS_FIELDS(Text, x.text);
 
 template <class... Ts>
 struct MessageList {};
+template <class, class... Ts>
+struct MessageListOf {
+  using List = MessageList<Ts...>;
+};
 
 /// All messages that the wire rule allows. Each type belongs to the member of Body (protocol.capnp)
 /// that has its name in camelCase.
-using Messages =
-    MessageList<Ping, Pong, NodeHello, TrainerHello, TrainerUp, TrainerDown, JoinGeneration,
-                JoinTrainer, TrainerIdle, StepDone, Validated, TrainerFinished, FenceGeneration,
-                StopTraining, ShardSaved, RequestStop, Shutdown, Text, TrainerReady,
-                TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
-                InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
-                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent, NodeHealth,
-                SaveCheckpoint, LogFound, WriteTrace, ReportProgress, NodeProgress, PrepareGpus>;
+// clang-format off
+#define SS_MESSAGES(X)                                                                           \
+  X(Ping) X(Pong) X(NodeHello) X(TrainerHello) X(TrainerUp) X(TrainerDown) X(JoinGeneration)     \
+  X(JoinTrainer) X(TrainerIdle) X(StepDone) X(Validated) X(TrainerFinished) X(FenceGeneration)   \
+  X(StopTraining) X(ShardSaved) X(RequestStop) X(Shutdown) X(Text) X(TrainerReady)               \
+  X(TrainerProgress) X(PeerCopies) X(LeaveGeneration) X(KillTrainer) X(CheckNode) X(NodeChecked) \
+  X(InjectFault) X(Lead) X(HostStandby) X(StandbyHello) X(Replica) X(ReplicaKept) X(Command)     \
+  X(CommandReply) X(CopyToPeers) X(OfferCopy) X(AcceptCopy) X(CopySent) X(NodeHealth)            \
+  X(SaveCheckpoint) X(LogFound) X(WriteTrace) X(ReportProgress) X(NodeProgress) X(PrepareGpus)
+// clang-format on
+#define SS_NEXT_MESSAGE(T) , T
+using Messages = MessageListOf<void SS_MESSAGES(SS_NEXT_MESSAGE)>::List;
+#undef SS_NEXT_MESSAGE
+
+/// A message that only the codec writes and reads. CAF is told so below; otherwise every file that
+/// sends it would compile CAF's functions for that. A benchmark sends the other two over CAF's own
+/// network.
+template <class T>
+concept OnlyByCodec =
+    !std::is_same_v<T, Ping> && !std::is_same_v<T, Pong> && requires(const T* tag) {
+  message_name(tag);
+};
 
 }  // namespace simplescale
+
+template <simplescale::OnlyByCodec T>
+struct caf::allowed_unsafe_message_type<T> : std::true_type {};

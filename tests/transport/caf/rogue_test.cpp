@@ -2,6 +2,7 @@
 // Whatever it sends is counted and dropped, and the process under attack goes on.
 #include <doctest/doctest.h>
 #include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
