@@ -6,7 +6,7 @@
 
 #include "actors/supervisor/journal.hpp"
 #include "runtime/base/json_text.hpp"
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 
 namespace simplescale {
 

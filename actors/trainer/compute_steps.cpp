@@ -4,7 +4,7 @@
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/validation.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/data/validation_samples.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"

@@ -21,7 +21,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/slurm/hosts.hpp"
-#include "app/slurm/job.hpp"
+#include "app/slurm/task.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/network.hpp"
 #include "runtime/base/process.hpp"

@@ -23,7 +23,7 @@
 #include "runtime/config/schema.hpp"
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/exports/plot.hpp"
 #include "runtime/exports/summary.hpp"
 #include "runtime/run/agent_lock.hpp"

@@ -9,8 +9,8 @@
 #include "runtime/base/files.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/schema.hpp"
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 

@@ -4,6 +4,7 @@
 
 #include "app/launch/moved_run.hpp"
 #include "app/terminal.hpp"
+#include "runtime/data/task_encode.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 

@@ -68,6 +68,11 @@ void compare(const std::string& path, const Tokenizer& tokenizer, const std::str
 Status check_ends(const PrepareOptions& options) {
   std::error_code error;
   const std::string& path = options.tokenizer_path;
+  if (path.empty() && options.byte_level && options.append_eos == Choice::yes)
+    return Status(Code::bad_config,
+                  "tokenizer.append_eos = true: a tokenizer of the kind byte_bpe has one token for "
+                  "EOS and BOS, which is between all documents; leave the key out, or set "
+                  "tokenizer.kind = \"bpe\"");
   if (!fs::is_regular_file(path, error)) return {};
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(path));
   SS_ASSIGN(const int32_t eos, eos_of(options, tokenizer));

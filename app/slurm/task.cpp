@@ -1,5 +1,5 @@
-// `train` as one of several tasks: runs one node's agent. The task that holds the run's lock
-// prepares the run and prints its progress. If that task's host dies, another task takes the lock.
+#include "app/slurm/task.hpp"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/preflight.hpp"
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_key.hpp"

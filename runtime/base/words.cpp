@@ -53,4 +53,10 @@ std::string counted(int64_t number, const std::string& noun) {
   return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
 }
 
+bool has_ending(std::string_view name, std::string_view ending) {
+  return name.size() >= ending.size() &&
+         std::ranges::equal(name.substr(name.size() - ending.size()), ending, {},
+                            [](unsigned char c) { return std::tolower(c); });
+}
+
 }  // namespace simplescale

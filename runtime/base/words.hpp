@@ -27,4 +27,7 @@ std::string trimmed(std::string_view text, const char* blanks = " \t\r\n");
 /// "1 group", "2 groups".
 std::string counted(int64_t number, const std::string& noun);
 
+/// True if a file's name has this ending, in lower case or in capitals.
+bool has_ending(std::string_view name, std::string_view ending);
+
 }  // namespace simplescale

@@ -15,10 +15,12 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/folder_files.hpp"
 #include "runtime/data/json_row.hpp"
 #include "runtime/data/line_reader.hpp"
 #include "runtime/data/parquet/library.hpp"
+#include "runtime/data/text_names.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -99,20 +101,6 @@ class Cutter {
 bool is_separator(std::string_view line) {
   while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
   return line == separator;
-}
-
-bool is_json_lines(const std::string& path) {
-  const std::string_view name = without_compression(path);
-  return has_ending(name, ".jsonl") || has_ending(name, ".ndjson") || has_ending(name, ".json");
-}
-
-bool is_parquet(const std::string& path) {
-  return has_ending(path, ".parquet");
-}
-
-/// data.text_key matters for the file.
-bool has_text_key(const std::string& path) {
-  return is_json_lines(path) || is_parquet(path);
 }
 
 /// What data.text_key and data.loss_mask_key are. Without the latter, as in earlier versions.
@@ -223,12 +211,6 @@ Result<std::string> read_bible() {
   if (program->code != 0)
     return bad(bible_source, "bible ended with exit code " + std::to_string(program->code));
   return bible_prose(program->output);
-}
-
-/// True for the files of a folder that are read. A .json in a folder is rather a configuration.
-bool is_text_file(const std::string& path) {
-  return has_ending(without_compression(path), ".txt") ||
-         (has_text_key(path) && !has_ending(path, ".json"));
 }
 
 /// left_out: what the folder holds instead.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 
 namespace simplescale {
 

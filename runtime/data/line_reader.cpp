@@ -9,8 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/words.hpp"
 #include "runtime/data/gunzip.hpp"
 #include "runtime/data/known_bytes.hpp"
+#include "runtime/data/text_names.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {
@@ -50,18 +52,6 @@ std::string ending_of_bytes(std::string_view bytes) {
 }
 
 }  // namespace
-
-bool has_ending(std::string_view name, std::string_view ending) {
-  return name.size() >= ending.size() &&
-         std::ranges::equal(name.substr(name.size() - ending.size()), ending, {},
-                            [](unsigned char c) { return std::tolower(c); });
-}
-
-std::string_view without_compression(std::string_view name) {
-  for (const std::string_view suffix : {".gz", ".zst", ".xz", ".bz2"})
-    if (has_ending(name, suffix)) return name.substr(0, name.size() - suffix.size());
-  return name;
-}
 
 /// What libarchive reads from front to back: the bytes of a file or an object, those of a .gz
 /// unpacked.

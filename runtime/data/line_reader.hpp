@@ -14,11 +14,6 @@ struct archive;
 
 namespace simplescale {
 
-/// True if a file's name has this ending, in lower case or in capitals.
-bool has_ending(std::string_view name, std::string_view ending);
-/// A file's name without the suffix of its compression: "a.jsonl.zst" -> "a.jsonl".
-std::string_view without_compression(std::string_view name);
-
 class LineReader {
  public:
   /// line_bytes_max: a longer line is an error, so memory is bounded. bad_data: the file cannot be

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/words.hpp"
 #include "runtime/data/known_bytes.hpp"
-#include "runtime/data/line_reader.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {

@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
-#include "runtime/data/task_file.hpp"
-#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -31,13 +29,8 @@ struct TaskTokens {
   bool operator==(const TaskTokens&) const = default;
 };
 
-/// Each text begins with BOS, or with EOS where the tokenizer has no BOS. A choice that is too long
-/// with its prompt is cut from the left. A text is cut into pieces; the last piece sees a full
-/// block. bad_data: the tokenizer has neither BOS nor EOS, makes no tokens of a choice, or makes ids
-/// that a model of `vocab` tokens does not have.
-Result<std::vector<TaskTokens>> encode_tasks(const std::vector<TaskRow>& rows,
-                                             const Tokenizer& tokenizer, int64_t block_size,
-                                             int64_t vocab);
+/// Whether a model of `vocab` tokens can score the sequence.
+bool fits_model(const TaskSequence& sequence, int64_t block_size, int64_t vocab);
 
 /// Replaces the file `path`, whose format docs/formats.md tells, in one step.
 Status write_task_tokens(const std::string& path, const std::vector<TaskTokens>& rows);

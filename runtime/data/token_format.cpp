@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "runtime/data/line_reader.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/raw_tokens.hpp"
 
 namespace simplescale {

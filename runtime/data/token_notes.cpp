@@ -5,8 +5,8 @@
 #include <set>
 
 #include "runtime/base/bare_path.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/folder_files.hpp"
-#include "runtime/data/line_reader.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/object_store/s3_url.hpp"
 

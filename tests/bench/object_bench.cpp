@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/data/sample_order.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
 #include "tests/temp_folder.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/runtime/data/megatron_index.hpp"
 #include "tests/temp_folder.hpp"

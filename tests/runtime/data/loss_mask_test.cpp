@@ -8,8 +8,8 @@
 #include <fstream>
 #include <random>
 
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/temp_folder.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/run_data.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/data/token_split.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"

@@ -1,4 +1,4 @@
-#include "runtime/data/task_tokens.hpp"
+#include "runtime/data/task_encode.hpp"
 
 #include <doctest/doctest.h>
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/run_data.hpp"
 #include "tests/runtime/data/megatron_index.hpp"
 #include "tests/temp_folder.hpp"
 

@@ -1,5 +1,5 @@
 // Where the samples of a configuration lie.
-#include "runtime/data/data_location.hpp"
+#include "runtime/data/run_data.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
