@@ -13,9 +13,9 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/runs.hpp"
+#include "app/hosts/hosts.hpp"
 #include "app/processes/http_process.hpp"
 #include "app/report.hpp"
-#include "app/slurm/hosts.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "app/usage.hpp"

@@ -70,7 +70,7 @@ function(simplescale_embed room file variable template)
   target_sources(${room} PRIVATE ${CMAKE_BINARY_DIR}/generated/${template})
 endfunction()
 simplescale_embed(observe configs/log_rules.toml SIMPLESCALE_LOG_RULES log_rules.cpp)
-simplescale_embed(http runtime/http/page.html SIMPLESCALE_PAGE page.cpp)
+simplescale_embed(http tools/http/page.html SIMPLESCALE_PAGE page.cpp)
 
 simplescale_layer(model FOLDERS model LINK training observe PRIVATE_LINK deps::torch)
 if(TARGET model)
@@ -113,12 +113,12 @@ simplescale_rarely_runs(run observe object_store config checkpoint exports http 
 set_source_files_properties(transport/caf/codec.cpp transport/caf/message_types.cpp
   PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)  # templates over all messages
 # Conversions of whole models.
-set_source_files_properties(runtime/checkpoint/derive.cpp runtime/checkpoint/hf_export.cpp
+set_source_files_properties(tools/convert/derive.cpp tools/convert/hf_export.cpp
   runtime/checkpoint/safetensors.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
 
 # Two programs. Users call `simplescale`. `simplescale-compute` beside it runs trainers, `generate` and `evaluate`; it is
 # the only one that links libtorch.
-add_library(slurm STATIC app/slurm/sharing.cpp app/slurm/slurm.cpp)
+add_library(slurm STATIC app/hosts/sharing.cpp app/slurm/slurm.cpp)
 target_include_directories(slurm PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(slurm PUBLIC config run)
 simplescale_flags(slurm)
@@ -127,7 +127,7 @@ set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_pro
 set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate.cpp app/commands/loaded_model.cpp
   app/processes/trainer_process.cpp)
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
-list(REMOVE_ITEM sources ${compute} app/slurm/sharing.cpp app/slurm/slurm.cpp)
+list(REMOVE_ITEM sources ${compute} app/hosts/sharing.cpp app/slurm/slurm.cpp)
 add_executable(simplescale ${sources})
 target_link_libraries(simplescale PRIVATE actors slurm http CLI11::CLI11 PkgConfig::libedit)
 add_executable(simplescale-compute ${compute} ${common} transport/nccl/program/poll.cpp)
@@ -143,7 +143,7 @@ add_custom_target(programs DEPENDS simplescale simplescale-compute)
 
 # Only `prepare` loads it, for parquet files.
 if(TARGET deps::arrow)
-  add_library(simplescale_parquet SHARED runtime/data/parquet/library.cpp)
+  add_library(simplescale_parquet SHARED tools/prepare/parquet/library.cpp)
   target_link_libraries(simplescale_parquet PRIVATE base deps::arrow)
   simplescale_flags(simplescale_parquet)
   add_dependencies(programs simplescale_parquet)

@@ -1,12 +1,12 @@
 // The dataloader actor of a node: one for all its trainers. It passes each FillPlan on to the
-// filler thread (runtime/data/ring_filler.hpp), which fills the token rings in shared memory;
+// filler thread (runtime/feed/ring_filler.hpp), which fills the token rings in shared memory;
 // tokens never pass through a mailbox. In: FillPlan, from the node.
 #pragma once
 
 #include <caf/all.hpp>
 #include <memory>
 
-#include "runtime/data/ring_filler.hpp"
+#include "runtime/feed/ring_filler.hpp"
 
 namespace simplescale {
 

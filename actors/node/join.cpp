@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 
 namespace simplescale {
 namespace {

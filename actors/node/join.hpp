@@ -10,7 +10,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/ring_filler.hpp"
+#include "runtime/feed/ring_filler.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

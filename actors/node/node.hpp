@@ -29,7 +29,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/ring_filler.hpp"
+#include "runtime/feed/ring_filler.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/caf/transport.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exports/trace_parts.hpp"
+#include "runtime/observe/trace_parts.hpp"
 
 namespace simplescale {
 

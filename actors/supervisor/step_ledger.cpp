@@ -6,7 +6,7 @@
 
 #include "actors/supervisor/journal.hpp"
 #include "runtime/base/json_text.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 
 namespace simplescale {
 

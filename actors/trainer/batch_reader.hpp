@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/base/status.hpp"
-#include "runtime/data/token_ring.hpp"
+#include "runtime/feed/token_ring.hpp"
 
 namespace simplescale {
 

@@ -4,8 +4,8 @@
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/validation.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/data/run_data.hpp"
-#include "runtime/data/validation_samples.hpp"
+#include "runtime/feed/run_data.hpp"
+#include "runtime/feed/validation_samples.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"
 

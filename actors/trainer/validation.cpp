@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/data/samples_ahead.hpp"
-#include "runtime/data/validation_samples.hpp"
+#include "runtime/feed/samples_ahead.hpp"
+#include "runtime/feed/validation_samples.hpp"
 #include "runtime/training/token_marks.hpp"
 
 namespace simplescale {

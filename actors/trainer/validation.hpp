@@ -9,8 +9,8 @@
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/task_batches.hpp"
 #include "runtime/data/token_file.hpp"
+#include "runtime/feed/task_batches.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {

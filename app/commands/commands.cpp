@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "actors/console/render.hpp"
 #include "actors/supervisor/journal.hpp"
+#include "app/commands/render.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/launch/auto_device.hpp"
 #include "app/launch/command_line.hpp"
@@ -29,18 +29,18 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
-#include "runtime/checkpoint/verify_bucket.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/divide_batches.hpp"
-#include "runtime/http/facts.hpp"
+#include "runtime/feed/divide_batches.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/notice.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tools/convert/commands.hpp"
+#include "tools/http/facts.hpp"
+#include "tools/verify/verify_bucket.hpp"
 #include "transport/caf/address.hpp"
 #include "transport/stream/address.hpp"
 

@@ -9,7 +9,7 @@
 
 namespace simplescale {
 
-struct HostRank;  // app/slurm/hosts.hpp
+struct HostRank;  // app/hosts/hosts.hpp
 
 /// As a task of srun, or as one of several hosts (rank): runs one node agent. Otherwise: runs all
 /// nodes on this machine, or attaches to the run if it trains already.

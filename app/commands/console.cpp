@@ -14,11 +14,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "actors/console/render.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/verbs.hpp"
 #include "app/commands/commands.hpp"
 #include "app/commands/line_editor.hpp"
+#include "app/commands/render.hpp"
 #include "app/commands/run_events.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"

@@ -14,14 +14,14 @@
 #include "model/backend.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/open_output.hpp"
-#include "runtime/data/run_data.hpp"
-#include "runtime/data/samples_ahead.hpp"
-#include "runtime/data/task_batches.hpp"
-#include "runtime/data/task_encode.hpp"
-#include "runtime/data/task_file.hpp"
-#include "runtime/data/token_notes.hpp"
+#include "runtime/feed/run_data.hpp"
+#include "runtime/feed/samples_ahead.hpp"
+#include "runtime/feed/task_batches.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/token_marks.hpp"
+#include "tools/prepare/task_encode.hpp"
+#include "tools/prepare/task_file.hpp"
+#include "tools/prepare/token_notes.hpp"
 
 namespace simplescale {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "runtime/checkpoint/commands.hpp"
+#include "tools/convert/commands.hpp"
 
 namespace simplescale {
 

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "app/terminal.hpp"
-#include "runtime/exports/summary.hpp"
 #include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tools/report/summary.hpp"
 
 namespace simplescale {
 

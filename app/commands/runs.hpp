@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
-#include "runtime/exports/plot.hpp"
+#include "tools/report/plot.hpp"
 
 namespace simplescale {
 

@@ -23,11 +23,11 @@
 #include "runtime/config/schema.hpp"
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
-#include "runtime/data/run_data.hpp"
-#include "runtime/exports/plot.hpp"
-#include "runtime/exports/summary.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
+#include "tools/report/plot.hpp"
+#include "tools/report/summary.hpp"
 
 namespace simplescale {
 

@@ -6,7 +6,7 @@
 #include "app/commands/run_status.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
-#include "runtime/exports/trace_merge.hpp"
+#include "tools/trace/trace_merge.hpp"
 
 namespace simplescale {
 

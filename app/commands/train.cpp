@@ -1,7 +1,7 @@
 // `train`: checks the configuration and this host, creates or resumes the run's folder, starts one
 // node agent per node on this machine, and prints the progress. If the run trains already, it only
 // shows its progress (app/launch/attach.hpp). As a task of srun, or as one of several hosts, it runs
-// a single agent instead (app/slurm/task.cpp).
+// a single agent instead (app/hosts/task.cpp).
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +16,8 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/hosts/hosts.hpp"
+#include "app/hosts/task.hpp"
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/auto_device.hpp"
@@ -26,13 +28,11 @@
 #include "app/launch/stops_early.hpp"
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
-#include "app/slurm/hosts.hpp"
-#include "app/slurm/task.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/secrets.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_folder.hpp"

@@ -17,14 +17,14 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/checkpoint/bucket.hpp"
-#include "runtime/checkpoint/commands.hpp"
-#include "runtime/checkpoint/derive.hpp"
-#include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/convert/commands.hpp"
+#include "tools/convert/derive.hpp"
+#include "tools/convert/huggingface.hpp"
 
 namespace simplescale {
 

@@ -5,7 +5,7 @@
 
 #include "runtime/base/process.hpp"
 #include "runtime/base/words.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/object_store/object_store.hpp"
 
 namespace simplescale {

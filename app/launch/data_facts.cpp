@@ -13,7 +13,7 @@
 #include "runtime/base/utf8.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/object_store/s3_url.hpp"
 
 namespace simplescale {

@@ -18,7 +18,7 @@
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/utf8.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "transport/ucx/version.hpp"
 
 namespace simplescale {

@@ -2,7 +2,7 @@
 
 #include "app/launch/prepare_data.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/mixture_report.hpp"
+#include "runtime/feed/mixture_report.hpp"
 
 namespace simplescale {
 

@@ -10,7 +10,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 

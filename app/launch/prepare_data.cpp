@@ -12,11 +12,11 @@
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/words.hpp"
-#include "runtime/data/prepare.hpp"
-#include "runtime/data/run_data.hpp"
-#include "runtime/data/token_notes.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/prepare/prepare.hpp"
+#include "tools/prepare/token_notes.hpp"
 
 namespace simplescale {
 

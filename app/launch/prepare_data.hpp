@@ -5,7 +5,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 
 namespace simplescale {
 

@@ -4,9 +4,9 @@
 
 #include "app/launch/moved_run.hpp"
 #include "app/terminal.hpp"
-#include "runtime/data/task_encode.hpp"
-#include "runtime/data/task_file.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/prepare/task_encode.hpp"
+#include "tools/prepare/task_file.hpp"
 
 namespace simplescale {
 

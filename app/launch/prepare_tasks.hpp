@@ -7,7 +7,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
-#include "runtime/data/task_tokens.hpp"
+#include "runtime/feed/task_tokens.hpp"
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {

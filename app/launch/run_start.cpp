@@ -27,15 +27,15 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
-#include "runtime/data/corpus.hpp"
-#include "runtime/data/divide_batches.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/data/mixture_report.hpp"
-#include "runtime/data/run_data.hpp"
-#include "runtime/data/validation_samples.hpp"
+#include "runtime/feed/divide_batches.hpp"
+#include "runtime/feed/mixture_report.hpp"
+#include "runtime/feed/run_data.hpp"
+#include "runtime/feed/validation_samples.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tools/prepare/corpus.hpp"
 
 namespace simplescale {
 

@@ -6,7 +6,7 @@
 
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {

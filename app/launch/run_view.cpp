@@ -23,10 +23,10 @@
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/risk.hpp"
-#include "runtime/exports/records.hpp"
 #include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
 #include "runtime/training/task_score.hpp"
+#include "tools/report/records.hpp"
 
 namespace simplescale {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/base/status.hpp"
-#include "runtime/data/prepare.hpp"
+#include "tools/prepare/prepare.hpp"
 
 namespace simplescale {
 

@@ -11,9 +11,9 @@
 
 #include "app/report.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/http/access.hpp"
-#include "runtime/http/server.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tools/http/access.hpp"
+#include "tools/http/server.hpp"
 
 namespace simplescale {
 

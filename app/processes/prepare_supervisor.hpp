@@ -9,7 +9,7 @@
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/run_data.hpp"
+#include "runtime/feed/run_data.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/run_folder.hpp"
 

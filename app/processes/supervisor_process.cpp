@@ -25,13 +25,13 @@
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/exports/exporter.hpp"
 #include "runtime/observe/notifier.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tools/exports/exporter.hpp"
 
 namespace simplescale {
 

@@ -11,9 +11,9 @@
 
 #include "actors/trainer/engine_setup.hpp"
 #include "actors/trainer/trainer.hpp"
+#include "app/hosts/sharing.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/trainer_process.hpp"
-#include "app/slurm/sharing.hpp"
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"
@@ -24,9 +24,9 @@
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
-#include "transport/gpu_claim.hpp"
+#include "transport/gpu/gpu_claim.hpp"
+#include "transport/gpu/nccl_network.hpp"
 #include "transport/nccl/device_plane.hpp"
-#include "transport/nccl_network.hpp"
 
 namespace simplescale {
 

@@ -34,7 +34,7 @@ Status check_batch(const std::string& key, int64_t wanted, const Plan& plan) {
 }
 
 /// Whether the layout can divide its steps is asked when it is known which steps are still to come:
-/// check_batches() in runtime/data/divide_batches.hpp.
+/// check_batches() in runtime/feed/divide_batches.hpp.
 Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& plan) {
   const std::string key =
       "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);

@@ -9,7 +9,7 @@
 // Any thread records, without locks, in tens of nanoseconds; without start() a span costs one
 // relaxed load. Times are those of the monotonic clock, which the processes of a host share;
 // wall_offset_ns() converts them to the wall clock. Wall clocks of hosts differ;
-// runtime/exports/trace_merge.hpp corrects that by the times at which messages were sent and
+// tools/trace/trace_merge.hpp corrects that by the times at which messages were sent and
 // received.
 #pragma once
 

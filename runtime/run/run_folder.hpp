@@ -20,7 +20,7 @@ struct RunFolder {
   std::string ledger() const { return path + "/ledger.jsonl"; }
   std::string health() const { return path + "/health.jsonl"; }
   std::string logs() const { return path + "/logs"; }
-  /// Folder of traces of steps and recoveries (runtime/exports/trace_parts.hpp).
+  /// Folder of traces of steps and recoveries (runtime/observe/trace_parts.hpp).
   std::string traces() const { return path + "/traces"; }
   std::string control() const { return path + "/control"; }
   std::string status() const { return control() + "/status.json"; }
@@ -37,7 +37,7 @@ struct RunFolder {
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
   /// The learning rates that users have set during the run (actors/supervisor/rates.hpp).
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
-  /// train.tasks as tokens (runtime/data/task_tokens.hpp).
+  /// train.tasks as tokens (runtime/feed/task_tokens.hpp).
   std::string tasks() const { return control() + "/tasks.jsonl"; }
   /// The contents of the data's buckets when the run started (runtime/data/data_files.hpp).
   std::string objects() const { return control() + "/objects.json"; }

@@ -1,5 +1,5 @@
 // How tasks on one host divide its CPUs and GPUs.
-#include "app/slurm/sharing.hpp"
+#include "app/hosts/sharing.hpp"
 
 #include <doctest/doctest.h>
 

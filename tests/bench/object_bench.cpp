@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "runtime/data/run_data.hpp"
-#include "runtime/data/sample_order.hpp"
+#include "runtime/feed/run_data.hpp"
+#include "runtime/feed/sample_order.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
 #include "tests/temp_folder.hpp"
 

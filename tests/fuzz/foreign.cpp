@@ -7,19 +7,19 @@
 #include <algorithm>
 
 #include "runtime/checkpoint/bucket_index.hpp"
-#include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
-#include "runtime/data/corpus.hpp"
-#include "runtime/data/json_row.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/data/task_file.hpp"
-#include "runtime/exports/trace_parts.hpp"
 #include "runtime/object_store/answers.hpp"
 #include "runtime/object_store/given_credentials.hpp"
 #include "runtime/observe/log_rules.hpp"
+#include "runtime/observe/trace_parts.hpp"
 #include "runtime/training/skipped_samples.hpp"
 #include "tests/fuzz/driver.hpp"
 #include "tests/fuzz/scratch.hpp"
+#include "tools/convert/huggingface.hpp"
+#include "tools/prepare/corpus.hpp"
+#include "tools/prepare/json_row.hpp"
+#include "tools/prepare/task_file.hpp"
 
 using namespace simplescale;
 using namespace simplescale::s3_answers;

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/http/server.hpp"
 #include "tests/fuzz/driver.hpp"
+#include "tools/http/server.hpp"
 
 using namespace simplescale;
 

@@ -4,9 +4,9 @@
 #include <arrow/io/memory.h>
 #include <parquet/arrow/writer.h>
 
-#include "runtime/data/corpus.hpp"
 #include "tests/fuzz/driver.hpp"
 #include "tests/fuzz/scratch.hpp"
+#include "tools/prepare/corpus.hpp"
 
 using namespace simplescale;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/checkpoint/metrics_lines.hpp"
 #include "runtime/training/sharding.hpp"
+#include "tools/verify/metrics_lines.hpp"
 
 namespace simplescale::simulation {
 

@@ -1,5 +1,5 @@
 // Trainers that do not count each other share the GPUs of a host without overlap.
-#include "transport/gpu_claim.hpp"
+#include "transport/gpu/gpu_claim.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // Which networks NCCL may use, and which environment variables say so.
-#include "transport/nccl_network.hpp"
+#include "transport/gpu/nccl_network.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -537,7 +537,7 @@ SS_FIELDS(LogFound, x.node, x.subject, x.file, x.line, x.text, x.rule, x.severit
           x.root);
 
 /// Supervisor to nodes: write the trace of your processes in this time (ns of wall clock) to the
-/// run's folder; see runtime/exports/trace_parts.hpp.
+/// run's folder; see runtime/observe/trace_parts.hpp.
 struct WriteTrace {
   std::string name;
   int64_t begin_ns = 0;

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <functional>
 
-#include "runtime/checkpoint/verify_bucket.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
+#include "tools/verify/verify_bucket.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/checkpoint/derive.hpp"
-#include "runtime/checkpoint/digest.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
+#include "tools/convert/derive.hpp"
+#include "tools/convert/digest.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;

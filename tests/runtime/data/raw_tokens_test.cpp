@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "runtime/data/token_file.hpp"
-#include "runtime/data/token_notes.hpp"
 #include "tests/runtime/data/megatron_index.hpp"
 #include "tests/temp_folder.hpp"
+#include "tools/prepare/token_notes.hpp"
 
 using namespace simplescale;
 using test::TempFolder;

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "runtime/feed/sample_order.hpp"
+
+namespace simplescale {
+
+/// A layout whose steps all have `rows` rows.
+inline BatchLayout equal_steps(uint64_t groups, uint64_t shards, uint64_t rows,
+                               uint64_t micro_batch_size) {
+  return {groups, shards, micro_batch_size, BatchSchedule(rows * shards * micro_batch_size)};
+}
+
+}  // namespace simplescale
