@@ -3,6 +3,8 @@
 
 #include <caf/scheduled_actor.hpp>
 #include <cstdlib>
+#include <exception>
+#include <new>
 #include <string>
 
 #include "runtime/base/limits.hpp"
@@ -16,10 +18,14 @@ namespace simplescale {
 inline void end_process_with(caf::scheduled_actor* self, const std::string& name) {
   self->set_exception_handler([name](std::exception_ptr& thrown) -> caf::error {
     try {
-      std::rethrow_exception(thrown);
-    } catch (const std::exception& error) {
-      log::error("an exception ended the {} actor, so this process ends: {}", name,
-                 exception_status(error).message());
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const std::exception& error) {
+        log::error("an exception ended the {} actor, so this process ends: {}", name,
+                   exception_status(error).message());
+      }
+    } catch (const std::bad_alloc&) {
+      tell_no_memory();
     } catch (...) {
     }
     std::abort();

@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -183,14 +184,18 @@ std::unique_ptr<char[]> reserve(new char[64 << 10]);
   while (ends.test_and_set()) pause();  // another thread ends the process
   reserve.reset();
   try {
-    if (std::current_exception()) throw;
-    // Of several threads one could not be started: CAF destroys those that run.
-    if (std::uncaught_exceptions() > 0)
-      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
-  } catch (const std::exception& error) {
-    const Status status = exception_status(error);
-    report_status(status);
-    if (status.code() != Code::internal) _exit(exit_code(status.code()));
+    try {
+      if (std::current_exception()) throw;
+      // Of several threads one could not be started: CAF destroys those that run.
+      if (std::uncaught_exceptions() > 0)
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    } catch (const std::exception& error) {
+      const Status status = exception_status(error);
+      report_status(status);
+      if (status.code() != Code::internal) _exit(exit_code(status.code()));
+    }
+  } catch (const std::bad_alloc&) {
+    tell_no_memory();
   } catch (...) {
   }
   std::abort();

@@ -1,4 +1,4 @@
-# One target per floor, and one per room of the ground floor (runtime/). A target's sources are the files of its folder.
+# One target per floor, and one per room of the ground floor (runtime/) and of tools/. A target's sources are the files of its folder.
 function(simplescale_flags target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers>)
@@ -32,7 +32,7 @@ function(simplescale_layer name)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
     list(APPEND sources ${found})
   endforeach()
-  list(FILTER sources EXCLUDE REGEX "/model/cuda/|/transport/nccl/|/data/parquet/|${ARG_EXCLUDE}")
+  list(FILTER sources EXCLUDE REGEX "/model/cuda/|/transport/nccl/|/prepare/parquet/|${ARG_EXCLUDE}")
   if(NOT sources)
     return()
   endif()
@@ -51,16 +51,28 @@ simplescale_room(base LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohma
   PRIVATE_LINK PkgConfig::tomlplusplus)
 simplescale_room(training LINK base)
 simplescale_room(run LINK base)
-simplescale_room(observe LINK base PkgConfig::tomlplusplus)
+simplescale_room(observe LINK base run PkgConfig::tomlplusplus)
 simplescale_room(diagnostics LINK base)
 simplescale_room(object_store LINK base
   PRIVATE_LINK PkgConfig::curl PkgConfig::pugixml PkgConfig::sodium)
 simplescale_room(config LINK training observe object_store PkgConfig::tomlplusplus)
 simplescale_room(tokenizer LINK base PkgConfig::sentencepiece PkgConfig::pcre2 PkgConfig::utf8proc)
-simplescale_room(data LINK config run tokenizer PRIVATE_LINK PkgConfig::archive PkgConfig::zlib)
+simplescale_room(data LINK config run tokenizer)
+simplescale_room(feed LINK data)
 simplescale_room(checkpoint LINK training run tokenizer object_store)
-simplescale_room(exports LINK config run)
-simplescale_room(http LINK config run PRIVATE_LINK PkgConfig::httplib)
+
+# What works on files and takes no part in a step. Only app includes a tool; a tool includes rooms of runtime and the tools
+# that it links.
+function(simplescale_tool name)
+  simplescale_layer(${name} FOLDERS tools/${name} ${ARGN})
+endfunction()
+simplescale_tool(prepare LINK feed PRIVATE_LINK PkgConfig::archive PkgConfig::zlib)
+simplescale_tool(verify LINK checkpoint)
+simplescale_tool(convert LINK verify)
+simplescale_tool(report LINK config run)
+simplescale_tool(exports LINK report)
+simplescale_tool(trace LINK report observe)
+simplescale_tool(http LINK config run PRIVATE_LINK PkgConfig::httplib)
 
 # Embeds two files in the program: the rules for log lines, and the web page.
 function(simplescale_embed room file variable template)
@@ -106,10 +118,10 @@ endif()
 simplescale_layer(decision FOLDERS actors/supervisor/decision LINK training)
 # Only the trainer actor uses the model; all other actors are free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/decision)/"
-  LINK decision config data checkpoint exports diagnostics transport)
+  LINK decision config feed checkpoint diagnostics transport)
 simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
-simplescale_rarely_runs(run observe object_store config checkpoint exports http actors)
+simplescale_rarely_runs(run observe object_store config checkpoint actors convert verify report exports trace http)
 set_source_files_properties(transport/caf/codec.cpp transport/caf/message_types.cpp
   PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)  # templates over all messages
 # Conversions of whole models.
@@ -118,26 +130,27 @@ set_source_files_properties(tools/convert/derive.cpp tools/convert/hf_export.cpp
 
 # Two programs. Users call `simplescale`. `simplescale-compute` beside it runs trainers, `generate` and `evaluate`; it is
 # the only one that links libtorch.
-add_library(slurm STATIC app/hosts/sharing.cpp app/slurm/slurm.cpp)
-target_include_directories(slurm PUBLIC ${CMAKE_SOURCE_DIR})
-target_link_libraries(slurm PUBLIC config run)
-simplescale_flags(slurm)
+set(parts app/doctor/logind.cpp app/hosts/sharing.cpp app/slurm/slurm.cpp)  # both link, or tests
+add_library(app STATIC ${parts})
+target_include_directories(app PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(app PUBLIC config run diagnostics)
+simplescale_flags(app)
 
 set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_process.cpp)
 set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate.cpp app/commands/loaded_model.cpp
   app/processes/trainer_process.cpp)
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
-list(REMOVE_ITEM sources ${compute} app/hosts/sharing.cpp app/slurm/slurm.cpp)
+list(REMOVE_ITEM sources ${compute} ${parts})
 add_executable(simplescale ${sources})
-target_link_libraries(simplescale PRIVATE actors slurm http CLI11::CLI11 PkgConfig::libedit)
+target_link_libraries(simplescale PRIVATE actors app prepare convert exports trace http CLI11::CLI11 PkgConfig::libedit)
 add_executable(simplescale-compute ${compute} ${common} transport/nccl/program/poll.cpp)
-target_link_libraries(simplescale-compute PRIVATE trainer slurm CLI11::CLI11)
+target_link_libraries(simplescale-compute PRIVATE trainer app prepare convert CLI11::CLI11)
 foreach(program simplescale simplescale-compute)
   target_compile_definitions(${program} PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
   simplescale_flags(${program})
 endforeach()
 
-simplescale_rarely_runs(slurm simplescale simplescale-compute)
+simplescale_rarely_runs(app simplescale simplescale-compute)
 
 add_custom_target(programs DEPENDS simplescale simplescale-compute)
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 
 namespace simplescale::test {
 
@@ -15,7 +16,14 @@ struct TempFolder {
     char name[] = "/tmp/simplescale-test-XXXXXX";
     path = mkdtemp(name);
   }
-  ~TempFolder() { std::filesystem::remove_all(path); }
+  ~TempFolder() {
+    std::error_code error;
+    for (int tries = 0; tries < 1000; ++tries) {
+      std::filesystem::remove_all(path, error);
+      // A thread of the code under test may have written a file meanwhile.
+      if (error != std::errc::directory_not_empty) return;
+    }
+  }
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
 

@@ -64,8 +64,7 @@ struct Executor {
     self->quit(a.requested ? self->state.stop_reason : caf::error(caf::exit_reason::user_shutdown));
   }
   void operator()(const action::Report& a) const {
-    log::log(a.warning ? spdlog::level::warn : spdlog::level::info, "{}: {}", self->state.name,
-             a.text);
+    log::line(a.warning ? log::Level::warn : log::Level::info, "{}: {}", self->state.name, a.text);
   }
 };
 

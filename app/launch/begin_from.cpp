@@ -17,6 +17,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/checkpoint/bucket.hpp"
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/feed/run_data.hpp"

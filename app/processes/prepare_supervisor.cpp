@@ -17,6 +17,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 
 namespace simplescale {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 namespace simplescale {
@@ -90,6 +91,13 @@ Status exception_status(const std::exception& error, const ProcessLimits& limits
     text += ": the processes and threads of this user (ulimit -u) are limited to " +
             std::to_string(limits.threads);
   return {Code::io, text};
+}
+
+void tell_no_memory() noexcept {
+  constexpr std::string_view kText =
+      "simplescale: out of memory: a limit of the address space (ulimit -v), that of a control "
+      "group, or the memory of this host\n";
+  (void)!::write(STDERR_FILENO, kText.data(), kText.size());
 }
 
 }  // namespace simplescale

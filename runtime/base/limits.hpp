@@ -39,5 +39,7 @@ std::string address_space_hint(const ProcessLimits& limits = process_limits());
 /// limit may be the cause.
 Status exception_status(const std::exception& error,
                         const ProcessLimits& limits = process_limits());
+/// Writes such a sentence to stderr, without allocating: for a process that can say no other one.
+void tell_no_memory() noexcept;
 
 }  // namespace simplescale

@@ -32,7 +32,7 @@ README_LINES_MAX, COLUMNS_MAX = 130, 100
 BLOCK_S_MAX = float(os.environ.get("SIMPLESCALE_DOCS_BLOCK_S", 300))  # a slow, busy machine
 NOT_RUN = re.compile(r"<!-- not run: (needs Slurm|needs a GPU|needs a bucket|needs several hosts|takes \d+ minutes?) -->$")
 RUN_IF = re.compile(r"<!-- run if installed: (\w+) -->$")
-PATH = re.compile(r"`((?:runtime|model|transport|actors|app|tests|configs|cmake)/[\w./-]+)`")
+PATH = re.compile(r"`((?:runtime|model|transport|tools|actors|app|tests|configs|cmake)/[\w./-]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 

@@ -20,7 +20,7 @@ PAGE = "docs/guarantees.md"
 FAMILIES = ("JOB GEN LEAD LOCK STATE RESTORE ENGINE BACKEND PREPARE MIX RING CHECKPOINT PEER COLLECTIVE SHM "
             "STREAM CONNECTION ACTOR FILE SECRET")
 NAME = re.compile(r"\b(?:" + FAMILIES.replace(" ", "|") + r")-\d+\b")
-FLOORS = ("runtime", "model", "transport", "actors", "app", "tests")
+FLOORS = ("runtime", "model", "transport", "tools", "actors", "app", "tests")
 FILE = re.compile(r"`((?:" + "|".join(FLOORS) + r")/[\w./-]+)`")
 PYTHON_TEST = re.compile(r"`(test_\w+)`")
 

@@ -25,6 +25,7 @@ class BadInput(Case):
 
     def test_wrong_configuration_values_are_refused(self):
         self.refused(78, "--train.micro_batch=3", says=["micro_batch_size"])
+        self.refused(78, "--train.max_steps=many", says=["max_steps"])
         self.refused(78, "--train.sample_tokens=1000001", says=["sample_tokens"])  # the limit of `generate`
         self.refused(78, "--train.global_batch_size=7", "--cluster.nodes=2", "--cluster.trainers_per_node=1")
         self.refused(78, "--parallel.group_nodes=4", "--cluster.nodes=2", "--parallel.strategy=hybrid_shard")

@@ -55,7 +55,7 @@ class BucketData(BucketCase):
 
     def test_every_format_and_a_blend_give_the_same_bits_as_on_disk(self):
         ids = tokens(20000, TINY["model.vocab"])
-        want = self.undisturbed(*self.options)
+        want = self.undisturbed(*self.flat, *STEPS)
         megatron = self.folder / "corpus_text_document"
         megatron.with_suffix(".bin").write_bytes(ids.tobytes())
         megatron.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ1i1q2q", 1, 8, 1, 2, len(ids), 0, 0, 1))
@@ -77,7 +77,7 @@ class BucketData(BucketCase):
 
     def test_faults_of_the_server_and_a_killed_trainer_change_no_bit(self):
         source = self.many_tokens()
-        want = self.undisturbed(*self.options)
+        want = self.undisturbed(*self.flat, *STEPS)
         self.faults({"match": "GET .*tokens.bin", "kind": "slow", "ms": 300, "times": 2},
                     {"match": "GET", "kind": "random", "percent": 40, "seed": 5})
         run = self.train("run", *self.options, *source, '--inject.faults=[{step=5, kind="kill_trainer", target="n1.0"}]')
@@ -90,7 +90,7 @@ class BucketData(BucketCase):
 
     def test_training_waits_for_a_server_that_fails_and_goes_on(self):
         source = self.many_tokens()
-        want = self.undisturbed(*self.options)
+        want = self.undisturbed(*self.flat, *STEPS)
         self.faults({"match": "GET .*tokens.bin", "kind": "status", "skip": 6})
         run, process = self.start("run", *self.options, *source)
         failed = lambda: [r for r, status in json.loads(self.control("GET", "log")) if "tokens.bin" in r and status == 503]

@@ -35,7 +35,7 @@ class Limits(Case):
             [peak] = [line.split()[1] for line in open(f"/proc/{node['pid']}/status") if line.startswith("VmPeak:")]
             self.assertLess(int(peak), 600_000)  # KiB; 1,300,000 with a heap for each thread
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertEqual(process.wait(60), 75, process.stdout.read())
         self.assertFalse(leftovers(run))
 
     def test_an_agent_without_memory_says_so(self):
@@ -48,7 +48,7 @@ class Limits(Case):
         trainer = trainer_pids(run)["n0.0"]
         os.kill(trainer, signal.SIGKILL)  # the agent starts another one
         self.assertNotEqual(process.wait(60), 0)
-        self.assertIn("the address space (ulimit -v) is limited to 1024 KiB", process.stdout.read())
+        self.assertIn("the address space (ulimit -v)", process.stdout.read())
 
     def test_a_soft_limit_of_the_stack_is_raised(self):
         code, lines = self.limited("-S -s 64", "train", self.config, f"--run={self.folder / 'run'}", "--train.global_batch_size=4", "--train.max_steps=3")

@@ -30,7 +30,7 @@ class FirstStart(unittest.TestCase):
         (self.folder / "cmake").mkdir()
         shutil.copy(ROOT / "simplescale", self.folder)
         shutil.copy(ROOT / "cmake/wheels.lock", self.folder / "cmake")
-        for folder in ("app", "runtime", "model", "transport", "actors", "stubs"):
+        for folder in ("app", "runtime", "model", "transport", "tools", "actors", "stubs"):
             (self.folder / folder).mkdir()
         (self.folder / "CMakeLists.txt").touch()
         for name, script in STUBS.items():

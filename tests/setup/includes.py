@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the dependencies between folders, from the #include lines of every file.
 
-1. A floor includes only the floors below it: runtime < model, transport < actors < app.
-2. model and transport do not include each other; of the actors only trainer includes model.
+1. A floor includes only the floors below it: runtime < model, transport, tools < actors < app.
+2. model, transport and tools do not include each other; of the actors only trainer includes model, and none
+   includes tools.
 3. The folders of a floor form no cycle.
 4. Programs print by app/terminal.hpp alone.
 
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FLOORS = {"runtime": 0, "model": 1, "transport": 1, "actors": 2, "app": 3}
+FLOORS = {"runtime": 0, "model": 1, "transport": 1, "tools": 1, "actors": 2, "app": 3}
 INCLUDE = re.compile(r'^#include "([a-z_]+/[^"]+)"', re.MULTILINE)
 
 
@@ -43,6 +44,8 @@ def wrong_floor(name, target):
         return f"{target_floor} is not below {source_floor}"
     if target_floor == "model" and source_floor == "actors" and not name.startswith("actors/trainer/"):
         return "only actors/trainer may include model"
+    if target_floor == "tools" and source_floor == "actors":
+        return "only app may include tools"
     return None
 
 

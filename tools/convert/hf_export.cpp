@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/base/bare_path.hpp"
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "tools/convert/hf_config.hpp"
 #include "tools/convert/hf_tokenizer.hpp"
 #include "tools/convert/huggingface.hpp"
@@ -99,11 +100,6 @@ class WeightsWriter {
   std::vector<uint16_t> narrow_;
 };
 
-ordered_json facts_of(const CheckpointInfo& info) {
-  const auto facts = ordered_json::parse(info.resume, nullptr, false);
-  return facts.is_object() ? facts : ordered_json::object();
-}
-
 /// The generation_config.json of the folder that was imported; {} if there was none.
 ordered_json generation_config_of(const ordered_json& facts) {
   const bool known =
@@ -116,7 +112,7 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
   SS_RETURN_IF_ERROR(make_folders(ops, folder));
   SpecialTokens special;
   const CheckpointInfo& info = checkpoint.info();
-  const ordered_json facts = facts_of(info);
+  const ordered_json facts = ordered_json::parse(imported_facts(info));
   if (!info.tokenizer.empty()) {
     SS_ASSIGN(special,
               write_hf_tokenizer(info.tokenizer, folder, info.shape.block_size, facts, ops));
@@ -146,14 +142,6 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
 }
 
 }  // namespace
-
-std::string imported_facts(const CheckpointInfo& info) {
-  const ordered_json facts = facts_of(info);
-  ordered_json kept = ordered_json::object();
-  for (const char* name : {kGenerationConfigFact, kTokenizerConfigFact, kTokenizerConfigOfFact})
-    if (facts.contains(name)) kept[name] = facts[name];
-  return kept.dump();
-}
 
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype, StateKind kind,
                  uint64_t file_bytes_max, FileOps& ops) {

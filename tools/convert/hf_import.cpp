@@ -10,6 +10,7 @@
 #include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tools/convert/hf_tokenizer.hpp"

@@ -12,6 +12,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/seeded_hash.hpp"
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 

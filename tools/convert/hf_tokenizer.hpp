@@ -29,8 +29,5 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::str
 /// and the choices of special tokens. path: the folder's tokenizer; "" if it has none. bad_data
 /// names the file.
 Result<nlohmann::json> hf_tokenizer_facts(const std::string& folder, const std::string& path);
-/// The names of these facts: the configuration, and the hash of the tokenizer that it belongs to.
-inline constexpr const char* kTokenizerConfigFact = "tokenizer_config";
-inline constexpr const char* kTokenizerConfigOfFact = "tokenizer_config_of";
 
 }  // namespace simplescale

@@ -26,12 +26,6 @@ Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
 /// Reads the shape of the model from a config.json. bad_data: names file and key.
 Result<ModelShape> read_hf_config(const std::string& path);
 
-/// Where a checkpoint's facts (CheckpointInfo::resume) keep an imported generation_config.json, so
-/// that export_hf() writes it again.
-inline constexpr const char* kGenerationConfigFact = "generation_config";
-/// Of the facts those that an import made for the next export, which later checkpoints keep.
-std::string imported_facts(const CheckpointInfo& info);
-
 /// bad_data: a file of the folder that import_hf() or a tokenizer would read is a link to a file
 /// outside of it. Links into the cache of huggingface_hub are fine.
 Status check_hf_links(const std::string& folder);

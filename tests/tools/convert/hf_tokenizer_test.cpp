@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "runtime/checkpoint/imported_facts.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
 #include "tools/convert/huggingface.hpp"
