@@ -89,7 +89,8 @@ class Tokenizer {
 Result<std::string> train_tokenizer(const std::vector<std::string>& lines, int64_t vocab);
 /// Trains a byte-level BPE tokenizer with the words of Llama 3 and one special token,
 /// <|endoftext|> (id 0), and returns the contents of tokenizer.json; the same texts give the same
-/// bytes. bad_data: too little text for the vocabulary, or none.
+/// bytes. It has less than `vocab` tokens if the texts give no more, as with `tokenizers`. bad_data:
+/// no text.
 Result<std::string> train_byte_bpe(const std::vector<std::string>& texts, int64_t vocab);
 
 }  // namespace simplescale

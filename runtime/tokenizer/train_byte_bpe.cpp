@@ -233,11 +233,7 @@ Result<std::string> train_byte_bpe(const std::vector<std::string>& texts, int64_
   Pairs pairs(std::move(words));
   while (static_cast<int64_t>(vocabulary.tokens.size()) < vocab) {
     const std::optional<Pair> best = pairs.most_frequent();
-    if (!best)
-      return Status(Code::bad_data, "cannot train a tokenizer of " + std::to_string(vocab) +
-                                        " tokens: the text gives only " +
-                                        std::to_string(vocabulary.tokens.size()) +
-                                        ". Use more text or a smaller tokenizer.vocab");
+    if (!best) break;
     const std::string left = vocabulary.tokens[static_cast<size_t>(best->first)],
                       right = vocabulary.tokens[static_cast<size_t>(best->second)];
     vocabulary.merges.push_back({left, right});
