@@ -147,10 +147,12 @@ Status make_tokenizer(const PrepareOptions& options, Manifest& old, Manifest& ma
       SS_ASSIGN(const std::string model, options.byte_level
                                              ? train_byte_bpe(texts, options.vocab)
                                              : train_tokenizer(texts, options.vocab));
-      SS_ASSIGN(const Tokenizer trained, Tokenizer::from_bytes(model, name));
-      if (trained.vocab() < options.vocab)
-        log::warn("the text gives only {} tokens: the other {} of the vocabulary stay unused",
-                  trained.vocab(), options.vocab - trained.vocab());
+      if (options.byte_level) {  // SentencePiece refuses such a text
+        SS_ASSIGN(const Tokenizer trained, Tokenizer::from_bytes(model, name));
+        if (trained.vocab() < options.vocab)
+          log::warn("the text gives only {} tokens: the other {} of the vocabulary stay unused",
+                    trained.vocab(), options.vocab - trained.vocab());
+      }
       SS_RETURN_IF_ERROR(write_tokenizer(options, old, path, model));
       progress({"tokenizer", 1});
     }

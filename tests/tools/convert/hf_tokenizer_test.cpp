@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/imported_facts.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
+#include "tests/tools/convert/generated_lines.hpp"
 #include "tools/convert/huggingface.hpp"
 
 using namespace simplescale;
@@ -50,16 +51,7 @@ using Settings = std::map<std::string, std::string>;
 
 /// Trains a SentencePiece model with Llama's settings, except for these. Returns its path.
 std::string trained(const TempFolder& folder, const std::string& name, const Settings& changes) {
-  std::mt19937 random(1);
-  std::string text;
-  for (int line = 0; line < 300; ++line) {
-    for (int word = 0; word < 12; ++word) {
-      for (uint32_t n = 1 + random() % 6; n > 0; --n) text += static_cast<char>('a' + random() % 8);
-      text += word == 5 ? ", " : " ";
-    }
-    text += "The 42 quick foxes.\n";
-  }
-  spew(folder / "text.txt", text);
+  spew(folder / "text.txt", generated_lines(300));
   Settings all = {{"input", folder / "text.txt"},
                   {"model_prefix", folder / name},
                   {"vocab_size", "300"},

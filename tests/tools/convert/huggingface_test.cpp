@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
+#include "tests/tools/convert/generated_lines.hpp"
 #include "tools/convert/commands.hpp"
 #include "tools/convert/digest.hpp"
 #include "tools/convert/huggingface.hpp"
@@ -40,16 +41,7 @@ void edit_json(const std::string& path, const std::function<void(json&)>& edit) 
 
 /// A SentencePiece model with Llama's settings, trained on generated text.
 std::string train_tokenizer(const TempFolder& folder, int vocab) {
-  std::mt19937 random(1);
-  std::string text;
-  for (int line = 0; line < 400; ++line) {
-    for (int word = 0; word < 12; ++word) {
-      for (uint32_t n = 1 + random() % 6; n > 0; --n) text += static_cast<char>('a' + random() % 8);
-      text += word == 5 ? ", " : " ";
-    }
-    text += "The 42 quick foxes.\n";
-  }
-  spew(folder / "text.txt", text);
+  spew(folder / "text.txt", generated_lines(400));
   const auto status = sentencepiece::SentencePieceTrainer::Train(
       "--input=" + (folder / "text.txt") + " --model_prefix=" + (folder / "tokenizer") +
       " --vocab_size=" + std::to_string(vocab) +
