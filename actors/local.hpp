@@ -96,13 +96,13 @@ struct Die {};
 /// node -> itself, every heartbeat: check that the trainers live.
 struct CheckLiveness {};
 
-/// Epoch watch -> supervisor: what the epoch files say. question: the decision that waits for this
+/// Term watch -> supervisor: what the term files say. question: the decision that waits for this
 /// answer, or 0.
-struct EpochSeen {
+struct TermSeen {
   uint64_t question;
-  bool deposed;                      // a newer epoch has been claimed
-  uint64_t newest;                   // epoch
-  std::set<std::string> votes = {};  // nodes that vote against the supervisor's epoch
+  bool deposed;                      // a newer term has been claimed
+  uint64_t newest;                   // term
+  std::set<std::string> votes = {};  // nodes that vote against the supervisor's term
   bool answered = true;              // false: the files could not be read, and say nothing
 };
 
@@ -126,5 +126,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Die)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::CheckLiveness)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochSeen)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::TermSeen)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WaitedLongEnough)

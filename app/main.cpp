@@ -369,7 +369,7 @@ class CommandLine {
     http->add_option("--host", http_.host)->required();
     http->add_option("--port", http_.port)->required();
     http->add_option("--checkpoints", http_.checkpoints);
-    http->add_option("--epoch", http_.epoch);
+    http->add_option("--term", http_.term);
     http->add_option("--delay-ms", http_.delay_ms);
 
     CLI::App* supervisor =

@@ -42,7 +42,7 @@ struct BackendOptions {
   bool muon = false;  // orthogonalize() will be called
   // CUDA: where the run keeps which algorithm each product takes, and which kernel attention takes
   // (model/cuda/chosen_algorithms.hpp); empty: nothing is measured.
-  std::string products_folder;
+  std::string gemm_folder;
   // The factors of the blocks' products are rounded to fp8 (model/fp8.hpp); sums, the products of
   // attention and of the head are not. CPU: emulated (model/cpu/fp8.hpp).
   bool fp8 = false;

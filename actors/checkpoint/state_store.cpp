@@ -75,7 +75,7 @@ void copy_side(TrainState& state, int side, StateStore::Copy& copy, const Parall
 }  // namespace
 
 Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
-                                                    const HeldStep& wanted,
+                                                    const StateVersion& wanted,
                                                     const Parallel& parallel) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(trainer);
@@ -141,7 +141,7 @@ Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint6
 }
 
 StatePin::StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
-                   const HeldStep& step)
+                   const StateVersion& step)
     : states_(std::move(states)), trainer_(std::move(trainer)), pid_(pid), step_(step) {}
 
 StatePin::~StatePin() {

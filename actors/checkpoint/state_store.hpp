@@ -17,8 +17,8 @@ namespace simplescale {
 
 /// The states in a trainer's memory.
 struct HeldState {
-  uint32_t shard = 0;           // 0 if `steps` is empty
-  std::vector<HeldStep> steps;  // at most two; the committed step last
+  uint32_t shard = 0;               // 0 if `steps` is empty
+  std::vector<StateVersion> steps;  // at most two; the committed step last
 };
 
 /// Identifies a shard of a model. A segment of another model or number of shards has another hash,
@@ -45,7 +45,7 @@ class StateStore {
   /// pinned that side; this releases that pin, even after an error. not_found: no side holds the
   /// step, or another generation made it. mismatch: the state differs from the committed one
   /// (STATE-2). aborted: the trainer's process was replaced meanwhile.
-  Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const HeldStep& wanted,
+  Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const StateVersion& wanted,
                               const Parallel& parallel = {});
   /// Releases the pin of process `pid` on `step`, if the trainer still has that process.
   void release(const std::string& trainer, int32_t pid, uint64_t step);
@@ -80,7 +80,7 @@ Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint6
 class StatePin {
  public:
   StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
-           const HeldStep& step);
+           const StateVersion& step);
   ~StatePin();
   StatePin(const StatePin&) = delete;
   StatePin& operator=(const StatePin&) = delete;
@@ -91,7 +91,7 @@ class StatePin {
   const std::shared_ptr<StateStore> states_;
   const std::string trainer_;
   const int32_t pid_;
-  const HeldStep step_;
+  const StateVersion step_;
   bool held_ = true;
 };
 

@@ -4,7 +4,7 @@
 //
 //   JOB-1  A node whose memory holds a state of training stays in the run, unless a user wants the
 //          run to end: the state may be the only one.
-//   JOB-4  A new term (epoch), and a living supervisor, are signs that the run continues. They no
+//   JOB-4  A new term, and a living supervisor, are signs that the run continues. They no
 //          longer count after kSuccessorsMax terms in a row without an answer of a supervisor.
 #pragma once
 

@@ -6,7 +6,8 @@ namespace {
 
 /// Takes over the pin of the trainer that sent the current message. Null if the trainer has another
 /// process now.
-std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer, const HeldStep& step) {
+std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer,
+                                   const StateVersion& step) {
   const NodeState& s = self->state;
   const Process* process = s.table.trainer(trainer, self->current_sender());
   return process ? std::make_shared<StatePin>(s.options.states, trainer, process->pid, step)
@@ -118,7 +119,7 @@ std::vector<LocalMemory> local_memory(const NodeState& s) {
     LocalMemory own{trainer, {}, {}, o.states->segment(trainer)};
     if (process) own.data_address = process->data_address;
     const HeldState held = o.states->held(trainer);
-    for (const HeldStep& copy : held.steps)
+    for (const StateVersion& copy : held.steps)
       own.copies.push_back({held.shard, copy.step, copy.generation});
     memory.push_back(std::move(own));
   }

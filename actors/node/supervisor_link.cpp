@@ -15,14 +15,14 @@ using Self = caf::stateful_actor<LinkState>;
 
 constexpr size_t kReportsMax = 100'000;    // with more, the oldest are dropped
 constexpr size_t kOtherReportsMax = 64;    // other reports than StepDone that are kept after a Lead
-constexpr int64_t kPollMs = 20;            // how often the epochs are polled without a supervisor
+constexpr int64_t kPollMs = 20;            // how often the terms are polled without a supervisor
 constexpr int64_t kRetryLookupMs = 100;    // between two lookups of the same address
 constexpr int64_t kStartAfterMs = 1'000;   // before a node starts a supervisor
 constexpr int64_t kTakeoverMs = 3'000;     // the same, if a standby can take over
 constexpr int64_t kPerNodeMs = 500;        // plus this for each index
 constexpr int64_t kPerNodeMaxMs = 10'000;  // but at most this
 constexpr int64_t kVoteAfterMs = 1'500;    // a supervisor lives for so long, but is unreachable
-constexpr int64_t kLeaderPollMs = 1'000;   // how often the epochs are polled with a supervisor
+constexpr int64_t kLeaderPollMs = 1'000;   // how often the terms are polled with a supervisor
 constexpr int64_t kCheckMs = 200;          // how often join_timeout_ms is checked
 
 /// Delays the nodes by different times, so that normally only one of them starts a supervisor.
@@ -50,7 +50,7 @@ void to_leader(Self* self, const Message& message) {
 void introduce_node(Self* self) {
   LinkState& s = self->state;
   if (!s.hello) return;
-  s.hello->epoch = s.lead.epoch;
+  s.hello->term = s.lead.term;
   to_leader(self, *s.hello);
   // Send these before the trainers: a generation may begin as soon as the last trainer is known
   // (JOB-1).
@@ -100,7 +100,7 @@ void leave_run(Self* self, const std::string& reason) {
 
 /// Votes against a supervisor that lives but cannot be reached from this node. The supervisor
 /// resigns if it loses the majority; until then this node waits as long as that supervisor leads.
-void vote_if_unreachable(Self* self, const local::EpochsPolled& polled) {
+void vote_if_unreachable(Self* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
   const int64_t now = now_ms(self);
   if (s.search.seen(polled.number, polled.lives, now)) s.voted = s.preparing = false;
@@ -110,13 +110,12 @@ void vote_if_unreachable(Self* self, const local::EpochsPolled& polled) {
   if (!polled.lives || s.voted || s.preparing || now - s.search.since_ms() < kVoteAfterMs) return;
   s.voted = true;
   s.options.watch->vote(polled.number, s.options.node);
-  log::warn("the supervisor of epoch {} lives, but cannot be reached from this node",
-            polled.number);
+  log::warn("the supervisor of term {} lives, but cannot be reached from this node", polled.number);
 }
 
-void look_up_supervisor(Self* self, const local::EpochsPolled& polled) {
+void look_up_supervisor(Self* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
-  s.lookup_epoch = polled.number;
+  s.lookup_term = polled.number;
   s.lookup_pending = true;
   s.lookup_ms = now_ms(self);
   s.options.lookup(polled.address, [me = caf::actor_cast<caf::actor>(self),
@@ -132,39 +131,39 @@ void look_up_supervisor(Self* self, const local::EpochsPolled& polled) {
 /// supervisor.
 void leave_deposed_leader(Self* self, uint64_t newest) {
   LinkState& s = self->state;
-  log::warn("epoch {} leads; leaving the supervisor of epoch {}", newest, s.epoch);
+  log::warn("term {} leads; leaving the supervisor of term {}", newest, s.term);
   self->demonitor(s.leader);
-  s.options.disconnect(s.leader.node(), "epoch " + std::to_string(newest) + " leads");
+  s.options.disconnect(s.leader.node(), "term " + std::to_string(newest) + " leads");
   s.leader = nullptr;
   look_for_supervisor(self, kTakeoverMs + stagger_ms(s));
 }
 
-void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
+void on_terms_polled(Self* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
   if (s.leaving || !polled.answered) return;
   if (!polled.current) return leave_run(self, "the run was started again");
-  if (polled.number < s.search.newest()) return;  // an old answer: epochs only grow
-  if (s.leader && polled.number > s.epoch) leave_deposed_leader(self, polled.number);
+  if (polled.number < s.search.newest()) return;  // an old answer: terms only grow
+  if (s.leader && polled.number > s.term) leave_deposed_leader(self, polled.number);
   if (s.leader) return;
   const int64_t now = now_ms(self);
   vote_if_unreachable(self, polled);
   const bool due =
-      s.lookup_epoch != polled.number || (!s.lookup_pending && now - s.lookup_ms >= kRetryLookupMs);
-  if (polled.number > 0 && polled.number >= s.epoch && !polled.address.empty() && due)
+      s.lookup_term != polled.number || (!s.lookup_pending && now - s.lookup_ms >= kRetryLookupMs);
+  if (polled.number > 0 && polled.number >= s.term && !polled.address.empty() && due)
     look_up_supervisor(self, polled);
   // Node 0 starts the first supervisor of a run, without a delay.
-  const bool first = polled.number == 0 && s.epoch == 0 && s.options.index == 0;
+  const bool first = polled.number == 0 && s.term == 0 && s.options.index == 0;
   if (now < s.start_at_ms && !(first && s.start_at_ms != INT64_MAX)) return;
   log::info("no supervisor answers; starting one");
   if (Status started = s.options.start_supervisor(""); !started.ok())
     log::error("cannot start a supervisor: {}", started.message());
-  s.epoch = std::max<uint64_t>(s.epoch, 1);  // so that `first` is false from now on
+  s.term = std::max<uint64_t>(s.term, 1);  // so that `first` is false from now on
   s.start_at_ms = now + kTakeoverMs + stagger_ms(s);
 }
 
 void on_lookup_done(Self* self, const local::LookupDone& found) {
   LinkState& s = self->state;
-  if (s.leader || s.leaving || found.number != s.lookup_epoch) return;
+  if (s.leader || s.leaving || found.number != s.lookup_term) return;
   s.lookup_pending = false;
   if (!found.supervisor) {
     log::debug("supervisor {} does not answer: {}", found.number, found.error);
@@ -173,11 +172,11 @@ void on_lookup_done(Self* self, const local::LookupDone& found) {
     return;
   }
   s.leader = found.supervisor;
-  s.epoch = found.number;
+  s.term = found.number;
   s.options.watch->poll_every(kLeaderPollMs);
   s.options.watch->vote(0, "");
   self->monitor(s.leader);
-  log::info("connected to the supervisor of epoch {}", s.epoch);
+  log::info("connected to the supervisor of term {}", s.term);
   introduce_node(self);
 }
 
@@ -185,7 +184,7 @@ void leader_lost(Self* self) {
   LinkState& s = self->state;
   s.leader = nullptr;
   if (s.leaving) return;
-  log::warn("the supervisor of epoch {} is lost; training goes on", s.epoch);
+  log::warn("the supervisor of term {} is lost; training goes on", s.term);
   look_for_supervisor(self,
                       (s.lead.standby_node.empty() ? kStartAfterMs : kTakeoverMs) + stagger_ms(s));
 }
@@ -272,7 +271,7 @@ caf::message_handler commands(Self* self) {
         LinkState& s = self->state;
         if (!from_leader(self)) return;
         s.lead = lead;
-        s.epoch = std::max(s.epoch, lead.epoch);
+        s.term = std::max(s.term, lead.term);
         drop_recorded(s, lead.recorded_step);
       },
       [self](const HostStandby& order) {
@@ -351,7 +350,7 @@ caf::message_handler reports(Self* self) {
 
 }  // namespace
 
-local::EpochsPolled epochs_polled(const EpochView& view) {
+local::TermsPolled terms_polled(const TermView& view) {
   return {view.answered,       view.current,        view.newest.number,
           view.newest.address, view.leader_alive(), view.resigned};
 }
@@ -373,7 +372,7 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
     if (s.leader && down.source == s.leader.address()) leader_lost(self);
   });
   const caf::message_handler own{
-      [self](const local::EpochsPolled& polled) { on_epochs_polled(self, polled); },
+      [self](const local::TermsPolled& polled) { on_terms_polled(self, polled); },
       [self](const local::LookupDone& done) { on_lookup_done(self, done); },
       [self](const local::Tick&) { check_join_timeout(self); },
   };

@@ -1,11 +1,11 @@
 // The node's connection to the current supervisor. The node actor uses this actor as if it were the
-// supervisor. The link finds the supervisor through the term files (runtime/run/epoch.hpp),
+// supervisor. The link finds the supervisor through the term files (runtime/run/term.hpp),
 // introduces the node to it, and relays commands to the node and reports to the supervisor. It
 // keeps what a new supervisor must learn: the node's trainers, the generation of each, and the
 // reports that are not in the run's records yet. While there is no supervisor, trainers continue.
 //
-//   LEAD-1  Commands have an effect only if the supervisor of the highest epoch known sent them.
-//           The epoch files are read every second, so that the node also leaves a supervisor that
+//   LEAD-1  Commands have an effect only if the supervisor of the highest term known sent them.
+//           The term files are read every second, so that the node also leaves a supervisor that
 //           was replaced without noticing it.
 //
 // When the supervisor is lost, the link polls the term files and connects to the supervisor of the
@@ -14,7 +14,7 @@
 // answers for join_timeout_ms, as on a full disk, a node whose memory holds a state stays in the
 // run.
 //
-// Runs on a CAF worker. No handler blocks: the epoch watch and lookups have threads of their own.
+// Runs on a CAF worker. No handler blocks: the term watch and lookups have threads of their own.
 #pragma once
 
 #include <caf/all.hpp>
@@ -30,7 +30,7 @@
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
 #include "actors/node/leader_search.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -39,7 +39,7 @@ struct LinkOptions {
   std::string node;
   int index = 0;                      // of the node; the lowest starts a supervisor first
   int64_t join_timeout_ms = 120'000;  // without a supervisor for so long, the node may leave
-  std::shared_ptr<EpochWatch> watch;
+  std::shared_ptr<TermWatch> watch;
   /// Finds the supervisor actor of the process at an address. `done` is called once, on any thread.
   /// not_found: the process exists, but does not supervise yet.
   std::function<void(const std::string& address, std::function<void(Result<caf::actor>)> done)>
@@ -55,8 +55,8 @@ struct LinkOptions {
 };
 
 namespace local {
-/// The epoch watch sends this to the link: the contents of the term files; fields as in EpochView.
-struct EpochsPolled {
+/// The term watch sends this to the link: the contents of the term files; fields as in TermView.
+struct TermsPolled {
   bool answered, current;
   uint64_t number;      // the newest term; 0: none
   std::string address;  // of its supervisor
@@ -64,7 +64,7 @@ struct EpochsPolled {
 };
 /// LinkOptions::lookup sends this to the link.
 struct LookupDone {
-  uint64_t number;        // the term (epoch)
+  uint64_t number;        // the term
   caf::actor supervisor;  // null: see `error`
   std::string error;
   bool preparing = false;  // the process exists, but does not supervise yet
@@ -82,16 +82,16 @@ struct LinkState {
   LinkOptions options;
   caf::actor node;
   caf::actor leader;        // the supervisor; null: not connected
-  uint64_t epoch = 0;       // term of the leader, or of the last leader
+  uint64_t term = 0;        // term of the leader, or of the last leader
   Lead lead;                // the newest message of the leader
   uint64_t generation = 0;  // the newest that the node was ordered to join
   bool leaving = false;     // the node leaves the run: it looks for no new supervisor
 
   // While there is no leader. Times are of the actor clock.
   LeaderSearch search;
-  int64_t checked_ms = 0;     // when join_timeout_ms was checked last
-  int64_t start_at_ms = 0;    // when this node starts a supervisor
-  uint64_t lookup_epoch = 0;  // the term of the last lookup
+  int64_t checked_ms = 0;    // when join_timeout_ms was checked last
+  int64_t start_at_ms = 0;   // when this node starts a supervisor
+  uint64_t lookup_term = 0;  // the term of the last lookup
   bool lookup_pending = false;
   int64_t lookup_ms = 0;   // when the lookup began
   bool preparing = false;  // the process that was looked up does not supervise yet
@@ -112,10 +112,10 @@ caf::behavior supervisor_link(caf::stateful_actor<LinkState>* self, LinkOptions 
 /// True if the memory of the node holds a state of training.
 bool holds_state(const LinkState& state);
 
-/// For EpochWatch's on_view.
-local::EpochsPolled epochs_polled(const EpochView& view);
+/// For TermWatch's on_view.
+local::TermsPolled terms_polled(const TermView& view);
 
 }  // namespace simplescale
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochsPolled)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::TermsPolled)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::LookupDone)

@@ -67,7 +67,7 @@ std::string PeerStore::segment(uint32_t shard, uint64_t step) const {
   return found == states_.end() || !found->second.holds(step) ? "" : found->second.name();
 }
 
-bool verify_or_forget(TrainState& state, const HeldStep& copy) {
+bool verify_or_forget(TrainState& state, const StateVersion& copy) {
   const Result<int> side = state.pin(copy.step);
   if (!side.ok()) return false;
   const bool good = state.held(*side) == copy && check_side(state, *side).ok();

@@ -50,6 +50,6 @@ class PeerStore {
 /// True if a state from prepare() holds this copy, and the copy matches its hash. If not, forgets
 /// any copy of the same step: it is damaged, or its generation was rolled back. Same thread as
 /// prepare().
-bool verify_or_forget(TrainState& state, const HeldStep& copy);
+bool verify_or_forget(TrainState& state, const StateVersion& copy);
 
 }  // namespace simplescale

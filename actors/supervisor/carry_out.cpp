@@ -74,7 +74,7 @@ void publish_status(Self* self, bool last) {
 void record_end(Self* self, int exit_code, const std::string& reason) {
   const LeadershipOptions& o = self->state.options.leadership;
   self->state.options.journal->replace("control/end.json",
-                                       end_text({exit_code, reason, o.instance, o.epoch}));
+                                       end_text({exit_code, reason, o.instance, o.term}));
 }
 
 // --- Injected faults ---
@@ -313,9 +313,9 @@ void replicate(Self* self, bool store) {
   state.traced = s.traces.chosen();
   std::vector<uint8_t> bytes = encode(state);
   if (store)
-    s.options.journal->replace(state_page(s.options.leadership.instance, state.epoch),
+    s.options.journal->replace(state_page(s.options.leadership.instance, state.term),
                                std::string(bytes.begin(), bytes.end()));
-  if (s.standby) self->send(s.standby, Replica{state.epoch, state.sequence, std::move(bytes)});
+  if (s.standby) self->send(s.standby, Replica{state.term, state.sequence, std::move(bytes)});
 }
 
 /// Does one thing that Leadership returned.
@@ -328,10 +328,10 @@ struct Perform {
   void operator()(const Leadership::Announce&) const { announce(self); }
   void operator()(const job::Record& record) const { carry_out(self, {record}); }
   void operator()(const Leadership::Await& await) const {
-    if (await.check_epoch)
+    if (await.check_term)
       o.watch->poll([me = caf::actor_cast<caf::actor>(self), decision = await.decision,
-                     epoch = o.epoch](const EpochView& view) {
-        caf::anon_send(me, epoch_seen(decision, epoch, view));
+                     term = o.term](const TermView& view) {
+        caf::anon_send(me, term_seen(decision, term, view));
       });
     self->delayed_send(self, Leadership::kAnswerTimeout, local::WaitedLongEnough{await.decision});
   }
@@ -340,7 +340,7 @@ struct Perform {
     while (const auto event = s.lead.next_event()) handle(self, *event);
   }
   void operator()(const Leadership::StartStandby& start) const {
-    to_node(self, start.node, HostStandby{o.epoch, o.address});
+    to_node(self, start.node, HostStandby{o.term, o.address});
   }
   void operator()(const Leadership::EndStandby& end) const {
     self->send(s.standby, Shutdown{0, end.reason});

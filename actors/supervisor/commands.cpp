@@ -178,7 +178,7 @@ std::string why_no_training(const job::State& state) {
 
 /// True between two generations, as after `set train.learning_rate`, or during a recovery.
 bool between_generations(const job::State& state) {
-  return state.phase != job::Phase::training || state.leaving || state.layout.cells.empty() ||
+  return state.phase != job::Phase::training || state.leaving || state.layout.domains.empty() ||
          std::ranges::any_of(job::places(state.rules, state.layout), [&](const job::Place& place) {
            return state.trainers.at(place.trainer).state != job::TrainerState::training;
          });
@@ -207,7 +207,7 @@ Request parse_restart(const job::State& state, const std::string& target) {
   for (const job::Place& place : job::places(state.rules, state.layout))
     if (place.trainer == target || "g" + std::to_string(place.group) == target)
       request.restart.push_back(place.trainer);
-  const bool known = state.trainers.contains(target) || state.layout.cells.empty();
+  const bool known = state.trainers.contains(target) || state.layout.domains.empty();
   if (request.restart.empty() && known && why_no_training(state).empty() &&
       between_generations(state))
     return refuse_early(state);

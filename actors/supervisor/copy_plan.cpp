@@ -8,13 +8,13 @@ namespace {
 
 constexpr int64_t kRoundTimeoutMs = 120'000;
 
-size_t cell_of(const Layout& layout, const std::string& node) {
-  size_t cell = 0;
-  for (const auto& nodes : layout.cells) {
+size_t domain_of(const Layout& layout, const std::string& node) {
+  size_t domain = 0;
+  for (const auto& nodes : layout.domains) {
     if (std::ranges::find(nodes, node) != nodes.end()) break;
-    ++cell;
+    ++domain;
   }
-  return cell;
+  return domain;
 }
 
 }  // namespace
@@ -28,13 +28,13 @@ std::vector<CopyTask> plan_copies(const State& state) {
   for (const Place& place : members) {
     if (place.shard % groups != place.group) continue;
     const std::string home = node_of(place.trainer);
-    const size_t cell = cell_of(state.layout, home);  // PEER-1
+    const size_t domain = domain_of(state.layout, home);  // PEER-1
     const auto& order = state.node_order;
     const auto first = static_cast<size_t>(std::ranges::find(order, home) - order.begin());
     const std::string* best = nullptr;
     bool inside = false;  // the best node so far is in the shard's own failure domain
     auto cost = [&](const std::string& node) {
-      return std::tuple(cell_of(state.layout, node) == cell, load[node],
+      return std::tuple(domain_of(state.layout, node) == domain, load[node],
                         state.layout.contains(node));
     };
     for (size_t i = 1; i < order.size(); ++i) {
@@ -42,7 +42,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
       if (state.nodes.at(node).state != NodeState::up) continue;
       if (best && cost(node) >= cost(*best)) continue;
       best = &node;
-      inside = cell_of(state.layout, node) == cell;
+      inside = domain_of(state.layout, node) == domain;
     }
     if (!best) continue;
     ++load[*best];
@@ -55,7 +55,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
 
 std::optional<uint64_t> newest_kept(const State& state) {
   std::map<uint32_t, std::string> home;  // node of each shard, if there is only one failure domain
-  if (state.layout.cells.size() == 1)
+  if (state.layout.domains.size() == 1)
     for (const Place& place : places(state.rules, state.layout))
       home[place.shard] = node_of(place.trainer);
   std::map<std::pair<uint32_t, uint64_t>, std::vector<std::string>> keepers;  // by shard and step

@@ -2,7 +2,7 @@
 // nodes, and which older copies stay meanwhile. Plain data; owned by the supervisor actor, which
 // sends the orders.
 //
-//   PEER-1  A copy lies outside of its own failure domain (cell), whose nodes are lost together. If
+//   PEER-1  A copy lies outside of its own failure domain, whose nodes are lost together. If
 //           there is no such node, another node of the domain and its own node both keep a copy:
 //           trainers hold only the newest two steps, and one lost node must leave a copy of every
 //           shard.

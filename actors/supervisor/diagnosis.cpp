@@ -18,7 +18,7 @@ bool is_examined(const job::State& job, const std::string& node) {
   return std::ranges::find(job.examined, node) != job.examined.end();
 }
 
-bool shares_host(const std::string& node, const Agents& agents) {
+bool shares_host(const std::string& node, const AgentRegistry& agents) {
   const auto own = agents.find(node);
   return own != agents.end() && std::ranges::count_if(agents, [&](const auto& entry) {
                                   return entry.second.host == own->second.host;
@@ -28,7 +28,7 @@ bool shares_host(const std::string& node, const Agents& agents) {
 }  // namespace
 
 CheckNode Diagnosis::examine(const job::CheckNode& check, const job::State& job,
-                             const Agents& agents) {
+                             const AgentRegistry& agents) {
   auto is_there = [&](const std::string& peer) {
     return agents.contains(peer) &&
            (job.nodes.at(peer).state == job::NodeState::up || is_examined(job, peer));
@@ -44,14 +44,14 @@ CheckNode Diagnosis::examine(const job::CheckNode& check, const job::State& job,
 }
 
 std::vector<Examined> Diagnosis::report(const NodeChecked& checked, const job::State& job,
-                                        const Agents& agents, int64_t now_ms) {
+                                        const AgentRegistry& agents, int64_t now_ms) {
   if (!is_examined(job, checked.node)) return judge({{checked.node, checked}}, agents);
   if (waiting_.empty()) waiting_since_ms_ = now_ms;
   waiting_[checked.node] = checked;
   return take_due(job, agents, now_ms);
 }
 
-std::vector<Examined> Diagnosis::take_due(const job::State& job, const Agents& agents,
+std::vector<Examined> Diagnosis::take_due(const job::State& job, const AgentRegistry& agents,
                                           int64_t now_ms) {
   if (waiting_.empty()) return {};
   const bool all = std::ranges::all_of(job.examined, [&](const std::string& name) {
@@ -61,7 +61,7 @@ std::vector<Examined> Diagnosis::take_due(const job::State& job, const Agents& a
   return judge(std::exchange(waiting_, {}), agents);
 }
 
-std::vector<Examined> Diagnosis::judge(const Reports& reports, const Agents& agents) {
+std::vector<Examined> Diagnosis::judge(const Reports& reports, const AgentRegistry& agents) {
   std::vector<MachineReport> machines, others;
   for (const auto& [name, checked] : reports) {
     machines.push_back(
@@ -82,7 +82,8 @@ std::vector<Examined> Diagnosis::judge(const Reports& reports, const Agents& age
   return examined;
 }
 
-bool Diagnosis::retry_links(const Examined& examined, const job::State& job, const Agents& agents) {
+bool Diagnosis::retry_links(const Examined& examined, const job::State& job,
+                            const AgentRegistry& agents) {
   Links& links = links_[examined.node];
   const bool peers_lost = std::ranges::none_of(links.peers, [&](const auto& peer) {
     const auto& [name, pid] = peer;

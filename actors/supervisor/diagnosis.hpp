@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/supervisor/agents.hpp"
+#include "actors/supervisor/agent_registry.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
 #include "transport/protocol/messages.hpp"
@@ -32,18 +32,20 @@ class Diagnosis {
  public:
   /// Makes the order to a node to examine itself and its links to other nodes that are up or
   /// examined.
-  CheckNode examine(const job::CheckNode& check, const job::State& job, const Agents& agents);
+  CheckNode examine(const job::CheckNode& check, const job::State& job,
+                    const AgentRegistry& agents);
   /// Takes a node's report and returns the nodes that are judged now: this node alone, or, if
   /// several nodes are examined together, the result of take_due().
   std::vector<Examined> report(const NodeChecked& checked, const job::State& job,
-                               const Agents& agents, int64_t now_ms);
+                               const AgentRegistry& agents, int64_t now_ms);
   /// Nodes that are examined together are judged together: once all have reported, or 30 s after
   /// the first report. That is before decide() gives up on the missing ones.
-  std::vector<Examined> take_due(const job::State& job, const Agents& agents, int64_t now_ms);
+  std::vector<Examined> take_due(const job::State& job, const AgentRegistry& agents,
+                                 int64_t now_ms);
   /// True if only the node's links failed and they must be measured again, because all its peers
   /// have been lost meanwhile, or because this was the first failure. Call it once for each judged
   /// node.
-  bool retry_links(const Examined& examined, const job::State& job, const Agents& agents);
+  bool retry_links(const Examined& examined, const job::State& job, const AgentRegistry& agents);
   /// Returns and forgets the checks of the nodes that were judged since the last call, by node.
   std::map<std::string, nlohmann::json> take_judged() { return std::exchange(judged_, {}); }
 
@@ -53,7 +55,7 @@ class Diagnosis {
     bool failed_before = false;
   };
   using Reports = std::map<std::string, NodeChecked>;  // by node
-  std::vector<Examined> judge(const Reports& reports, const Agents& agents);
+  std::vector<Examined> judge(const Reports& reports, const AgentRegistry& agents);
 
   Reports waiting_;                                        // of nodes that are examined together
   int64_t waiting_since_ms_ = 0;                           // when the first of them reported

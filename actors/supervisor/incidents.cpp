@@ -35,7 +35,7 @@ json Incidents::event_line(const job::State& job, const job::Record& record, int
                {"reason", record.reason},
                {"ms", in_incident ? json(now_ms - current_->since_ms) : json(nullptr)}};
   if (record.kind == "joined" || record.kind == "layout_changed" || record.kind == "took_over")
-    line["layout"] = job.layout.cells;
+    line["layout"] = job.layout.domains;
   return line;
 }
 

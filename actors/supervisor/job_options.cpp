@@ -19,14 +19,14 @@ int64_t fence_timeout_ms(const Config& config, uint64_t state_bytes) {
 job::State initial_state(const JobOptions& options) {
   const Config& config = options.config;
   const Topology& topology = options.plan.topology;
-  const int per_cell = std::max(1, topology.trainers_per_node / topology.shards);
+  const int per_domain = std::max(1, topology.trainers_per_node / topology.shards);
   job::LayoutRules rules;
   rules.trainers_per_node = topology.trainers_per_node;
   rules.shards = topology.shards;
-  rules.cell_nodes = std::max(1, topology.shards / topology.trainers_per_node);
-  rules.cells = topology.nodes / rules.cell_nodes;
-  rules.min_cells =
-      std::max(1, (static_cast<int>(config.cluster.min_groups) + per_cell - 1) / per_cell);
+  rules.domain_nodes = std::max(1, topology.shards / topology.trainers_per_node);
+  rules.domains = topology.nodes / rules.domain_nodes;
+  rules.min_domains =
+      std::max(1, (static_cast<int>(config.cluster.min_groups) + per_domain - 1) / per_domain);
   std::vector<std::string> names;
   for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
     names.push_back(node_name(node));
@@ -38,7 +38,7 @@ job::State initial_state(const JobOptions& options) {
   state.max_restarts = static_cast<int>(config.supervision.max_restarts);
   state.within_ms = config.supervision.within_s * 1000;
   state.generation = options.last_generation;
-  state.generations_above = options.generations_above;
+  state.generation_floor = options.generation_floor;
   state.had_checkpoint = state.has_checkpoint = options.checkpoint_step.has_value();
   state.checkpoint_step = options.checkpoint_step.value_or(0);
   state.older_checkpoints = options.older_checkpoints;
@@ -50,7 +50,7 @@ job::State initial_state(const JobOptions& options) {
 
 PublisherOptions publisher_options(const JobOptions& o) {
   PublisherOptions p;
-  p.id = o.leadership.instance + "-" + std::to_string(o.leadership.epoch);
+  p.id = o.leadership.instance + "-" + std::to_string(o.leadership.term);
   p.leads = o.leads;
   p.folder = checkpoint_folder(o.config);
   p.shape = o.plan.shape;
@@ -61,12 +61,13 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.tokenizer = o.tokenizer;
   const auto schedule =
       o.plan.mixture.empty() ? nullptr : std::make_shared<const MixtureSchedule>(o.plan.mixture);
-  p.resume_at = [schedule, skipped = o.plan.skipped, epoch = o.epoch_samples, of_run = o.facts,
-                 rates = o.run.learning_rates()](uint64_t places) {
+  p.resume_at = [schedule, skipped = o.plan.skipped, epoch_samples = o.epoch_samples,
+                 of_run = o.resume_facts, rates = o.run.learning_rates()](uint64_t places) {
     const auto set = read_text(rates);  // missing while no user has set one
     const std::string facts = set.ok() ? with_rates(of_run, *set) : of_run;
     if (!schedule) return facts;
-    return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch}, facts);
+    return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch_samples},
+                       facts);
   };
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
   p.keep = keep_rules(o.config);

@@ -19,18 +19,18 @@
 #include "actors/supervisor/state_codec.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/term.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
-/// The supervisor's term (epoch), and its predecessor.
+/// The supervisor's term, and its predecessor.
 struct LeadershipOptions {
-  uint64_t epoch = 1;
+  uint64_t term = 1;
   std::string address;   // of this supervisor's transport
   std::string instance;  // of this start of the run
-  std::shared_ptr<EpochWatch> watch;
+  std::shared_ptr<TermWatch> watch;
   std::optional<SupervisorState> state;  // of the predecessor; none: the run starts
   std::string lost;                      // why the predecessor is lost
   int64_t lost_at_ms = 0;                // when it was lost, actor clock
@@ -45,9 +45,9 @@ struct JobOptions {
   Config config;
   Plan plan;
   RunFolder run;
-  std::string node;                // on which this supervisor runs
-  uint64_t last_generation = 0;    // the newest of earlier starts of this run
-  uint64_t generations_above = 0;  // this supervisor uses greater numbers (GEN-2)
+  std::string node;               // on which this supervisor runs
+  uint64_t last_generation = 0;   // the newest of earlier starts of this run
+  uint64_t generation_floor = 0;  // this supervisor uses greater numbers (GEN-2)
   /// LEAD-1: returns true while this supervisor leads. Called on the publisher's thread before it
   /// renames anything; blocks.
   std::function<bool()> leads;
@@ -60,7 +60,8 @@ struct JobOptions {
   std::vector<std::string> skipped;     // why newer checkpoints are invalid, a line for each
   std::string tokenizer;                // tokenizer to keep with checkpoints; may be empty
   std::vector<uint64_t> epoch_samples;  // of each source of data.blend, to keep with checkpoints
-  std::string facts = "{}";  // a JSON object to keep with checkpoints: CheckpointInfo::resume
+  std::string resume_facts =
+      "{}";  // a JSON object to keep with checkpoints: CheckpointInfo::resume
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // the generation that made it

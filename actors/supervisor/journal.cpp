@@ -124,11 +124,11 @@ Journal::Writer::~Writer() {
 void Journal::Writer::mark(uint64_t step) {
   std::lock_guard lock(mutex_);
   if (step < newest_mark_) {
-    ++history_;
+    ++branch_;
     marked_ = std::min(marked_.load(), step);
   }
   newest_mark_ = step;
-  push_locked({Kind::mark, "", "", step, history_});
+  push_locked({Kind::mark, "", "", step, branch_});
 }
 
 void Journal::Writer::push(Job job) {
@@ -369,7 +369,7 @@ void Journal::Writer::settle(bool written) {
   if (written && mark_) {
     const Job mark = *std::exchange(mark_, std::nullopt);
     std::lock_guard lock(mutex_);
-    if (mark.history == history_) marked_ = mark.step;
+    if (mark.branch == branch_) marked_ = mark.step;
   }
   for (Job& call : std::exchange(calls_, {})) call.done(written && !call.lost);
   if (!stopped_) return;

@@ -74,7 +74,7 @@ class Journal {
   struct Job {
     Kind kind;
     std::string file, text;
-    uint64_t step = 0, history = 0;  // of a mark
+    uint64_t step = 0, branch = 0;  // of a mark
     std::function<void(bool)> done = nullptr;
     bool lost = false;  // call: a line before this call was dropped
   };
@@ -125,7 +125,7 @@ class Journal {
     std::deque<Job> jobs_;
     std::map<std::string, Page> pages_;  // by file: a newer version replaces an older one
     bool stopping_ = false, hurry_ = false, writing_ = false, over_ = false;
-    uint64_t newest_mark_ = 0, history_ = 0;  // history_: how often a mark was lower than before
+    uint64_t newest_mark_ = 0, branch_ = 0;  // branch_: how often a mark was lower than before
     bool dropped_ = false,
          lost_ = false;  // a line did not fit in the queue: ever; since the last call
     std::string trouble_;

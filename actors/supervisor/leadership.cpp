@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/supervisor/outvoted.hpp"
+#include "actors/supervisor/lost_majority.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/words.hpp"
 
@@ -28,8 +28,8 @@ const std::string* lost_or_up(const job::Event& event) {
 
 }  // namespace
 
-local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view) {
-  return {question, view.deposed(epoch), view.newest.number, view.votes, view.answered};
+local::TermSeen term_seen(uint64_t question, uint64_t term, const TermView& view) {
+  return {question, view.deposed(term), view.newest.number, view.votes, view.answered};
 }
 
 Leadership::Leadership(Options options, int64_t now_ms)
@@ -46,7 +46,7 @@ void Leadership::resume(const SupervisorState& from, int64_t expected_until_ms) 
 }
 
 void Leadership::save(SupervisorState& to) const {
-  to.epoch = options_.epoch;
+  to.term = options_.term;
   to.sequence = sequence_;
   to.end_exit = end_exit_;
   to.end_reason = end_reason_;
@@ -96,21 +96,21 @@ Leadership::Actions Leadership::replica_stored(uint64_t sequence) {
   return result;
 }
 
-Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const job::State& job,
-                                           const Agents& agents, int64_t now_ms) {
+Leadership::Actions Leadership::term_seen(const local::TermSeen& seen, const job::State& job,
+                                          const AgentRegistry& agents, int64_t now_ms) {
   Actions result;
   if (deposed_) return result;
   if (seen.deposed) {
-    const std::string newest = std::to_string(seen.newest), own = std::to_string(options_.epoch);
+    const std::string newest = std::to_string(seen.newest), own = std::to_string(options_.term);
     const std::string reason =
-        "deposed: " + (seen.newest > options_.epoch
-                           ? "epoch " + newest + " leads, this is epoch " + own
+        "deposed: " + (seen.newest > options_.term
+                           ? "term " + newest + " leads, this is term " + own
                            : "the run was started again, or its folder is gone");
     log::warn("{}", reason);
     deposed_ = true;
     return {EndProcess{.reason = reason, .deposed = true}};
   }
-  if (outvoted(seen.votes, job, agents, now_ms)) {
+  if (lost_majority(seen.votes, job, agents, now_ms)) {
     const std::string reason =
         counted(static_cast<int64_t>(seen.votes.size()), "node") + " cannot reach it";
     log::warn("resigning: {}", reason);
@@ -127,17 +127,17 @@ Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const j
   return result;
 }
 
-bool Leadership::outvoted(const std::set<std::string>& votes, const job::State& job,
-                          const Agents& agents, int64_t now_ms) const {
+bool Leadership::lost_majority(const std::set<std::string>& votes, const job::State& job,
+                               const AgentRegistry& agents, int64_t now_ms) const {
   if (options_.elected || over(job) || now_ms - joined_ms_ < kJoiningMs) return false;
   std::set<std::string> reporting;
   for (const auto& [name, node] : job.nodes)
     if (connected(agents, name)) reporting.insert(name);
-  return job::outvoted(job, votes, reporting);
+  return job::lost_majority(job, votes, reporting);
 }
 
 Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& job,
-                                          const Agents& agents) {
+                                          const AgentRegistry& agents) {
   Actions result;
   if (decision != decision_ || waiting_.empty()) return result;
   const bool replicated = standby_ && stored();
@@ -166,14 +166,15 @@ std::optional<job::Event> Leadership::next_event() {
 
 // --- Standby ---
 
-Leadership::Actions Leadership::tick(const job::State& job, const Agents& agents, int64_t now_ms) {
+Leadership::Actions Leadership::tick(const job::State& job, const AgentRegistry& agents,
+                                     int64_t now_ms) {
   if (job.phase == job::Phase::training) options_.elected = false;
   Actions result;
   appoint_standby(job, agents, now_ms, result);
   return result;
 }
 
-void Leadership::appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms,
+void Leadership::appoint_standby(const job::State& job, const AgentRegistry& agents, int64_t now_ms,
                                  Actions& to) {
   // While the run starts, the first nodes in node_order may not have joined yet.
   if (standby_ || over(job) || job.phase == job::Phase::starting) return;
@@ -207,7 +208,7 @@ Leadership::Actions Leadership::accept_standby(const StandbyHello& hello, const 
   return result;
 }
 
-Leadership::Actions Leadership::standby_lost(const job::State& job, const Agents& agents,
+Leadership::Actions Leadership::standby_lost(const job::State& job, const AgentRegistry& agents,
                                              int64_t now_ms) {
   Actions result;
   drop_standby("its process does not answer any more", job, result);
@@ -228,7 +229,7 @@ void Leadership::drop_standby(const std::string& reason, const job::State& job, 
 }
 
 Lead Leadership::announcement(uint64_t recorded_step) const {
-  Lead lead{options_.epoch, options_.node, options_.address, "", "", recorded_step};
+  Lead lead{options_.term, options_.node, options_.address, "", "", recorded_step};
   if (standby_) {
     lead.standby_node = standby_->node;
     lead.standby_address = standby_->address;
@@ -256,7 +257,7 @@ void Leadership::stopped(int64_t ms) {
   if (over_since_ms_) *over_since_ms_ += ms;
 }
 
-Leadership::Actions Leadership::end_if_due(const job::State& job, const Agents& agents,
+Leadership::Actions Leadership::end_if_due(const job::State& job, const AgentRegistry& agents,
                                            int64_t now_ms) {
   Actions result;
   const bool alone =

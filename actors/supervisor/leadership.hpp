@@ -1,12 +1,12 @@
 // Leadership. It replicates a decision to the standby before the decision is carried out, stops a
-// supervisor with an older term (epoch), appoints and watches a standby, and, after a takeover,
+// supervisor with an older term, appoints and watches a standby, and, after a takeover,
 // waits for the predecessor's nodes.
 //
 // Owned by the supervisor actor, called on its thread. Sends no message and touches no file: every
 // call returns what the actor has to do, in order.
 //
 //   LEAD-1  At most one supervisor acts: before a change of membership, and twice a second, the
-//           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
+//           term files are read; a supervisor that is not the newest term neither acts nor writes
 //           any more. A file system that hangs or fails is waited for no longer than kAnswerTimeout
 //           if all nodes report to this supervisor, or if the standby has stored the decision and
 //           it does not end the run (JOB-1). Otherwise a decision that uses a generation number
@@ -18,7 +18,7 @@
 //   - while it trains, or when the voters have missed a step: what its side committed is the run's
 //     history (JOB-1), and the voters wait;
 //   - if its predecessor resigned and no step was made since: two supervisors in a row that are
-//     outvoted show that the network is not split in two.
+//     lost_majority show that the network is not split in two.
 #pragma once
 
 #include <chrono>
@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "actors/local.hpp"
-#include "actors/supervisor/agents.hpp"
+#include "actors/supervisor/agent_registry.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/state_codec.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -44,8 +44,8 @@ inline bool over(const job::State& job) {
   return job::over(job.phase);
 }
 
-/// Makes the message of the EpochWatch: what the term files say to the supervisor of `epoch`.
-local::EpochSeen epoch_seen(uint64_t question, uint64_t epoch, const EpochView& view);
+/// Makes the message of the TermWatch: what the term files say to the supervisor of `term`.
+local::TermSeen term_seen(uint64_t question, uint64_t term, const TermView& view);
 
 class Leadership {
  public:
@@ -53,7 +53,7 @@ class Leadership {
   static constexpr std::chrono::milliseconds kAnswerTimeout{200};
 
   struct Options {
-    uint64_t epoch = 1;
+    uint64_t term = 1;
     std::string node;      // the node of this supervisor
     std::string address;   // of this supervisor's transport
     bool elected = false;  // the predecessor resigned
@@ -67,11 +67,11 @@ class Leadership {
   struct Replicate {
     bool store = true;
   };
-  /// A decision waits: call timed_out() with its number after kAnswerTimeout. check_epoch: also
-  /// read the term files and call epoch_seen() with that number.
+  /// A decision waits: call timed_out() with its number after kAnswerTimeout. check_term: also
+  /// read the term files and call term_seen() with that number.
   struct Await {
     uint64_t decision = 0;
-    bool check_epoch = false;
+    bool check_term = false;
   };
   /// Carry out a decision. Then handle the events that waited for it: call next_event() until it
   /// returns none.
@@ -117,11 +117,11 @@ class Leadership {
   /// The standby has stored replica `sequence`.
   Actions replica_stored(uint64_t sequence);
   /// The term files have been read, for a decision or at regular intervals.
-  Actions epoch_seen(const local::EpochSeen& seen, const job::State& job, const Agents& agents,
-                     int64_t now_ms);
+  Actions term_seen(const local::TermSeen& seen, const job::State& job, const AgentRegistry& agents,
+                    int64_t now_ms);
   /// kAnswerTimeout has passed since this decision. Dismisses a standby that has not answered. Then
   /// stops waiting, or waits once more (LEAD-1).
-  Actions timed_out(uint64_t decision, const job::State& job, const Agents& agents);
+  Actions timed_out(uint64_t decision, const job::State& job, const AgentRegistry& agents);
   /// Returns the next event that waited for a decision which has been carried out; none while a
   /// decision waits.
   std::optional<job::Event> next_event();
@@ -143,12 +143,12 @@ class Leadership {
   /// Call ten times a second. Asks a node to start a standby if there is none. It asks the first
   /// node in node_order that is connected, runs no supervisor, is not behind, and is not the last
   /// node that failed to start a standby.
-  Actions tick(const job::State& job, const Agents& agents, int64_t now_ms);
+  Actions tick(const job::State& job, const AgentRegistry& agents, int64_t now_ms);
   /// A process offers to be the standby. Returns nothing if no standby is wanted. A decision that
   /// waits for the term files now waits for this standby, too.
   Actions accept_standby(const StandbyHello& hello, const job::State& job);
   /// The connection to the standby is lost.
-  Actions standby_lost(const job::State& job, const Agents& agents, int64_t now_ms);
+  Actions standby_lost(const job::State& job, const AgentRegistry& agents, int64_t now_ms);
   /// The message that names this supervisor and its standby to the nodes. recorded_step: as in
   /// Lead.
   Lead announcement(uint64_t recorded_step) const;
@@ -162,7 +162,7 @@ class Leadership {
   /// Call ten times a second. Returns EndProcess once the job is over and all agents have
   /// disconnected, or 2 * shutdown_ms after the end; also if no agent has been connected for
   /// join_timeout_ms.
-  Actions end_if_due(const job::State& job, const Agents& agents, int64_t now_ms);
+  Actions end_if_due(const job::State& job, const AgentRegistry& agents, int64_t now_ms);
   /// JOB-4: this process was stopped for that time. No node could report meanwhile.
   void stopped(int64_t ms);
   /// The message that tells nodes the end of the job.
@@ -172,10 +172,11 @@ class Leadership {
   /// True if there is no standby, or it has stored the newest decision.
   bool stored() const { return !standby_ || kept_ >= decision_; }
   void release(Actions& to);
-  void appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms, Actions& to);
+  void appoint_standby(const job::State& job, const AgentRegistry& agents, int64_t now_ms,
+                       Actions& to);
   void drop_standby(const std::string& reason, const job::State& job, Actions& to);
-  bool outvoted(const std::set<std::string>& votes, const job::State& job, const Agents& agents,
-                int64_t now_ms) const;
+  bool lost_majority(const std::set<std::string>& votes, const job::State& job,
+                     const AgentRegistry& agents, int64_t now_ms) const;
 
   Options options_;
   bool deposed_ = false;

@@ -14,26 +14,26 @@ namespace simplescale {
 namespace {
 
 using Self = caf::stateful_actor<StandbyState>;
-constexpr int64_t kWatchMs = 100;  // between two reads of the epoch files after the loss
+constexpr int64_t kWatchMs = 100;  // between two reads of the term files after the loss
 
-void decide(Self* self, const Succession::Decision& decision) {
+void carry_out(Self* self, const Failover::Decision& decision) {
   StandbyState& s = self->state;
-  if (decision.verdict == Succession::Verdict::wait) return;
+  if (decision.verdict == Failover::Verdict::wait) return;
   auto ended = std::exchange(s.options.ended, nullptr);
-  const bool takes_over = decision.verdict == Succession::Verdict::take_over;
+  const bool takes_over = decision.verdict == Failover::Verdict::take_over;
   if (ended) ended(takes_over ? s.replica : std::nullopt, decision.reason, decision.silent);
   self->quit();
 }
 
 void lost(Self* self, const std::string& reason) {
   StandbyState& s = self->state;
-  if (s.succession.is_lost() || !s.options.ended) return;
+  if (s.failover.is_lost() || !s.options.ended) return;
   log::warn("the supervisor is lost: {}", reason);
   s.options.watch->poll_every(kWatchMs);
   // Silence may be a network fault. A connection that the supervisor's host closed proves that the
   // process has ended.
   const bool ended = reason.starts_with("connection lost") || reason == "its process has ended";
-  decide(self, s.succession.lost(reason, ended, s.replica.has_value(), now_ms(self)));
+  carry_out(self, s.failover.lost(reason, ended, s.replica.has_value(), now_ms(self)));
 }
 
 }  // namespace
@@ -60,17 +60,17 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
           return;
         }
         s.replica = state.take();
-        s.replica->epoch = replica.epoch;
+        s.replica->term = replica.term;
         s.replica->sequence = replica.sequence;
         self->send(s.supervisor, ReplicaKept{replica.sequence});
       },
       [self](const Shutdown& order) {
-        decide(self, {Succession::Verdict::end, order.reason, false});
+        carry_out(self, {Failover::Verdict::end, order.reason, false});
       },
       [self](const local::LeaderSeen& seen) {
         StandbyState& s = self->state;
         if (!s.options.ended) return;
-        decide(self, s.succession.seen(seen, s.replica ? s.replica->epoch : 0, now_ms(self)));
+        carry_out(self, s.failover.seen(seen, s.replica ? s.replica->term : 0, now_ms(self)));
       },
   };
 }

@@ -1,6 +1,6 @@
 // The standby actor, on another node than the supervisor. It stores the state before the supervisor
 // acts on it, and notices the loss of the supervisor. It only says when to claim the next term
-// (succession.hpp); the term files decide which claim succeeds (runtime/run/epoch.hpp).
+// (failover.hpp); the term files decide which claim succeeds (runtime/run/term.hpp).
 //
 // Runs on the transport thread or a CAF worker; never blocks.
 #pragma once
@@ -12,16 +12,16 @@
 #include <string>
 
 #include "actors/local.hpp"
+#include "actors/supervisor/failover.hpp"
 #include "actors/supervisor/state_codec.hpp"
-#include "actors/supervisor/succession.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
 struct StandbyOptions {
   std::string node, address;
-  std::shared_ptr<EpochWatch> watch;
+  std::shared_ptr<TermWatch> watch;
   /// Called once, at the end. state: the state to take over with; none: this standby is not needed
   /// any more. silent: the supervisor stopped answering; its process may be alive.
   std::function<void(std::optional<SupervisorState> state, std::string reason, bool silent)> ended;
@@ -32,7 +32,7 @@ struct StandbyState {
   StandbyOptions options;
   caf::actor supervisor;
   std::optional<SupervisorState> replica;  // the newest
-  Succession succession;
+  Failover failover;
 };
 
 caf::behavior standby_actor(caf::stateful_actor<StandbyState>* self, caf::actor supervisor,

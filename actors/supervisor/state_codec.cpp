@@ -6,17 +6,17 @@
 
 namespace simplescale {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateVersion, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerCopy, shard, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RateChange, step, peak)
 
 namespace job {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_nodes, cells,
-                                   min_cells)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, domain_nodes, domains,
+                                   min_domains)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, domains)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step, since, tentative)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 
 // Not by the macro: the address must be stored as bytes, not as a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
@@ -72,10 +72,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
                                    learning_rate, min_learning_rate, rates, phase, generation,
-                                   generations_above, node_order, nodes, trainers, layout, leaving,
+                                   generation_floor, node_order, nodes, trainers, layout, leaving,
                                    paused, to_examine, examined, had_checkpoint, has_checkpoint,
                                    checkpoint_step, older_checkpoints, failed_checkpoint,
-                                   failed_checkpoint_reason, suspect_steps, undoings,
+                                   failed_checkpoint_reason, suspect_steps, rollbacks,
                                    committed_step, joined_step, joined_from, previous_layout,
                                    cycles, waiting_since_ms, waiting_for, incident, bad_samples,
                                    stop_requested, giving_up, giving_up_since_ms, exit, exit_reason)
@@ -94,7 +94,7 @@ bool known(Enum value, Enum last) {
 /// True if the state has what decide() relies on.
 bool consistent(const State& s) {
   const LayoutRules& r = s.rules;
-  for (int value : {r.trainers_per_node, r.shards, r.cell_nodes, r.cells, r.min_cells})
+  for (int value : {r.trainers_per_node, r.shards, r.domain_nodes, r.domains, r.min_domains})
     if (value < 1 || value > 1'000'000) return false;
   if (!known(s.phase, Phase::failed) || !known(s.exit, Code::io)) return false;
   if (s.node_order.size() != s.nodes.size()) return false;
@@ -110,9 +110,9 @@ bool consistent(const State& s) {
       if (!s.nodes.contains(name)) return false;
   for (const auto& [name, trainer] : s.trainers)
     if (!known(trainer.state, TrainerState::finished)) return false;
-  for (const auto& cell : s.layout.cells) {
-    if (cell.size() != static_cast<size_t>(r.cell_nodes)) return false;
-    for (const std::string& name : cell)
+  for (const auto& domain : s.layout.domains) {
+    if (domain.size() != static_cast<size_t>(r.domain_nodes)) return false;
+    for (const std::string& name : domain)
       if (!s.nodes.contains(name)) return false;
   }
   return true;
@@ -122,7 +122,7 @@ bool consistent(const State& s) {
 }  // namespace job
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InjectFault, kind, target, step, ms, value)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SupervisorState, job, now_ms, epoch, sequence, incidents,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SupervisorState, job, now_ms, term, sequence, incidents,
                                    incident_since_ms, incident, node, recorded_step, recorded,
                                    end_exit, end_reason, planned, traced)
 
@@ -141,12 +141,11 @@ Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
 }
 
 Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
-                                                       const std::string& instance,
-                                                       uint64_t epoch) {
+                                                       const std::string& instance, uint64_t term) {
   std::optional<SupervisorState> newest;
   // A supervisor that could not prepare has left a state of an older term.
-  for (; epoch > 0 && (!newest || newest->epoch <= epoch); --epoch) {
-    const std::string path = run + "/" + state_page(instance, epoch);
+  for (; term > 0 && (!newest || newest->term <= term); --term) {
+    const std::string path = run + "/" + state_page(instance, term);
     const auto text = read_text(path);
     if (text.status().code() == Code::not_found) continue;  // it died before it decided anything
     if (!text.ok()) return text.status();

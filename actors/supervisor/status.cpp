@@ -35,7 +35,7 @@ const char* to_string(job::TrainerState state) {
 /// The state shown to users: a node that is up and in no group is a spare.
 std::string node_state(const job::State& job, const std::string& name) {
   const job::NodeState state = job.nodes.at(name).state;
-  if (state == job::NodeState::up && !job.layout.cells.empty() && !job.layout.contains(name))
+  if (state == job::NodeState::up && !job.layout.domains.empty() && !job.layout.contains(name))
     return "spare";
   return state == job::NodeState::absent ? "lost" : job::to_string(state);
 }
@@ -114,35 +114,35 @@ json plan_json(const JobSupervisorState& s) {
 
 /// The document without its nodes.
 json run_json(const JobSupervisorState& s) {
-  return {
-      {"run", s.options.config.run.name},
-      {"instance", s.options.leadership.instance},
-      {"state", job::to_string(s.job.phase)},
-      {"generation", s.job.generation},
-      {"step", s.job.committed_step},
-      {"max_steps", s.job.max_steps},
-      {"loss", number_or_null(s.steps.loss())},
-      {"val_loss", number_or_null(s.steps.val_loss())},
-      {"val_losses", s.steps.val_losses()},
-      {"tasks", s.steps.tasks()},
-      {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
-      {"step_ms",
-       s.steps.newest_time() > 0 ? rounded(s.steps.newest_step_ms(), 0.1) : json(nullptr)},
-      {"step_time", s.steps.newest_time() > 0 ? json(s.steps.newest_time()) : json(nullptr)},
-      {"remaining_s", s.steps.remaining_s(s.job.committed_step)},
-      {"incidents", s.incidents.count()},
-      {"newest_incident", s.incidents.newest()},
-      {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
-      {"paused", s.job.paused},
-      {"diagnosing", job::diagnosing(s.job)},
-      {"stall", stall_json(s.stall)},
-      {"unwritten", s.options.journal ? s.options.journal->trouble() : ""},
-      {"checkpoint_failed", failed_checkpoint_json(s.job)},
-      {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
-      {"plan", plan_json(s)},
-      {"standby", s.lead.standby()
-                      ? json{{"node", s.lead.standby()->node}, {"pid", s.lead.standby()->pid}}
-                      : json(nullptr)}};
+  return {{"run", s.options.config.run.name},
+          {"instance", s.options.leadership.instance},
+          {"state", job::to_string(s.job.phase)},
+          {"generation", s.job.generation},
+          {"step", s.job.committed_step},
+          {"max_steps", s.job.max_steps},
+          {"loss", number_or_null(s.steps.loss())},
+          {"val_loss", number_or_null(s.steps.val_loss())},
+          {"val_losses", s.steps.val_losses()},
+          {"tasks", s.steps.tasks()},
+          {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
+          {"step_ms",
+           s.steps.newest_time() > 0 ? rounded(s.steps.newest_step_ms(), 0.1) : json(nullptr)},
+          {"step_time", s.steps.newest_time() > 0 ? json(s.steps.newest_time()) : json(nullptr)},
+          {"remaining_s", s.steps.remaining_s(s.job.committed_step)},
+          {"incidents", s.incidents.count()},
+          {"newest_incident", s.incidents.newest()},
+          {"groups",
+           s.job.layout.domains.size() * static_cast<size_t>(s.job.rules.groups_per_domain())},
+          {"paused", s.job.paused},
+          {"diagnosing", job::diagnosing(s.job)},
+          {"stall", stall_json(s.stall)},
+          {"unwritten", s.options.journal ? s.options.journal->trouble() : ""},
+          {"checkpoint_failed", failed_checkpoint_json(s.job)},
+          {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
+          {"plan", plan_json(s)},
+          {"standby", s.lead.standby()
+                          ? json{{"node", s.lead.standby()->node}, {"pid", s.lead.standby()->pid}}
+                          : json(nullptr)}};
 }
 }  // namespace
 

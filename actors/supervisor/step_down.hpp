@@ -10,7 +10,7 @@
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale::supervisor {
 
@@ -23,16 +23,16 @@ nlohmann::json event_of(const std::string& kind, const std::string& subject, uin
 
 /// Resigns: ends the heartbeat of `watch`, writes the queued records, and marks the term as
 /// resigned. Writes nothing after that.
-void resign(const EpochFiles& files, uint64_t epoch, EpochWatch& watch, Journal& journal);
+void resign(const TermFiles& files, uint64_t term, TermWatch& watch, Journal& journal);
 
-/// JOB-1: resigns from `epoch`, which the candidate (Claimant) has claimed, because it cannot read
+/// JOB-1: resigns from `term`, which the candidate has claimed, because it cannot read
 /// what a leader needs. The trainers stay, with the state in their memory. Before it resigns, it
 /// writes `state` to the run folder for the next leader. If the disk refuses that, it tries again
-/// until another process leads or the candidate's Patience ends. state: the newest state of this
+/// until another process leads or the candidate's ClaimDeadline ends. state: the newest state of this
 /// standby, perhaps the only copy. It may not have been compared with those in the folder
 /// (read_left_state()). Null: this process was no standby. generation: the highest known. Returns
 /// `why`.
-Status leave_unprepared(const Claimant& claimant, uint64_t epoch, uint64_t generation,
-                        const SupervisorState* state, EpochWatch& watch, const Status& why);
+Status resign_unprepared(const Candidate& candidate, uint64_t term, uint64_t generation,
+                         const SupervisorState* state, TermWatch& watch, const Status& why);
 
 }  // namespace simplescale::supervisor

@@ -51,7 +51,8 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files) {
+                        std::optional<uint64_t> recorded_step,
+                        std::optional<StateVersion> in_files) {
   set_members(generation, std::move(members));
   recorded_step_ = first_after_ = recorded_step;
   recorded_generation_ = in_files ? in_files->generation : 0;
@@ -141,7 +142,7 @@ std::optional<ReportedStep> StepLedger::take_complete() {
 
 bool StepLedger::rewind(uint64_t step) {
   if (recorded_step_ && *recorded_step_ <= step) return false;
-  if (!undone_ && recorded_step_) undone_ = HeldStep{*recorded_step_, recorded_generation_};
+  if (!undone_ && recorded_step_) undone_ = StateVersion{*recorded_step_, recorded_generation_};
   recorded_step_ = step;
   if (!first_after_) first_after_ = step;
   return true;

@@ -52,7 +52,7 @@ class StepLedger {
   /// in_files: the newest step in the files, and the generation that made it; it is later than
   /// recorded_step if it was rolled back.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files = {});
+              std::optional<uint64_t> recorded_step, std::optional<StateVersion> in_files = {});
   /// Sets the changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
@@ -159,8 +159,8 @@ class StepLedger {
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_, first_after_;
-  uint64_t recorded_generation_ = 0;  // that made recorded_step_, or a later step that was undone
-  std::optional<HeldStep> undone_;    // the newest step in the files, if it is undone
+  uint64_t recorded_generation_ = 0;    // that made recorded_step_, or a later step that was undone
+  std::optional<StateVersion> undone_;  // the newest step in the files, if it is undone
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed
   uint64_t begun_at_ = 0;                 // step

@@ -357,8 +357,8 @@ void start(Self* self, JobOptions options) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
     if (uploader) caf::anon_send_exit(uploader, caf::exit_reason::user_shutdown);
   });
-  s.lead = Leadership({o.epoch, s.options.node, o.address, o.elected,
-                       config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
+  s.lead = Leadership({o.term, s.options.node, o.address, o.elected, config.cluster.join_timeout_ms,
+                       config.supervision.shutdown_ms},
                       now);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
   s.steps.set_validations(s.options.validations);
@@ -383,7 +383,7 @@ void start(Self* self, JobOptions options) {
                       ? "resumes from step " + std::to_string(s.job.checkpoint_step)
                       : ""});
   }
-  const json identity = {{"epoch", o.epoch}, {"address", o.address}, {"instance", o.instance}};
+  const json identity = {{"term", o.term}, {"address", o.address}, {"instance", o.instance}};
   s.options.journal->replace("control/supervisor.json", identity.dump(1) + "\n", false);
   if (o.state) take_over(self, *std::exchange(o.state, std::nullopt));
   self->delayed_send(self, kTick, local::Tick{});
@@ -441,9 +441,9 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
       // Leadership.
       [self](const StandbyHello& m) { standby_hello(self, m); },
       [self](const ReplicaKept& m) { replica_kept(self, m); },
-      [self](const local::EpochSeen& m) {
+      [self](const local::TermSeen& m) {
         JobSupervisorState& s = self->state;
-        perform(self, s.lead.epoch_seen(m, s.job, s.agents, now_ms(self)));
+        perform(self, s.lead.term_seen(m, s.job, s.agents, now_ms(self)));
       },
       [self](const local::WaitedLongEnough& m) {
         JobSupervisorState& s = self->state;

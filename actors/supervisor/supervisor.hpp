@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/supervisor/agents.hpp"
+#include "actors/supervisor/agent_registry.hpp"
 #include "actors/supervisor/anomalies.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
@@ -34,7 +34,7 @@ struct JobSupervisorState {
   static inline const char* name = "supervisor";
   JobOptions options;
   job::State job;                             // what decide() knows
-  Agents agents;                              // by node
+  AgentRegistry agents;                       // by node
   std::map<std::string, caf::actor> handles;  // of connected agents, by node
   caf::actor standby, publisher;
   caf::actor uploader;  // invalid without checkpoint.upload

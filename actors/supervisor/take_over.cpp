@@ -20,7 +20,7 @@ void catch_up(Self* self, std::optional<uint64_t> recorded) {
     handle(self, job::StepCommitted{s.job.generation, *recorded});
   } else {  // the step was committed just before its generation was fenced
     s.job.committed_step = *recorded;
-    job::settle_undoings(s.job);
+    job::settle_rollbacks(s.job);
   }
 }
 
@@ -85,13 +85,13 @@ void take_over(Self* self, SupervisorState from) {
   const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms, o.stood_by);
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
-  s.job = job::resumed(std::move(from.job), s.options.generations_above, now);
+  s.job = job::resumed(std::move(from.job), s.options.generation_floor, now);
   const bool ended = over(s.job);  // the predecessor ended the job
 
   const uint64_t joined = job::newest_joined(s.job);
-  std::optional<HeldStep> in_files;
+  std::optional<StateVersion> in_files;
   if (s.options.recorded_step)
-    in_files = HeldStep{*s.options.recorded_step, s.options.recorded_generation};
+    in_files = StateVersion{*s.options.recorded_step, s.options.recorded_generation};
   const std::optional<uint64_t> recorded = job::recorded_of(
       s.job, in_files, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
@@ -109,7 +109,7 @@ void take_over(Self* self, SupervisorState from) {
   perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
                  job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
                              taken_over(recorded, s.options.recorded_step.value_or(0),
-                                        "epoch " + std::to_string(o.epoch) + ", generation " +
+                                        "term " + std::to_string(o.term) + ", generation " +
                                             std::to_string(s.job.generation))}});
   // Write the lines that the predecessor could not write before it died. They come after the event
   // above: no other event names their generation.

@@ -187,7 +187,7 @@ Result<Backend*> ComputeThread::backend() {
   BackendOptions options = backend_options(options_.config, options_.plan, options_.threads);
   if (device_index_) {
     options.device_index = *device_index_;
-    options.products_folder = options_.products_folder;
+    options.gemm_folder = options_.gemm_folder;
     SS_ASSIGN(backend_, make_cuda_backend(options));
     return backend_.get();
   }

@@ -40,8 +40,8 @@ struct ComputeOptions {
   /// for that device that wraps it. Called once, on the compute thread. Empty: the CPU computes.
   std::function<Result<int>(const std::string& trainer, std::unique_ptr<DataPlane>& plane)>
       choose_device;
-  /// BackendOptions::products_folder.
-  std::string products_folder;
+  /// BackendOptions::gemm_folder.
+  std::string gemm_folder;
   /// Where traces of a GPU's kernels go, of the steps of metrics.trace_steps.
   std::string traces_folder;
   /// What the thread makes until its first generation: at first of the GPUs that the node's slots

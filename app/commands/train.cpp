@@ -33,9 +33,9 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/secrets.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale {
 
@@ -116,7 +116,7 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
   const std::string instance = unique_id();
   handle_signals();
   RunView view(run, config, plan);
-  SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
+  SS_RETURN_IF_ERROR(TermFiles(run, instance).begin());
   const int cores = usable_cores();
   AgentLauncher launcher(run, config, instance,
                          threads_per_trainer(config, cores, plan.topology.world()));

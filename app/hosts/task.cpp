@@ -30,9 +30,9 @@
 #include "runtime/base/process.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/term.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/gpu/nccl_network.hpp"
 #include "transport/ucx/library.hpp"
@@ -75,7 +75,7 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
   remove_old_preparation_files(run, instance);
   SS_ASSIGN(const RunData data, prepare_and_check_data(start.config, start.plan));
   SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan, data, start.rate_said));
-  return EpochFiles(run, instance).begin();
+  return TermFiles(run, instance).begin();
 }
 
 /// Why another task could not prepare the run. file, text: the file that this task wrote.

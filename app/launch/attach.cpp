@@ -15,7 +15,7 @@
 #include "app/launch/run_view.hpp"
 #include "app/terminal.hpp"
 #include "runtime/run/agent_lock.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale {
 
@@ -33,7 +33,7 @@ void on_interrupt(int) {
 
 /// The term of the leading supervisor and its newest heartbeat.
 std::pair<uint64_t, int64_t> heartbeat_of(const RunFolder& run) {
-  const EpochFiles files(run, instance_of(run));
+  const TermFiles files(run, instance_of(run));
   const auto newest = files.newest();
   if (!newest.ok()) return {};
   const auto touched = files.touched_ns(newest->number);

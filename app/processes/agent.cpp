@@ -184,12 +184,12 @@ class SignalThread {
 };
 
 /// Reads the term files and sends their contents to the node's supervisor link.
-std::shared_ptr<EpochWatch> watch_epochs(const RunFolder& run, const std::string& instance,
-                                         std::shared_future<caf::actor> link) {
-  return std::make_shared<EpochWatch>(EpochFiles(run, instance),
-                                      [link = std::move(link)](const EpochView& view) {
-                                        caf::anon_send(link.get(), epochs_polled(view));
-                                      });
+std::shared_ptr<TermWatch> watch_terms(const RunFolder& run, const std::string& instance,
+                                       std::shared_future<caf::actor> link) {
+  return std::make_shared<TermWatch>(TermFiles(run, instance),
+                                     [link = std::move(link)](const TermView& view) {
+                                       caf::anon_send(link.get(), terms_polled(view));
+                                     });
 }
 
 LinkOptions make_link_options(const AgentOptions& o, const Config& config, Transport& transport,
@@ -292,7 +292,7 @@ Result<int> run_agent(const AgentOptions& o) {
   auto supervisors = std::make_shared<SupervisorProcesses>(watcher, o);
   LinkOptions link_options = make_link_options(o, config, transport, supervisors, states);
   std::promise<caf::actor> to_watch;
-  link_options.watch = watch_epochs(run, o.instance, to_watch.get_future().share());
+  link_options.watch = watch_terms(run, o.instance, to_watch.get_future().share());
   auto watch = link_options.watch;
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
   to_watch.set_value(supervisor);

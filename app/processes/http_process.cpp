@@ -47,7 +47,7 @@ int run_http_process(const HttpProcessOptions& o) {
                                 {"host", host},
                                 {"port", (*server)->port()},
                                 {"instance", instance_of(run)},
-                                {"epoch", o.epoch}};
+                                {"term", o.term}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
     log::warn("{}", written.message());
   log::info("http: {}", (*server)->url());
@@ -74,7 +74,7 @@ void HttpProcess::start(bool by_watcher) {
                 "--host=" + options_.host,
                 "--checkpoints=" + options_.checkpoints,
                 "--port=" + std::to_string(options_.port),
-                "--epoch=" + std::to_string(options_.epoch),
+                "--term=" + std::to_string(options_.term),
                 "--delay-ms=" + std::to_string(options_.delay_ms)};
   spawn.nice = kNice;
   spawn.inherits = Inherits::needed;

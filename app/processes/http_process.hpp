@@ -17,7 +17,7 @@ struct HttpProcessOptions {
   std::string host;
   std::string checkpoints;  // their folder; "": RUN/checkpoints
   int port = 0;
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   int delay_ms = 0;  // before the server starts
 };
 

@@ -78,8 +78,7 @@ Status find_left(const SupervisedRun& p, const std::string& folder, const job::S
 
 /// The supervisor actor's options, with the checkpoint to begin with. from: the predecessor's
 /// state; null: the run starts.
-Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
-                               const SupervisorState* from) {
+Result<JobOptions> job_options(const SupervisedRun& p, uint64_t term, const SupervisorState* from) {
   JobOptions job;
   job.config = p.config;
   job.plan = p.plan;
@@ -93,9 +92,9 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
                        block = p.plan.shape.block_size](const std::vector<uint64_t>& runs) {
     return places_text(tokens, order, block, runs);
   };
-  job.leads = [files = p.files, epoch] {
-    const auto leads = files.leads(epoch);
-    const auto touched = files.touched_ns(epoch);
+  job.leads = [files = p.files, term] {
+    const auto leads = files.leads(term);
+    const auto touched = files.touched_ns(term);
     return leads.ok() && *leads && touched.ok() && *touched != 0;
   };
   const std::string folder = checkpoint_folder(p.config);
@@ -105,11 +104,11 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
     log::warn("{}", revoked.message());
   // LOCK-1: no agent of an earlier start writes any more. Agents of this start may write.
   const auto all = [](uint64_t, uint64_t) { return true; };
-  if (Status removed = epoch > 1 ? Status() : remove_unpublished(folder, all, files); !removed.ok())
+  if (Status removed = term > 1 ? Status() : remove_unpublished(folder, all, files); !removed.ok())
     log::warn("{}", removed.message());
-  SS_ASSIGN(job.facts, kept_facts(folder));
+  SS_ASSIGN(job.resume_facts, kept_facts(folder));
   SS_ASSIGN(const std::string id, run_id(p.run()));
-  job.facts = with_run(job.facts, id);
+  job.resume_facts = with_run(job.resume_facts, id);
   if (from) {
     SS_RETURN_IF_ERROR(find_left(p, folder, from->job, files, job));
     return job;
@@ -147,16 +146,16 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t epoch,
 
 }  // namespace
 
-Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, uint64_t generation,
+Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t term, uint64_t generation,
                                       const SupervisorState* from) {
-  SS_ASSIGN(JobOptions job, job_options(p, epoch, from));
+  SS_ASSIGN(JobOptions job, job_options(p, term, from));
   const uint64_t said = from && from->recorded ? from->recorded_step : 0;
   SS_ASSIGN(RecordsEnd records, with_retries(kReadRetries, [&]() -> Result<RecordsEnd> {
               SS_ASSIGN(RecordsEnd end, end_of_records(p.options.run, p.config.data.ledger,
-                                                       p.plan.batch, leads(p.files, epoch), said));
+                                                       p.plan.batch, leads(p.files, term), said));
               // LOCK-1: the first leader of a start has no predecessor that may still write.
-              if (epoch > 1 && !hosts_can_append(p.options.run))
-                SS_RETURN_IF_ERROR(leave_gap(p.options.run, leads(p.files, epoch)));
+              if (term > 1 && !hosts_can_append(p.options.run))
+                SS_RETURN_IF_ERROR(leave_gap(p.options.run, leads(p.files, term)));
               return end;
             }));
   // GEN-2: after a slow disk, the records may name a generation whose number is in no file.
@@ -164,11 +163,11 @@ Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, ui
   job.incidents = records.incidents;
   job.validations = std::move(records.validations);
   job.recorded_beyond = std::move(records.beyond);
-  if (epoch == 1)
+  if (term == 1)
     for (const ConfigChange& change : recorded_changes(p.run()))
       job.changes.emplace_back(change.key, change.reason);
   // A full disk may have taken the line of the end, and left control/end.json.
-  if (epoch == 1 && !from && records.unended && !p.files.previous_ended())
+  if (term == 1 && !from && records.unended && !p.files.previous_ended())
     job.died = {records.newest_time, records.any ? records.step : 0};
   if (from && records.any) {
     job.recorded_step = records.step;

@@ -10,8 +10,8 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale {
 
@@ -21,17 +21,17 @@ struct SupervisedRun {
   Config config;
   Plan plan;
   RunData data;
-  EpochFiles files;
+  TermFiles files;
   RunFolder run() const { return {options.run}; }
 };
 
 /// Prepares a supervisor: reads the checkpoints, the records and the learning rates, and stops what
-/// a predecessor may still publish. Called by the process that has claimed the term `epoch`.
+/// a predecessor may still publish. Called by the process that has claimed the term `term`.
 /// generation: the highest known. from: the predecessor's state; null: the run starts. The caller
-/// sets leadership, journal, notify, diagnosis_failed and generations_above. io: a file cannot be
+/// sets leadership, journal, notify, diagnosis_failed and generation_floor. io: a file cannot be
 /// read or written; aborted: another supervisor leads; bad_config, bad_data: the run cannot
 /// continue. Blocks on the disk. One thread.
-Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t epoch, uint64_t generation,
+Result<JobOptions> prepare_supervisor(const SupervisedRun& p, uint64_t term, uint64_t generation,
                                       const SupervisorState* from);
 
 }  // namespace simplescale

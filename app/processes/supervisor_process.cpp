@@ -1,5 +1,5 @@
 // The process of a supervisor or of a standby. An agent starts it, but neither dies with the other.
-// The process becomes supervisor when it claims the next term (runtime/run/epoch.hpp). It claims at
+// The process becomes supervisor when it claims the next term (runtime/run/term.hpp). It claims at
 // once if no supervisor leads. A standby claims after it has lost the supervisor whose state it
 // replicates.
 #include "app/processes/supervisor_process.hpp"
@@ -27,10 +27,10 @@
 #include "runtime/base/log.hpp"
 #include "runtime/observe/notifier.hpp"
 #include "runtime/observe/trace.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/run/term.hpp"
 #include "tools/exports/exporter.hpp"
 
 namespace simplescale {
@@ -39,9 +39,9 @@ namespace {
 
 constexpr int kLookupMs = 1'000;   // limit for another supervisor to answer
 constexpr int kRefusalMs = 5'000;  // how long agents are told that the run cannot begin
-constexpr int kEpochPollMs = 500;  // between two reads of the term files
+constexpr int kTermPollMs = 500;   // between two reads of the term files
 
-using supervisor::Claim, supervisor::Claimant, supervisor::Predecessor;
+using supervisor::Claim, supervisor::Candidate, supervisor::Predecessor;
 using supervisor::kFlushTimeoutMs, supervisor::leads;
 
 /// Shared by all functions of this file; lives as long as the process.
@@ -51,14 +51,14 @@ struct Process : SupervisedRun {
 };
 
 /// This process as a candidate.
-Claimant claimant(const Process& p) {
+Candidate candidate(const Process& p) {
   return {.run = p.run(),
           .instance = p.options.instance,
           .node = p.options.node,
           .address = p.transport.address(),
           .files = p.files,
           .join_timeout_ms = p.config.cluster.join_timeout_ms,
-          .answers = [&transport = p.transport](const std::string& address) {
+          .supervisor_answers = [&transport = p.transport](const std::string& address) {
             return transport.lookup(address, "supervisor", kLookupMs).ok();
           }};
 }
@@ -85,11 +85,11 @@ void notify(Notifier& notifier, const std::string& run, nlohmann::json event) {
 
 /// Records that the run cannot continue, and refuses agents for kRefusalMs: they end with the
 /// reason, even if it cannot be recorded. Returns `why`.
-Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, const Status& why) {
-  const RunEnd end{exit_code(why.code()), why.message(), p.options.instance, epoch};
+Status refuse_agents(const Process& p, uint64_t term, uint64_t generation, const Status& why) {
+  const RunEnd end{exit_code(why.code()), why.message(), p.options.instance, term};
   const nlohmann::json event = supervisor::event_of("failed", "", generation, why);
   {
-    Journal journal(p.options.run, leads(p.files, epoch), kFlushTimeoutMs);
+    Journal journal(p.options.run, leads(p.files, term), kFlushTimeoutMs);
     journal.append("events.jsonl", event);
     journal.replace("control/end.json", end_text(end));
   }
@@ -102,25 +102,25 @@ Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, cons
 }
 
 /// Null if metrics.http_port is 0. The run does not depend on the HTTP process.
-std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
+std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t term) {
   const auto& metrics = p.config.metrics;
   if (metrics.http_port == 0) return nullptr;
   return std::make_unique<HttpProcess>(
       HttpProcessOptions{p.options.run, metrics.http_host, checkpoint_folder(p.config),
-                         static_cast<int>(metrics.http_port), epoch});
+                         static_cast<int>(metrics.http_port), term});
 }
 
 /// Touches the term's file, and sends the supervisor actor the contents of the term files.
-std::shared_ptr<EpochWatch> lead_epoch(const Process& p, uint64_t epoch,
-                                       std::shared_future<caf::actor> supervisor) {
-  auto watch = std::make_shared<EpochWatch>(
-      p.files, [supervisor = std::move(supervisor), epoch](const EpochView& view) {
+std::shared_ptr<TermWatch> lead_term(const Process& p, uint64_t term,
+                                     std::shared_future<caf::actor> supervisor) {
+  auto watch = std::make_shared<TermWatch>(
+      p.files, [supervisor = std::move(supervisor), term](const TermView& view) {
         // Until the actor exists, only the heartbeat shows that this process leads.
         if (supervisor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-        caf::anon_send(supervisor.get(), epoch_seen(0, epoch, view));
+        caf::anon_send(supervisor.get(), term_seen(0, term, view));
       });
-  watch->lead(epoch);
-  watch->poll_every(kEpochPollMs);
+  watch->lead(term);
+  watch->poll_every(kTermPollMs);
   return watch;
 }
 
@@ -131,11 +131,11 @@ struct End {
   bool resigns;
 };
 
-LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecessor before,
-                                     std::shared_ptr<EpochWatch> watch,
+LeadershipOptions leadership_options(const Process& p, uint64_t term, Predecessor before,
+                                     std::shared_ptr<TermWatch> watch,
                                      std::shared_ptr<std::promise<End>> end) {
   LeadershipOptions lead;
-  lead.epoch = epoch;
+  lead.term = term;
   lead.address = p.transport.address();
   lead.instance = p.options.instance;
   lead.state = std::move(before.state);
@@ -143,8 +143,8 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   lead.lost_at_ms = before.lost_at_ms;
   lead.silent = before.silent;
   lead.stood_by = before.stood_by;
-  const auto touched = p.files.touched_ns(before.epoch);
-  lead.elected = before.epoch > 0 && touched.ok() && *touched == 0;
+  const auto touched = p.files.touched_ns(before.term);
+  lead.elected = before.term > 0 && touched.ok() && *touched == 0;
   lead.watch = std::move(watch);
   lead.finished = [end = std::move(end)](int code, std::string reason, bool resigns) {
     end->set_value({code, std::move(reason), resigns});
@@ -157,24 +157,24 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
 /// except in the first term, in which no memory holds a step. Any other failure after the claim
 /// ends the run: if the term just ended, the next one would fail in the same way, for ever.
 Result<int> supervise(const Process& p, Predecessor before) {
-  const uint64_t epoch = before.epoch + 1;
-  const Claimant me = claimant(p);
+  const uint64_t term = before.term + 1;
+  const Candidate me = candidate(p);
   SS_ASSIGN(Claim claim, claim_next(me, before));
   if (!claim.ours) {
-    log::info("another process leads epoch {}", epoch);
+    log::info("another process leads term {}", term);
     return 0;
   }
   uint64_t generation = claim.generation;
   Status known = claim.known;
-  log::info("supervisor of epoch {}", epoch);
+  log::info("supervisor of term {}", term);
   std::promise<caf::actor> to_watch;
-  auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
+  auto watch = lead_term(p, term, to_watch.get_future().share());
   // The predecessor may have decided until the claim, so read again.
   if (known.ok()) known = read_known(me, before, generation);
   const SupervisorState* from = before.state ? &*before.state : nullptr;
   auto prepared =
-      known.ok() ? prepare_supervisor(p, epoch, generation, from) : Result<JobOptions>(known);
-  const auto still_leads = leads(p.files, epoch);
+      known.ok() ? prepare_supervisor(p, term, generation, from) : Result<JobOptions>(known);
+  const auto still_leads = leads(p.files, term);
   const auto led = with_retries(me.read_retries, still_leads);
   if (led.ok() && !*led) {  // LEAD-1: this process may have been stopped meanwhile
     log::warn("another supervisor leads since this one prepared");
@@ -183,16 +183,16 @@ Result<int> supervise(const Process& p, Predecessor before) {
   const Status& failed = led.ok() ? prepared.status() : led.status();
   // Only a standby may have a newer state than the folder. Another process would hide a page that
   // it has not found.
-  if (failed.code() == Code::io && epoch > 1)
-    return leave_unprepared(me, epoch, generation, before.stood_by ? from : nullptr, *watch,
-                            failed);
-  if (!failed.ok()) return refuse_agents(p, epoch, generation, failed);
+  if (failed.code() == Code::io && term > 1)
+    return resign_unprepared(me, term, generation, before.stood_by ? from : nullptr, *watch,
+                             failed);
+  if (!failed.ok()) return refuse_agents(p, term, generation, failed);
   JobOptions job = prepared.take();
   // The records may name generations of the predecessor that its term file does not name.
-  job.generations_above = job::numbers_above(epoch, claim.above, job.last_generation);
+  job.generation_floor = job::generation_floor_of(term, claim.above, job.last_generation);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
-  job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
+  job.leadership = leadership_options(p, term, std::move(before), watch, std::move(end));
   const auto exporter = Exporter::make(p.run(), p.config, [still_leads] {
     const auto leads = still_leads();
     return !leads.ok() || *leads;
@@ -213,16 +213,16 @@ Result<int> supervise(const Process& p, Predecessor before) {
   p.transport.publish("supervisor", supervisor);
   to_watch.set_value(supervisor);
 
-  const auto http = serve_http(p, epoch);
+  const auto http = serve_http(p, term);
   // Without its folder the run has ended: the actor ends as if a newer supervisor led.
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [supervisor, run = p.run()] {
     log::error("{}", run_gone_message(run));
-    caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
+    caf::anon_send(supervisor, local::TermSeen{0, true, 0});
   });
 
   const auto [code, reason, resigns] = result.get();
   log::info("supervisor ends: {}", reason);
-  if (resigns) supervisor::resign(p.files, epoch, *watch, *journal);
+  if (resigns) supervisor::resign(p.files, term, *watch, *journal);
   watch.reset();
   folder_watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
@@ -235,22 +235,21 @@ Result<int> supervise(const Process& p, Predecessor before) {
 /// Becomes supervisor, unless a supervisor is alive, or other nodes have voted and one of them
 /// leads next.
 Result<int> claim_leadership(const Process& p) {
-  SS_ASSIGN(const Epoch newest, p.files.newest());
+  SS_ASSIGN(const Term newest, p.files.newest());
   if (newest.number > 0) {
-    SS_ASSIGN(const bool alive, is_alive(claimant(p), newest));
+    SS_ASSIGN(const bool alive, is_alive(candidate(p), newest));
     if (alive) {
-      log::info("not needed: the supervisor of epoch {} is alive", newest.number);
+      log::info("not needed: the supervisor of term {} is alive", newest.number);
       return 0;
     }
-    SS_ASSIGN(const bool voted_out, was_voted_out(claimant(p), newest));
+    SS_ASSIGN(const bool voted_out, was_voted_out(candidate(p), newest));
     if (voted_out) {
-      log::info("not needed: other nodes voted out epoch {}, one of them leads next",
-                newest.number);
+      log::info("not needed: other nodes voted out term {}, one of them leads next", newest.number);
       return 0;
     }
   }
   Predecessor before;
-  before.epoch = newest.number;
+  before.term = newest.number;
   before.lost = "its process and its standby have ended";
   before.lost_at_ms = now_ms(p.system.clock());
   before.silent = true;
@@ -271,7 +270,7 @@ Result<int> stand_by(const Process& p) {
   StandbyOptions options;
   options.node = p.options.node;
   options.address = p.transport.address();
-  options.watch = std::make_shared<EpochWatch>(p.files, [me, is_ready](const EpochView& view) {
+  options.watch = std::make_shared<TermWatch>(p.files, [me, is_ready](const TermView& view) {
     is_ready.wait();
     caf::anon_send(*me, local::LeaderSeen{view.answered, view.current, view.newest.number,
                                           view.leader_alive()});
@@ -280,7 +279,7 @@ Result<int> stand_by(const Process& p) {
   options.ended = [end, &system = p.system](std::optional<SupervisorState> state,
                                             std::string reason, bool silent) {
     Predecessor before;
-    before.epoch = state ? state->epoch : 0;
+    before.term = state ? state->term : 0;
     before.state = std::move(state);
     before.lost = std::move(reason);
     before.lost_at_ms = now_ms(system.clock());
@@ -291,11 +290,11 @@ Result<int> stand_by(const Process& p) {
   *me = p.system.spawn(standby_actor, supervisor, std::move(options));
   supervisor = nullptr;
   ready->set_value();
-  watch->poll([files = p.files, node = p.options.node](const EpochView&) {
+  watch->poll([files = p.files, node = p.options.node](const TermView&) {
     if (Status room = files.keep_room(node, getpid()); !room.ok())
       log::warn("on a full disk this standby cannot claim: {}", room.message());
   });
-  watch->poll_every(kEpochPollMs);
+  watch->poll_every(kTermPollMs);
   log::info("standby of {}", p.options.standby_of);
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [me = *me, run = p.run()] {
     caf::anon_send(me, Shutdown{0, run_gone_message(run)});
@@ -318,7 +317,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   if (Status status = trace::start(trace_events); !status.ok())
     log::warn("no traces: {}", status.message());
   SS_ASSIGN(auto actors, ActorProcess::start(loaded.config, run, o.instance, 2));
-  const Process process{{o, loaded.config, plan, data, EpochFiles(run, o.instance)},
+  const Process process{{o, loaded.config, plan, data, TermFiles(run, o.instance)},
                         actors->system(),
                         actors->transport()};
   auto code = o.standby_of.empty() ? claim_leadership(process) : stand_by(process);

@@ -24,7 +24,7 @@
 #include <utility>
 
 #include "model/cuda/cudnn_attention.hpp"
-#include "runtime/base/patience.hpp"
+#include "runtime/base/device_memory_retry.hpp"
 
 namespace simplescale::cuda {
 namespace {
@@ -199,7 +199,7 @@ struct Aten::Impl {
   bool deterministic;
   AttentionChoice forward, backward;
   std::optional<CudnnAttention> of_cudnn;
-  Patience patience;
+  DeviceMemoryRetry patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
   at::Tensor dqkv;        // by cuDNN: their memory, which lies as qkv; or undefined
   at::Tensor hidden;      // see hidden_keys()

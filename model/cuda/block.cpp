@@ -18,32 +18,30 @@ void CudaBackend<T>::forward_block(int layer, const void* params) {
 
 template <class T>
 void CudaBackend<T>::product(int64_t rows, int64_t out, int64_t in, const T* x, const T* w, T* to) {
-  if (!options_.fp8) return products_.gemm(kNo, kYes, rows, out, in, x, w, to);
+  if (!options_.fp8) return gemm_.run(kNo, kYes, rows, out, in, x, w, to);
   SS_CUDA(to_fp8(stream_, Fp8Kind::activation, rows, in, x, fp8_left_, {}));
   SS_CUDA(to_fp8(stream_, Fp8Kind::weight, out, in, w, fp8_right_, {}));
-  products_.gemm_fp8(rows, out, in, {Fp8Kind::activation, fp8_left_}, {Fp8Kind::weight, fp8_right_},
-                     to);
+  gemm_.run_fp8(rows, out, in, {Fp8Kind::activation, fp8_left_}, {Fp8Kind::weight, fp8_right_}, to);
 }
 
 template <class T>
 void CudaBackend<T>::input_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* w,
                                     T* dx) {
-  if (!options_.fp8) return products_.gemm(kNo, kNo, rows, in, out, dy, w, dx);
+  if (!options_.fp8) return gemm_.run(kNo, kNo, rows, in, out, dy, w, dx);
   SS_CUDA(to_fp8(stream_, Fp8Kind::gradient, rows, out, dy, fp8_left_, fp8_turned_));
   SS_CUDA(to_fp8(stream_, Fp8Kind::weight, out, in, w, {}, fp8_right_));
-  products_.gemm_fp8(rows, in, out, {Fp8Kind::gradient, fp8_left_}, {Fp8Kind::weight, fp8_right_},
-                     dx);
+  gemm_.run_fp8(rows, in, out, {Fp8Kind::gradient, fp8_left_}, {Fp8Kind::weight, fp8_right_}, dx);
   turned_ = dy;
 }
 
 template <class T>
 void CudaBackend<T>::weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x,
                                      T* grad, bool accumulate) {
-  if (!options_.fp8) return products_.gemm(kYes, kNo, out, in, rows, dy, x, grad, accumulate);
+  if (!options_.fp8) return gemm_.run(kYes, kNo, out, in, rows, dy, x, grad, accumulate);
   SS_ASSERT(turned_ == dy);
   SS_CUDA(to_fp8(stream_, Fp8Kind::activation, rows, in, x, {}, fp8_right_));
-  products_.gemm_fp8(out, in, rows, {Fp8Kind::gradient, fp8_turned_},
-                     {Fp8Kind::activation, fp8_right_}, grad, accumulate);
+  gemm_.run_fp8(out, in, rows, {Fp8Kind::gradient, fp8_turned_}, {Fp8Kind::activation, fp8_right_},
+                grad, accumulate);
 }
 
 // --- The block ---

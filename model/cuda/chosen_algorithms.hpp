@@ -20,7 +20,7 @@ namespace simplescale::cuda {
 
 class ChosenAlgorithms {
  public:
-  /// folder: BackendOptions::products_folder; if it is empty, the run keeps nothing, and this is null.
+  /// folder: BackendOptions::gemm_folder; if it is empty, the run keeps nothing, and this is null.
   /// Says on stderr if the run has chosen for other GPUs. Throws CudaError.
   static std::unique_ptr<const ChosenAlgorithms> of_run(const std::string& folder,
                                                         int device_index);

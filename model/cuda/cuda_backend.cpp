@@ -67,7 +67,7 @@ Status hold_context(int device_index) try {
   SS_RETURN_IF_ERROR(check_device(device_index));
   use_device(device_index);
   Aten::load();
-  Products::load();
+  Gemm::load();
   return {};
 } catch (const std::exception& error) {
   drop_context(device_index);
@@ -83,12 +83,12 @@ void drop_context(int device_index) {
 template <class T>
 CudaBackend<T>::CudaBackend(const BackendOptions& options)
     : LlamaBackend(options),
-      chosen_(ChosenAlgorithms::of_run(options.products_folder, options.device_index)),
+      chosen_(ChosenAlgorithms::of_run(options.gemm_folder, options.device_index)),
       aten_(options.device_index, options.precision,
             {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_, options.shape.window()},
             options.deterministic, chosen_.get()),
       stream_(aten_.stream()),
-      products_(options.precision, stream_, chosen_.get()),
+      gemm_(options.precision, stream_, chosen_.get()),
       copies_(options.threads) {
   for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
     SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));

@@ -21,10 +21,10 @@
 
 #include "model/cuda/aten.hpp"
 #include "model/cuda/chosen_algorithms.hpp"
+#include "model/cuda/gemm.hpp"
 #include "model/cuda/kernel_trace.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/memory.hpp"
-#include "model/cuda/products.hpp"
 #include "model/llama_backend.hpp"
 #include "model/tokens.hpp"
 
@@ -160,7 +160,7 @@ class CudaBackend final : public LlamaBackend {
   const std::unique_ptr<const ChosenAlgorithms> chosen_;
   Aten aten_;
   const cudaStream_t stream_;
-  Products products_;
+  Gemm gemm_;
   DeviceMemory memory_;
   PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_, pinned_hashes_;
   SideStream hash_stream_;

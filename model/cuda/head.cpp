@@ -62,12 +62,12 @@ void CudaBackend<T>::head(const void* params, const void* tied, float scale, voi
   for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
     const int64_t rows = std::min(kept_rows_, N_ - begin);
     const T* normed = normed_ + begin * C_;
-    products_.gemm(kNo, kYes, rows, V_, C_, normed, weight, logits_);
+    gemm_.run(kNo, kYes, rows, V_, C_, normed, weight, logits_);
     SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, options_.z_loss,
                           grad != nullptr, losses + begin));
     if (!grad) continue;
-    products_.gemm(kYes, kNo, V_, C_, rows, logits_, normed, weight_grad, begin > 0);
-    products_.gemm(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);
+    gemm_.run(kYes, kNo, V_, C_, rows, logits_, normed, weight_grad, begin > 0);
+    gemm_.run(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);
   }
   if (grad) norm_backward(last, gamma, product_, nullptr, d_out_, static_cast<T*>(grad));
   SS_CUDA(cudaEventRecord(losses_ready_, stream_));
@@ -88,7 +88,7 @@ void CudaBackend<T>::logits(const void* params, const void* tied, float* logits)
   std::vector<T> host(static_cast<size_t>(kept_rows_ * V_));
   for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
     const int64_t rows = std::min(kept_rows_, N_ - begin);
-    products_.gemm(kNo, kYes, rows, V_, C_, normed_ + begin * C_, weight, logits_);
+    gemm_.run(kNo, kYes, rows, V_, C_, normed_ + begin * C_, weight, logits_);
     copy_to_host(host.data(), logits_, static_cast<size_t>(rows * V_) * sizeof(T));
     std::transform(host.begin(), host.begin() + rows * V_, logits + begin * V_, [](T value) {
       if constexpr (std::is_same_v<T, float>)

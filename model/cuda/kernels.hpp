@@ -148,7 +148,7 @@ SS_HOST_DEVICE constexpr Fp8 fp8_format(Fp8Kind kind) {
 SS_HOST_DEVICE constexpr bool fp8_square(Fp8Kind kind) {
   return kind == Fp8Kind::weight;
 }
-/// A factor in fp8; Products::gemm_fp8() sums over its columns. values: (rows, columns).
+/// A factor in fp8; Gemm::run_fp8() sums over its columns. values: (rows, columns).
 /// scales: of each block, what its values are multiplied with; fp8_scale_count() of them.
 struct Fp8Values {
   uint8_t* values = nullptr;

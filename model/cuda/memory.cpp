@@ -16,9 +16,9 @@
 namespace simplescale::cuda {
 namespace {
 
-/// Calls call(), and again with Patience while the device has no memory.
+/// Calls call(), and again with DeviceMemoryRetry while the device has no memory.
 template <class Call>
-cudaError_t with_patience(Patience& patience, Call call) {
+cudaError_t with_patience(DeviceMemoryRetry& patience, Call call) {
   cudaError_t error;
   while ((error = call()) == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // clears the error; out of memory leaves the context usable
@@ -44,7 +44,7 @@ Event event_after(cudaStream_t stream) {
 }  // namespace
 
 void use_device(int index) {
-  Patience patience;
+  DeviceMemoryRetry patience;
   SS_CUDA(with_patience(patience, [index] { return cudaSetDevice(index); }));
   // By default a thread that waits for the GPU spins, which is most of a step. It only costs CPU
   // time, so a driver may refuse this.

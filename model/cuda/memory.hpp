@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/patience.hpp"
+#include "runtime/base/device_memory_retry.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::cuda {
 
 /// Makes `index` the current device and creates its context, in which threads that wait for the GPU
-/// sleep. Out of memory is tried again with Patience. Throws CudaError.
+/// sleep. Out of memory is tried again with DeviceMemoryRetry. Throws CudaError.
 void use_device(int index);
 
 /// Device memory that is allocated once and lives as long as this object. The current device must
@@ -31,13 +31,13 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// Zeroed, 256-byte aligned memory. Out of memory is tried again with Patience. io: the error
+  /// Zeroed, 256-byte aligned memory. Out of memory is tried again with DeviceMemoryRetry. io: the error
   /// names the size and the free memory.
   Result<void*> allocate(size_t bytes);
 
  private:
   std::vector<void*> blocks_;
-  Patience patience_;
+  DeviceMemoryRetry patience_;
 };
 
 /// Pinned host memory, which the device accesses directly; grows on demand.

@@ -51,15 +51,15 @@ void CudaBackend<T>::orthogonalize(int64_t rows, int64_t columns, void* matrix) 
   SS_CUDA(normalize(stream_, count, kMuonEpsilon, x, static_cast<double*>(results(bytes))));
   for (int step = 0; step < kMuonSteps; ++step) {
     if (tall)
-      products_.gemm(kYes, kNo, side, side, rows, x, x, gram_);
+      gemm_.run(kYes, kNo, side, side, rows, x, x, gram_);
     else
-      products_.gemm(kNo, kYes, side, side, columns, x, x, gram_);
-    products_.gemm(kNo, kNo, side, side, side, gram_, gram_, muon_product_);
+      gemm_.run(kNo, kYes, side, side, columns, x, x, gram_);
+    gemm_.run(kNo, kNo, side, side, side, gram_, gram_, muon_product_);
     SS_CUDA(combine(stream_, side * side, kMuonB, gram_, kMuonC, muon_product_, polynomial_));
     if (tall)
-      products_.gemm(kNo, kNo, rows, columns, side, x, polynomial_, muon_product_);
+      gemm_.run(kNo, kNo, rows, columns, side, x, polynomial_, muon_product_);
     else
-      products_.gemm(kNo, kNo, rows, columns, side, polynomial_, x, muon_product_);
+      gemm_.run(kNo, kNo, rows, columns, side, polynomial_, x, muon_product_);
     SS_CUDA(combine(stream_, count, kMuonA, x, 1.0f, muon_product_, x));
   }
 }

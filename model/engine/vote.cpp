@@ -330,11 +330,12 @@ std::vector<int> Mismatch::wrong() const {
 Status Mismatch::status() const {
   std::string text = "the replicas of shard " + std::to_string(shard) + " differ after step " +
                      std::to_string(step);
-  const std::vector<int> outvoted = wrong();
-  if (outvoted.empty()) text += "; no majority shows which one is wrong, so the step is made again";
-  for (size_t i = 0; i < outvoted.size(); ++i)
+  const std::vector<int> lost_majority = wrong();
+  if (lost_majority.empty())
+    text += "; no majority shows which one is wrong, so the step is made again";
+  for (size_t i = 0; i < lost_majority.size(); ++i)
     text += (i ? " and of group " : ": most agree, and not with that of group ") +
-            std::to_string(outvoted[i]);
+            std::to_string(lost_majority[i]);
   return {Code::mismatch, text};
 }
 

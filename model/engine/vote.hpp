@@ -46,7 +46,7 @@ struct Verdict {
 std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
                                       std::span<const Hash128> hashes);
 
-/// The rank, group * shards + shard, of the only group that is outvoted; empty if there is none or
+/// The rank, group * shards + shard, of the only group that is lost_majority; empty if there is none or
 /// more than one. Pure.
 std::optional<int> suspect_of(const Mismatch& mismatch, size_t shards);
 /// The only rank with a loss that is not finite; empty if there is none or more than one. losses:

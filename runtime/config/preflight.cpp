@@ -265,9 +265,9 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   const uint64_t ring =
       static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
   // Copies of other nodes' shards, assuming that they are spread evenly. Without a node outside the
-  // only cell, each node also keeps copies of its own shards (PEER-1).
+  // only domain, each node also keeps copies of its own shards (PEER-1).
   const bool peers = peer_every_steps(config, t) > 0;
-  const bool inside = t.cells() == 1 && config.cluster.spares == 0;
+  const bool inside = t.domains() == 1 && config.cluster.spares == 0;
   const auto kept =
       static_cast<uint64_t>(peers ? std::min(trainers, t.shards) * (inside ? 2 : 1) : 0);
   needs.shared = (count + kept) * 2 * state + count * ring + (count + warm) * process +

@@ -45,7 +45,7 @@ std::string ways_to_avoid(const Config& config, const Plan& plan) {
 /// If every shard has a replica on another node.
 std::string node_with_replicas(const Config& config, const Topology& t) {
   if (config.cluster.spares > 0) return "no step: a spare takes its place";
-  const int left = t.groups / t.cells() * (t.cells() - 1);
+  const int left = t.groups / t.domains() * (t.domains() - 1);
   if (left < config.cluster.min_groups)
     return "no step, but training waits until it is back: cluster.min_groups = " +
            std::to_string(config.cluster.min_groups);
@@ -80,7 +80,7 @@ std::string trainer(const Config& config, const Plan& plan) {
 Risk risk_of(const Config& config, const Plan& plan) {
   Risk risk;
   risk.trainer = trainer(config, plan);
-  const bool replicas = plan.topology.cells() > 1;
+  const bool replicas = plan.topology.domains() > 1;
   risk.node =
       replicas ? node_with_replicas(config, plan.topology) : node_without_replica(config, plan);
   if (!replicas) risk.avoid = ways_to_avoid(config, plan);

@@ -186,7 +186,7 @@ Result<Topology> plan_topology(const Config& config) {
 int64_t peer_every_steps(const Config& config, const Topology& topology) {
   if (config.checkpoint.peer_every_steps >= 0) return config.checkpoint.peer_every_steps;
   const bool other_node = topology.nodes + config.cluster.spares > 1;
-  return topology.cells() == 1 && other_node ? automatic_peer_steps : 0;
+  return topology.domains() == 1 && other_node ? automatic_peer_steps : 0;
 }
 
 int smallest_group(const Config& config) {

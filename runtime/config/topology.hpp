@@ -41,7 +41,7 @@ struct Topology {
   int most_ranks() const { return std::max(shards, groups + 1); }
   /// Sets of nodes that each hold whole copies of the model: while one of them is left, a lost node
   /// costs no step.
-  int cells() const { return nodes / group_nodes; }
+  int domains() const { return nodes / group_nodes; }
 };
 
 /// bad_config: the nodes do not form whole groups; fewer nodes than one group; fewer groups than
@@ -49,7 +49,7 @@ struct Topology {
 Result<Topology> plan_topology(const Config& config);
 
 /// The steps between copies to the memory of other nodes; 0: none. The value of -1 is 10 if there
-/// is only one cell, but another node that can keep copies.
+/// is only one domain, but another node that can keep copies.
 int64_t peer_every_steps(const Config& config, const Topology& topology);
 /// The fewest nodes of which a group can consist so that the model fits its trainers' memory (4 GiB
 /// each if cluster.memory_per_trainer_gib is unknown); 0: it does not fit, or a key is wrong.

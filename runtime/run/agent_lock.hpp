@@ -4,7 +4,7 @@
 //   control/lock    held by the launcher (RunLock): it starts agents
 //   control/agents  shared by all agents: they hold the newest steps in memory
 //
-//   LOCK-1  A start of a run begins (EpochFiles::begin()) only while no agent of an earlier start
+//   LOCK-1  A start of a run begins (TermFiles::begin()) only while no agent of an earlier start
 //           lives. So the agents of a launcher that died can save their steps before another start
 //           deposes their supervisor.
 #pragma once

@@ -33,7 +33,7 @@ class FolderWatch {
     return static_cast<int>(std::clamp<int64_t>(join_timeout_ms / 1000, 4, INT_MAX));
   }
   /// Calls `gone` once, on the watch's thread, after `looks` consecutive checks, `every` apart,
-  /// have found no folder. The run must have begun (EpochFiles::begin()).
+  /// have found no folder. The run must have begun (TermFiles::begin()).
   FolderWatch(RunFolder run, std::function<void()> gone,
               std::chrono::milliseconds every = std::chrono::seconds(1), int looks = 4);
   ~FolderWatch();  // does not wait for the file system

@@ -1,5 +1,5 @@
 // The room runtime/run: the run folder on the shared file system, with its files and lock, the
-// run's key, leader election (epoch.hpp), and the rendezvous of hosts. This file: the names of the
+// run's key, leader election (term.hpp), and the rendezvous of hosts. This file: the names of the
 // files in a run folder (docs/operations.md), and the lock that keeps a second `train` out of it.
 #pragma once
 
@@ -25,13 +25,13 @@ struct RunFolder {
   std::string control() const { return path + "/control"; }
   std::string status() const { return control() + "/status.json"; }
   std::string generation() const { return control() + "/generation"; }
-  /// Names the current start of the run (epoch.hpp).
+  /// Names the current start of the run (term.hpp).
   std::string instance() const { return control() + "/instance"; }
   /// The secret that the run's processes share (run_key.hpp).
   std::string key() const { return control() + "/key"; }
-  /// Where clients find the supervisor: {"epoch","address","instance"}.
+  /// Where clients find the supervisor: {"term","address","instance"}.
   std::string supervisor() const { return control() + "/supervisor.json"; }
-  /// Where the supervisor serves HTTP: {"url","host","epoch"}; missing if it does not.
+  /// Where the supervisor serves HTTP: {"url","host","term"}; missing if it does not.
   std::string http() const { return control() + "/http.json"; }
   /// The supervisor's state, for a successor that was not its standby.
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }

@@ -7,7 +7,7 @@
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale {
 
@@ -46,17 +46,17 @@ std::optional<RunEnd> end_of(const RunFolder& run) {
     return found != document.end() && found->is_string() ? found->get<std::string>() : "";
   };
   RunEnd end{document["exit"].get<int>(), word("reason"), word("instance")};
-  if (const auto epoch = document.find("epoch");
-      epoch != document.end() && epoch->is_number_unsigned())
-    end.epoch = epoch->get<uint64_t>();
-  const auto newest = EpochFiles(run, end.instance).newest();
-  if (end.epoch > 0 && newest.ok() && newest->number > end.epoch) return std::nullopt;
+  for (const char* key : {"term", "epoch"})  // older versions wrote "epoch"
+    if (const auto term = document.find(key); term != document.end() && term->is_number_unsigned())
+      end.term = term->get<uint64_t>();
+  const auto newest = TermFiles(run, end.instance).newest();
+  if (end.term > 0 && newest.ok() && newest->number > end.term) return std::nullopt;
   return end;
 }
 
 std::string end_text(const RunEnd& end) {
   const nlohmann::json document = {
-      {"instance", end.instance}, {"epoch", end.epoch}, {"exit", end.code}, {"reason", end.reason}};
+      {"instance", end.instance}, {"term", end.term}, {"exit", end.code}, {"reason", end.reason}};
   return json_text(document, 1) + "\n";
 }
 

@@ -30,7 +30,7 @@ struct RunEnd {
   int code;  // the exit code of the run
   std::string reason;
   std::string instance;  // of the start that wrote it
-  uint64_t epoch = 0;    // term of the supervisor that wrote it; 0: unknown
+  uint64_t term = 0;     // term of the supervisor that wrote it; 0: unknown
 };
 /// The text of control/end.json.
 std::string end_text(const RunEnd& end);

@@ -279,9 +279,9 @@ uint64_t TrainState::step_of(int side) const {
   return header()->step[side];
 }
 
-std::optional<HeldStep> TrainState::held(int side) const {
+std::optional<StateVersion> TrainState::held(int side) const {
   while (true) {  // repeat if a commit has changed the step meanwhile
-    const HeldStep copy{step_of(side), header()->generation[side]};
+    const StateVersion copy{step_of(side), header()->generation[side]};
     if (copy.step != step_of(side)) continue;
     return copy.step == kNoStep ? std::nullopt : std::optional(copy);
   }

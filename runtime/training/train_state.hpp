@@ -31,7 +31,7 @@
 #include "runtime/base/parallel.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/training/held_step.hpp"
+#include "runtime/training/state_version.hpp"
 
 namespace simplescale {
 
@@ -78,7 +78,7 @@ struct StateHeader {
   uint64_t parts;                       // state_parts()
   std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
-  std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side; set before its step
+  std::atomic<uint64_t> generation[2];  // StateVersion::generation of a side; set before its step
   std::atomic<uint32_t> pins[2];        // readers of a side (checkpoint writer, sender); a futex
   Hash128 hash[2];                      // state_hash() of a side; set before its step; 0: unknown
   uint64_t moment_bytes;                // of an element of exp_avg and exp_avg_sq: 4 or 2
@@ -169,7 +169,7 @@ class TrainState {
   /// The step that a side holds; UINT64_MAX: none.
   uint64_t step_of(int side) const;
   /// The step and generation that a side holds; nothing if it holds none.
-  std::optional<HeldStep> held(int side) const;
+  std::optional<StateVersion> held(int side) const;
   void unpin(int side);
   /// Removes all pins; for use after a reader has died.
   void clear_pins();

@@ -33,9 +33,9 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "runtime/run/epoch.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/term.hpp"
 #include "transport/caf/address.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
@@ -393,7 +393,7 @@ Job make_job(const std::string& work, int nodes, int trainers) {
   job.run = {work + "/run"};
   job.instance = unique_id();
   must(write_file_atomic(job.run.config(), to_toml(job.config)));
-  must(EpochFiles(job.run, job.instance).begin());
+  must(TermFiles(job.run, job.instance).begin());
   job.key = must(read_run_key(job.run));
   return job;
 }
@@ -484,10 +484,10 @@ int main(int argc, char** argv) {
   const Job job = make_job(std::filesystem::absolute(work), nodes, trainers);
   const RunLock lock = must(RunLock::take(job.run));
   const pid_t supervisor = start_supervisor(job, program);
-  const EpochFiles epochs(job.run, job.instance);
+  const TermFiles terms(job.run, job.instance);
   std::string address;
   for (int i = 0; i < 3000 && address.empty(); ++i) {
-    if (auto newest = epochs.newest(); newest.ok()) address = newest->address;
+    if (auto newest = terms.newest(); newest.ok()) address = newest->address;
     usleep(10'000);
   }
   if (address.empty())

@@ -25,7 +25,7 @@
 #include "model/cuda/chosen_algorithms.hpp"
 #include "model/cuda/cudnn_attention.hpp"
 #include "model/cuda/fastest.hpp"
-#include "model/cuda/products.hpp"
+#include "model/cuda/gemm.hpp"
 #include "runtime/base/dtype.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "tests/temp_folder.hpp"
@@ -137,12 +137,12 @@ std::string by(int64_t a, int64_t b) {
   return std::to_string(a) + " x " + std::to_string(b);
 }
 
-/// The launches of a step of one micro-batch, in its order. aten, products and memory are used by
+/// The launches of a step of one micro-batch, in its order. aten, gemm and memory are used by
 /// launch() only; null without a GPU.
 class Rows {
  public:
-  Rows(const ModelShape& shape, Aten* aten, Products* products, Memory* memory)
-      : s_(shape), aten_(aten), products_(products), memory_(memory) {
+  Rows(const ModelShape& shape, Aten* aten, Gemm* gemm, Memory* memory)
+      : s_(shape), aten_(aten), gemm_(gemm), memory_(memory) {
     forward();
     head();
     backward();
@@ -164,7 +164,7 @@ class Rows {
                double count) {
     rows_.push_back({"product, " + name, by(m, n) + " x " + std::to_string(k),
                      2.0 * double(m) * double(n) * double(k), count, Limit::product, [=, this] {
-                       products_->gemm(a, b, m, n, k, at(0, m * k), at(1, k * n), at(2, m * n));
+                       gemm_->run(a, b, m, n, k, at(0, m * k), at(1, k * n), at(2, m * n));
                      }});
   }
   /// A factor in fp8 in the blocks `number` and number + 1, made at its first use.
@@ -183,8 +183,8 @@ class Rows {
   void fp8_product(const std::string& name, Fp8Kind a, Fp8Kind b, int64_t m, int64_t n, int64_t k) {
     rows_.push_back({"product in fp8, " + name, by(m, n) + " x " + std::to_string(k),
                      2.0 * double(m) * double(n) * double(k), 0, Limit::product, [=, this] {
-                       products_->gemm_fp8(m, n, k, factor(11, a, m, k), factor(13, b, n, k),
-                                           at(2, m * n));
+                       gemm_->run_fp8(m, n, k, factor(11, a, m, k), factor(13, b, n, k),
+                                      at(2, m * n));
                      }});
   }
   void fp8_factors(const std::string& name, Fp8Kind kind, int64_t rows, int64_t columns) {
@@ -351,7 +351,7 @@ class Rows {
 
   const ModelShape s_;
   Aten* aten_;
-  Products* products_;
+  Gemm* gemm_;
   Memory* memory_;
   const int64_t C = s_.dim, F = s_.hidden, V = s_.vocab, T = s_.block_size, D = s_.head_dim(),
                 A = s_.q_dim(), K = s_.kv_dim(), Q = A + 2 * K, N = kMicroBatchSize * T,
@@ -395,17 +395,17 @@ void measure(const Preset& preset) {
             {kMicroBatchSize, s.heads, s.kv_heads, s.block_size, s.head_dim(),
              s.q_dim() + 2 * s.kv_dim(), 0},
             true, chosen.get());
-  Products products(DType::bf16, aten.stream(), chosen.get());
+  Gemm gemm(DType::bf16, aten.stream(), chosen.get());
   Memory memory(aten.stream());
   const int64_t side = preset.product, copied = preset.copy_bytes;
   const double product = 2.0 * double(side) * double(side) * double(side),
-               product_ms = milliseconds_of(aten.stream(), preset.launches,
-                                            [&] {
-                                              products.gemm(Transpose::no, Transpose::yes, side,
-                                                            side, side, memory.at(0, side * side),
-                                                            memory.at(1, side * side),
-                                                            memory.at(2, side * side));
-                                            }),
+               product_ms =
+                   milliseconds_of(aten.stream(), preset.launches,
+                                   [&] {
+                                     gemm.run(Transpose::no, Transpose::yes, side, side, side,
+                                              memory.at(0, side * side), memory.at(1, side * side),
+                                              memory.at(2, side * side));
+                                   }),
                copy_ms = milliseconds_of(aten.stream(), preset.launches, [&] {
                  memory.copy(memory.at(0, copied / 2), memory.at(1, copied / 2),
                              static_cast<size_t>(copied), cudaMemcpyDeviceToDevice);
@@ -413,7 +413,7 @@ void measure(const Preset& preset) {
   print({"plain copy", std::to_string(copied), 2.0 * double(copied), 0, Limit::copy, {}}, copy_ms,
         1);
   print({"large product", by(side, side), product, 0, Limit::product, {}}, product_ms, 1);
-  const Rows all(s, &aten, &products, &memory);
+  const Rows all(s, &aten, &gemm, &memory);
   for (const Row& row : all.rows()) try {
       const double ms = milliseconds_of(aten.stream(), preset.launches, row.launch);
       const double limit = row.limit == Limit::copy   ? 2.0 * double(copied) / copy_ms

@@ -38,8 +38,8 @@ def tokens(count, vocab):
 
 
 def leader(run):
-    """Epoch, process id and node of the leading supervisor, from the epoch files."""
-    found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("epoch-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    """Term, process id and node of the leading supervisor, from the term files."""
+    found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("term-*") if p.name.rsplit("-", 1)[1].isdigit()]
     if not found:
         return None
     number, path = max(found)

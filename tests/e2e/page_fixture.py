@@ -68,7 +68,7 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
     (folder / "logs").mkdir(exist_ok=True)
     (folder / "logs/n200.3.log").write_text("2026-11-22T12:00:00.000 info n200.3 generation 6: group 49 of 255\n2026-11-22T12:00:01.000 warning n200.3 <img src=x onerror=alert(1)>\n"
                                             "2026-11-22T12:00:02.000 error n200.3 the key is " + bytes(range(200, 232)).hex() + "\n")
-    (folder / "logs/supervisor-n0.log").write_text("2026-11-22T12:00:00.000 info supervisor of epoch 1\n")
+    (folder / "logs/supervisor-n0.log").write_text("2026-11-22T12:00:00.000 info supervisor of term 1\n")
     with open(folder / "events.jsonl", "w") as events:
         def event(time, generation, step, kind, subject="", reason="", incident=None, phase=None, ms=None, **more):
             events.write(json.dumps({"time": round(time, 3), "generation": generation, "step": step, "incident": incident, "phase": phase, "kind": kind,

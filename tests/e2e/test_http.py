@@ -242,7 +242,7 @@ class Http(Case):
         self.wait_for(lambda: status(run)["standby"], "a standby")
         before = self.where(run)
         os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
-        after = self.wait_for(lambda: (w := self.where(run)) and w["epoch"] > before["epoch"] and w, "its new place")
+        after = self.wait_for(lambda: (w := self.where(run)) and w["term"] > before["term"] and w, "its new place")
         self.port = urllib.parse.urlsplit(after["url"]).port
         self.wait_for(lambda: self.get("/healthz")[0] == 200, "health")
         self.assertIn("took_over", self.get("/events.jsonl")[1])

@@ -36,12 +36,12 @@ class Leadership(Case):
         document = status(run)
         return document and document["standby"] and document["supervisor"]["pid"] != document["standby"]["pid"] and document["standby"]
 
-    def succeeded(self, run, epoch):
-        """Waits until a later epoch leads and has a standby. Returns its number."""
-        def led():  # the first one after `epoch` may die, too
+    def succeeded(self, run, term):
+        """Waits until a later term leads and has a standby. Returns its number."""
+        def led():  # the first one after `term` may die, too
             number, pid, _ = leader(run)
-            return number > epoch and status(run)["supervisor"]["pid"] == pid and self.standby(run) and number
-        return self.wait_for(led, f"an epoch after {epoch} with a standby")
+            return number > term and status(run)["supervisor"]["pid"] == pid and self.standby(run) and number
+        return self.wait_for(led, f"a term after {term} with a standby")
 
     def check(self, run, process, want, generations=1):
         """Checks the run's end: same bits, no step and no sample twice, no process restarted."""
@@ -58,16 +58,16 @@ class Leadership(Case):
         want = self.digest_without_faults()
         run, process = self.begin(STEPS)
         trainers, standby = trainer_pids(run), self.standby(run)
-        epoch, pid, node = leader(run)
+        term, pid, node = leader(run)
         self.assertEqual((node, standby["node"]), ("n0", "n1"))
         control = run / "control"
         room = self.wait_for(lambda: list(control.glob(f"room-*-n1-{standby['pid']}")), "room for a claim")[0]
         room = room.stat().st_ino
         os.kill(pid, signal.SIGKILL)
-        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.wait_for(lambda: leader(run)[0] > term, "the next term")
         self.assertEqual(leader(run)[1:], (standby["pid"], "n1"))
-        self.assertIn(room, [claim.stat().st_ino for claim in control.glob("epoch-*")])
-        self.succeeded(run, epoch)
+        self.assertIn(room, [claim.stat().st_ino for claim in control.glob("term-*")])
+        self.succeeded(run, term)
         self.assertEqual(self.standby(run)["node"], "n0")
         self.assertEqual(trainer_pids(run), trainers)
         self.go_on(run)
@@ -85,14 +85,14 @@ class Leadership(Case):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "none", folder], check=True)
         self.addCleanup(subprocess.run, ["umount", "--lazy", folder])
         run, process = self.begin(STEPS)
-        epoch, pid, _ = leader(run)
+        term, pid, _ = leader(run)
         self.wait_for(lambda: list((run / "control").glob("room-*")), "room for a claim")
         filler = run / "filler"
         with self.assertRaises(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
         os.kill(pid, signal.SIGKILL)
-        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.wait_for(lambda: leader(run)[0] > term, "the next term")
         os.kill(next(iter(trainer_pids(run).values())), signal.SIGKILL)
         filler.unlink()
         self.go_on(run)
@@ -104,11 +104,11 @@ class Leadership(Case):
     def test_five_supervisors_in_a_row(self):
         want = self.digest_without_faults()
         run, process = self.begin(STEPS)
-        epoch = 1
+        term = 1
         for _ in range(5):
             os.kill(leader(run)[1], signal.SIGKILL)
-            epoch = self.succeeded(run, epoch)
-        self.assertEqual(epoch, 6)
+            term = self.succeeded(run, term)
+        self.assertEqual(term, 6)
         self.go_on(run)
         self.check(run, process, want)
         self.assertEqual(len(events(run, "took_over")), 5)
@@ -117,10 +117,10 @@ class Leadership(Case):
         want = self.digest_without_faults()
         run, process = self.begin(STEPS)
         trainers = trainer_pids(run)
-        epoch, pid, _ = leader(run)
+        term, pid, _ = leader(run)
         for victim in (pid, self.standby(run)["pid"]):
             os.kill(victim, signal.SIGKILL)
-        self.succeeded(run, epoch)
+        self.succeeded(run, term)
         self.assertEqual(trainer_pids(run), trainers)
         self.go_on(run)
         self.check(run, process, want)
@@ -128,9 +128,9 @@ class Leadership(Case):
     def test_a_stopped_supervisor_that_continues_late_has_no_effect(self):
         want = self.digest_without_faults()
         run, process = self.begin(STEPS)
-        epoch, pid, _ = leader(run)
+        term, pid, _ = leader(run)
         os.kill(pid, signal.SIGSTOP)
-        self.succeeded(run, epoch)
+        self.succeeded(run, term)
         at = last_step(run)
         self.wait_for(lambda: last_step(run) >= at + 5, "steps under the new supervisor")
         os.kill(pid, signal.SIGCONT)
@@ -147,16 +147,16 @@ class Leadership(Case):
         return lambda: aside.rename(ledger)
 
     def test_a_supervisor_that_is_stopped_while_it_prepares_has_no_effect(self):
-        """It had claimed its epoch and read the files' sizes. When it woke, it cut off what its successor had written since."""
+        """It had claimed its term and read the files' sizes. When it woke, it cut off what its successor had written since."""
         run, process = self.begin(100000)
-        epoch, pid, _ = leader(run)
+        term, pid, _ = leader(run)
         restore = self.unreadable_ledger(run)
         os.kill(pid, signal.SIGKILL)
-        self.wait_for(lambda: leader(run)[0] > epoch, "a second supervisor, which retries")
-        epoch, pid, node = leader(run)
+        self.wait_for(lambda: leader(run)[0] > term, "a second supervisor, which retries")
+        term, pid, node = leader(run)
         os.kill(pid, signal.SIGSTOP)
         restore()
-        self.succeeded(run, epoch)
+        self.succeeded(run, term)
         at = last_step(run)
         self.wait_for(lambda: last_step(run) >= at + 5, "steps under the third supervisor")
         os.kill(pid, signal.SIGCONT)
@@ -180,8 +180,8 @@ class Leadership(Case):
         self.assertIn("ledger.jsonl: Too many levels of symbolic links", events(run, "resigned")[-1]["reason"])
         self.assertIsNone(process.poll())
         restore()
-        epoch = leader(run)[0]
-        self.succeeded(run, epoch - 1)
+        term = leader(run)[0]
+        self.succeeded(run, term - 1)
         at = last_step(run)
         self.wait_for(lambda: last_step(run) >= at + 5, "steps under the next supervisor")
         self.assertEqual(trainer_pids(run), trainers)
@@ -207,13 +207,13 @@ class Leadership(Case):
     def test_the_supervisor_dies_before_and_during_a_pause(self):
         """The second supervisor repeats a fence; the trainers answer it after the pause has ordered them to leave."""
         run, process = self.begin(100000)
-        epoch = 1
+        term = 1
         os.kill(leader(run)[1], signal.SIGKILL)
-        epoch = self.succeeded(run, epoch)
+        term = self.succeeded(run, term)
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "all trainers to be idle")
         os.kill(leader(run)[1], signal.SIGKILL)
-        self.succeeded(run, epoch)
+        self.succeeded(run, term)
         step = last_step(run)
         self.command("console", run, "-c", "resume")
         self.wait_for(lambda: last_step(run) > step + 5, "training")
@@ -225,9 +225,9 @@ class Leadership(Case):
         want = self.undisturbed(*keys)
         run, process = self.start("run", *keys)
         self.slow_down(run)
-        epoch, pid, _ = leader(run)
+        term, pid, _ = leader(run)
         os.kill(pid, signal.SIGKILL)
-        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.wait_for(lambda: leader(run)[0] > term, "the next term")
         self.go_on(run)
         self.check(run, process, want)
 
@@ -290,10 +290,10 @@ class Leadership(Case):
         with unittest.mock.patch.dict(os.environ, faults):
             run, process = self.begin(STEPS)
             failed = len(lines(state / "faults.jsonl"))
-            epoch, pid, _ = leader(run)
+            term, pid, _ = leader(run)
             for victim in (pid, self.standby(run)["pid"]):
                 os.kill(victim, signal.SIGKILL)
-            self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+            self.wait_for(lambda: leader(run)[0] > term, "the next term")
         self.go_on(run)
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertGreater(len(lines(state / "faults.jsonl")), failed)

@@ -124,12 +124,12 @@ class Runs(Case):
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         process.terminate()
         self.assertEqual(process.wait(60), 75)
-        left = [p.name for p in (run / "control").glob("epoch-*")], (run / "events.jsonl").read_text()
+        left = [p.name for p in (run / "control").glob("term-*")], (run / "events.jsonl").read_text()
         late = subprocess.run([PROGRAM, "agent", "--run", str(run), "--node", "1"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "SIMPLESCALE_INSTANCE": (run / "control/instance").read_text().strip()})
         self.assertEqual(late.returncode, 75, late.stderr)
         self.assertIn("this start of the run has ended: ", late.stdout + late.stderr)
-        self.assertEqual(([p.name for p in (run / "control").glob("epoch-*")], (run / "events.jsonl").read_text()), left)
+        self.assertEqual(([p.name for p in (run / "control").glob("term-*")], (run / "events.jsonl").read_text()), left)
 
     def test_nothing_that_an_earlier_start_wrote_is_shown_as_living(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=4")

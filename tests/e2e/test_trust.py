@@ -43,7 +43,7 @@ class RunFolder(Case):
         run = self.folder / "run"
         (run / "control").mkdir(parents=True)
         shutil.copy(self.config, run / "config.toml")
-        (run / "control/supervisor.json").write_text('{"epoch": 1, "address": "00", "instance": "i"}')
+        (run / "control/supervisor.json").write_text('{"term": 1, "address": "00", "instance": "i"}')
         key = run / "control/key"
         key.write_bytes(bytes(32))
         lock = (run / "control/lock").open("w")
@@ -295,7 +295,7 @@ class Terminal(Case):
         self.wait_for(lambda: view.poll() is not None or "still shown" in shown.read_text(), "the last event")
         status.write_text('{"stall": "a" ' + " " * 1000)
         os.truncate(status, 20 << 30)
-        (run / "control/end.json").write_text('{"instance": "i", "epoch": 0, "exit": 75, "reason": "it was stopped"}')
+        (run / "control/end.json").write_text('{"instance": "i", "term": 0, "exit": 75, "reason": "it was stopped"}')
         lock.close()
         self.assertEqual(view.wait(60), 75, shown.read_text()[-500:])
         self.assertIn("incident 1: still shown", shown.read_text())

@@ -119,7 +119,7 @@ TEST_SUITE("gpu") {
     auto cpu = make_cpu_backend(options);
     REQUIRE(cpu.ok());
     const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
-    options.products_folder = folder.path;
+    options.gemm_folder = folder.path;
     const Outcome ours = run_micro_batch(*gpu(options), m, DType::bf16),
                   again = run_micro_batch(*gpu(options), m, DType::bf16);
     CHECK_FALSE(std::filesystem::is_empty(folder.path));
@@ -155,7 +155,7 @@ TEST_SUITE("gpu") {
           REQUIRE(cpu.ok());
           const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
           const test::TempFolder folder;
-          options.products_folder = folder.path;
+          options.gemm_folder = folder.path;
           const auto chosen = cuda::ChosenAlgorithms::of_run(folder.path, options.device_index);
           const cuda::AttentionShape attention{options.micro_batch_size, shape.heads, kv_heads, T,
                                                width};

@@ -1,4 +1,4 @@
-// cuBLASLt as plain loops, as far as model/cuda/products.cpp uses it, over the fake GPU; linked
+// cuBLASLt as plain loops, as far as model/cuda/gemm.cpp uses it, over the fake GPU; linked
 // instead of the real one. It has four algorithms, whose bits and times differ (fake_gpu.hpp).
 #include <cublasLt.h>
 #include <cuda_fp8.h>

@@ -40,7 +40,7 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
                                   .micro_batch_size = static_cast<int>(train.micro_batch_size),
                                   .precision = train.precision,
                                   .recompute = train.activation_checkpointing,
-                                  .products_folder = folder.path,
+                                  .gemm_folder = folder.path,
                                   .fp8 = train.fp8});
   INFO(made.status().message());
   REQUIRE(made.ok());

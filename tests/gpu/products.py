@@ -1,4 +1,4 @@
-"""Which algorithms products took, as the CUDA library says when it has measured them (model/cuda/products.cpp)."""
+"""Which algorithms products took, as the CUDA library says when it has measured them (model/cuda/gemm.cpp)."""
 
 import re
 

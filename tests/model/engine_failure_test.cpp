@@ -1,4 +1,4 @@
-// Failures of a step: batches, damage, disagreement, aborts, deadlines, and undoing a step.
+// Failures of a step: batches, damage, disagreement, aborts, deadlines, and rollback a step.
 #include <cmath>
 #include <future>
 #include <limits>

@@ -292,7 +292,7 @@ TEST_SUITE("engine_parts") {
     CHECK_FALSE(find_mismatch(7, 1, std::vector{a, b, a, b})->right);
     const std::optional<Mismatch> five = find_mismatch(7, 1, std::vector{a, b, c, a, a});
     CHECK(five->wrong() == std::vector{1, 2});
-    // Only a single outvoted rank is a suspect: two of them may have got the same wrong data.
+    // Only a single lost_majority rank is a suspect: two of them may have got the same wrong data.
     CHECK(suspect_of(*three, 2) == 3);
     CHECK_FALSE(suspect_of(*two, 1));
     CHECK_FALSE(suspect_of(*five, 1));

@@ -23,8 +23,8 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       }
       break;
     case Bug::two_shards:
-      if (s.layout.cells.size() > 1 && !s.layout.cells[1].empty())
-        s.layout.cells[1][0] = s.layout.cells[0][0];
+      if (s.layout.domains.size() > 1 && !s.layout.domains[1].empty())
+        s.layout.domains[1][0] = s.layout.domains[0][0];
       break;
     case Bug::waits_for_the_dead:
       if (s.phase == job::Phase::recovering) s.waiting_since_ms = now / ms;
@@ -51,7 +51,7 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       s.suspect_steps.clear();
       break;
     case Bug::undone_copies:
-      s.undoings.clear();
+      s.rollbacks.clear();
       break;
     case Bug::published_unheard:
       s.publishing = {};

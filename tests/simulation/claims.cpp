@@ -1,9 +1,9 @@
-// Supervisors that begin: a process claims an epoch, reads what its predecessor has left, and takes
+// Supervisors that begin: a process claims a term, reads what its predecessor has left, and takes
 // over. As in app/processes/supervisor_process.cpp, and in claim.cpp and take_over.cpp of
 // actors/supervisor.
 #include <algorithm>
 
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/invariants.hpp"
 
@@ -19,9 +19,9 @@ constexpr Time watch_time =
 job::State make_job(const Options& o) {
   job::LayoutRules rules;
   rules.trainers_per_node = o.trainers;
-  rules.shards = o.trainers * o.cell_nodes;
-  rules.cell_nodes = o.cell_nodes;
-  rules.cells = (o.nodes - o.spares) / o.cell_nodes;
+  rules.shards = o.trainers * o.domain_nodes;
+  rules.domain_nodes = o.domain_nodes;
+  rules.domains = (o.nodes - o.spares) / o.domain_nodes;
   std::vector<std::string> names;
   for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
@@ -49,27 +49,27 @@ Time Cluster::folder_works_at(int host) const {
   return std::max(disk.hung_until, nodes[host].folder_hung_until);
 }
 
-/// The standby has lost its supervisor, and looks at the epoch files until it knows what to do.
+/// The standby has lost its supervisor, and looks at the term files until it knows what to do.
 void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
   const Node& node = nodes[standby->host];
-  if (!node.up || node.pid != standby->pid || ended || lost.epoch != disk.newest_epoch) return;
-  Succession::Decision decision;
+  if (!node.up || node.pid != standby->pid || ended || lost.term != disk.newest_term) return;
+  Failover::Decision decision;
   const Time works = std::max(folder_works_at(standby->host), node.hung_until);
-  if (!standby->succession.is_lost()) {
-    decision = standby->succession.lost("lost", !standby->silent, true, now / ms);
+  if (!standby->failover.is_lost()) {
+    decision = standby->failover.lost("lost", !standby->silent, true, now / ms);
   } else if (works <= now) {
     if (std::exchange(standby->beat, lost.beat) != lost.beat) standby->beat_at = now;
     const bool lives =
-        disk.resigned_epoch != lost.epoch && now - standby->beat_at < kHeartbeatTimeoutMs * ms;
-    decision = standby->succession.seen({true, true, lost.epoch, lives}, lost.epoch, now / ms);
+        disk.resigned_term != lost.term && now - standby->beat_at < kHeartbeatTimeoutMs * ms;
+    decision = standby->failover.seen({true, true, lost.term, lives}, lost.term, now / ms);
   }
-  if (decision.verdict == Succession::Verdict::take_over)
+  if (decision.verdict == Failover::Verdict::take_over)
     claim(standby->host, standby->state, standby->room);
-  if (decision.verdict != Succession::Verdict::wait) return;
+  if (decision.verdict != Failover::Verdict::wait) return;
   after(std::max(works - now + 1, watch_time), [this, &lost, standby] { succeed(lost, standby); });
 }
 
-/// A process of this host claims the next epoch. from: the state that the standby has; null: this
+/// A process of this host claims the next term. from: the state that the standby has; null: this
 /// process was no standby. room: it has room on the disk for its claim. In a folder that hangs a
 /// claim hangs. On a full disk a claim without room fails: a standby, which may be alone to have the
 /// newest state, tries again; else an agent starts a process later.
@@ -81,11 +81,11 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from, bool 
   if (full && (!from || options.bug == Bug::claims_once)) return;
   if (full || works > now) {
     after(std::max(works - now + 1, watch_time),
-          [this, host, from, room, pid = nodes[host].pid, epoch = disk.newest_epoch] {
+          [this, host, from, room, pid = nodes[host].pid, term = disk.newest_term] {
             const Node& node = nodes[host];
             const Supervisor* lives = leader();  // it was only stopped
             if (lives && (lives->hung_until > now || hung(nodes[lives->host]))) lives = nullptr;
-            if (node.up && node.pid == pid && disk.newest_epoch == epoch && !ended && !lives)
+            if (node.up && node.pid == pid && disk.newest_term == term && !ended && !lives)
               claim(host, from, room);
           });
     return;
@@ -99,19 +99,19 @@ void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from, bool 
   if (options.bug == Bug::read_before_claim) {
     read_state(made);
     after(random.between(1, 30) * ms, [this, made]() mutable {
-      made.epoch = ++disk.newest_epoch;
+      made.term = ++disk.newest_term;
       disk.claimed_at = now;
       prepare(std::move(made));
     });
     return;
   }
-  made.epoch = ++disk.newest_epoch;
+  made.term = ++disk.newest_term;
   disk.claimed_at = now;
   for (int n = 0; n < options.nodes; ++n)
     if (nodes[n].link.up)
       after(random.between(1, 1000) * ms, [this, n] { leave_deposed_leader(n); });
   if (logging())
-    log_line(nodes[host].name + ": a process claims epoch " + std::to_string(made.epoch));
+    log_line(nodes[host].name + ": a process claims term " + std::to_string(made.term));
   if (const auto due = std::exchange(unreadable_due, std::nullopt)) {
     Unreadable& fails = random.chance(50) ? disk.unreadable : nodes[host].unreadable;
     fails = {due->page + now, due->records + now};
@@ -125,16 +125,15 @@ bool Cluster::unreadable(int host, Time Unreadable::*what) const {
   return std::max(disk.unreadable.*what, nodes[host].unreadable.*what) > now;
 }
 
-/// The process that has claimed the newest epoch prepares, and its heartbeat goes on.
+/// The process that has claimed the newest term prepares, and its heartbeat goes on.
 bool Cluster::prepares() const {
-  if (preparing_.epoch != disk.newest_epoch || disk.resigned_epoch == disk.newest_epoch)
-    return false;
+  if (preparing_.term != disk.newest_term || disk.resigned_term == disk.newest_term) return false;
   const Node& node = nodes[preparing_.host];
   return node.up && node.pid == preparing_.agent && !hung(node) &&
          folder_works_at(preparing_.host) <= now;
 }
 
-/// JOB-1: a process that has claimed an epoch reads a file. False: it cannot; it tries again, or
+/// JOB-1: a process that has claimed a term reads a file. False: it cannot; it tries again, or
 /// lets another process lead. As supervise().
 bool Cluster::reads(Claim& claim, Time Unreadable::*what) {
   if (!unreadable(claim.host, what)) {
@@ -150,11 +149,11 @@ bool Cluster::reads(Claim& claim, Time Unreadable::*what) {
   return false;
 }
 
-/// As leave_unprepared() of actors/supervisor/step_down.cpp, and as read_left_state().
+/// As resign_unprepared() of actors/supervisor/step_down.cpp, and as read_left_state().
 void Cluster::step_down(const Claim& claim) {
   const Node& node = nodes[claim.host];
-  if (!node.up || node.pid != claim.agent || ended || claim.epoch != disk.newest_epoch) return;
-  if (claim.epoch == 1) return refuse(Code::io, "the run folder cannot be read");
+  if (!node.up || node.pid != claim.agent || ended || claim.term != disk.newest_term) return;
+  if (claim.term == 1) return refuse(Code::io, "the run folder cannot be read");
   const bool leaves = claim.stood_by && options.bug != Bug::state_not_left;
   const auto state = leaves ? claim.from : nullptr;
   const Time works = std::max(folder_works_at(claim.host), node.hung_until);
@@ -163,13 +162,13 @@ void Cluster::step_down(const Claim& claim) {
     return;
   }
   ++faults["stepped_down"];
-  if (logging()) log_line("supervisor " + std::to_string(claim.epoch) + ": cannot read, resigns");
+  if (logging()) log_line("supervisor " + std::to_string(claim.term) + ": cannot read, resigns");
   const auto page = disk.state;
   const bool newer = state && (!page || is_newer(*state, *page));
   if (newer || (state && options.bug == Bug::pages_not_compared)) disk.state = state;
-  disk.resigned_epoch = claim.epoch;
+  disk.resigned_term = claim.term;
   for (const auto& known : {claim.from, page})
-    if (known) invariants->stepped_down(claim.epoch, *known);
+    if (known) invariants->stepped_down(claim.term, *known);
 }
 
 /// As refuse_agents() of app/processes/supervisor_process.cpp.
@@ -202,10 +201,10 @@ void Cluster::prepare(Claim claim) {
     after(wakes - now + 1, [this, claim]() mutable { prepare(std::move(claim)); });
     return;
   }
-  const bool deposed = claim.epoch != disk.newest_epoch;  // LEAD-1
+  const bool deposed = claim.term != disk.newest_term;  // LEAD-1
   if (deposed && options.bug != Bug::prepares_unfenced) return;
   if (!deposed) {
-    preparing_ = {claim.epoch, claim.host, claim.agent};
+    preparing_ = {claim.term, claim.host, claim.agent};
     if (disk.number_damaged) return refuse(Code::bad_data, "control/generation holds no number");
     if (!claim.page_read) {
       if (!reads(claim, &Unreadable::page)) return;
@@ -235,29 +234,29 @@ void Cluster::start_supervisor(const Claim& claim) {
   auto made = std::make_unique<Supervisor>();
   Supervisor& supervisor = *made;
   preparing_ = {};
-  supervisor.epoch = claim.epoch;
+  supervisor.term = claim.term;
   supervisor.host = host;
   supervisor.beat = supervisor.seen = now;
   const uint64_t given = std::max(disk.generation, replica ? claim.from->job.generation : 0);
   const uint64_t known = std::max(given, records.newest_generation);
-  disk.claimed_above = job::number_claimed(claim.epoch, disk.claimed_above, given);
-  const uint64_t above = job::numbers_above(claim.epoch, disk.claimed_above, known);
+  disk.claimed_above = job::claimed_generation_floor(claim.term, disk.claimed_above, given);
+  const uint64_t above = job::generation_floor_of(claim.term, disk.claimed_above, known);
   supervisor.job = replica ? job::resumed(claim.from->job, above, now / ms) : make_job(options);
   if (!replica) {
     supervisor.job.generation = known;
-    supervisor.job.generations_above = above;
+    supervisor.job.generation_floor = above;
     supervisor.job.waiting_since_ms = now / ms;
   }
   if (options.bug == Bug::number_adopted)
     supervisor.job.generation = std::max(supervisor.job.generation, known);
   if (options.bug == Bug::generation_reused) {
-    supervisor.job.generations_above = 0;
+    supervisor.job.generation_floor = 0;
     if (replica && supervisor.job.generation > 1) --supervisor.job.generation;
   }
-  supervisor.elected = disk.resigned_epoch > 0 && claim.epoch == disk.resigned_epoch + 1;
+  supervisor.elected = disk.resigned_term > 0 && claim.term == disk.resigned_term + 1;
   supervisor.sequence = replica ? claim.from->sequence : 0;
   if (logging())
-    log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
+    log_line("supervisor " + std::to_string(supervisor.term) + " on " + nodes[host].name +
              (replica ? ", with the last state" : ", without the last state") + ", generation " +
              std::to_string(supervisor.job.generation));
   if (replica)
@@ -285,8 +284,8 @@ void Cluster::start_supervisor(const Claim& claim) {
 
 /// As take_over() of actors/supervisor/take_over.cpp.
 void Cluster::take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records) {
-  std::optional<HeldStep> last;
-  if (records.any) last = HeldStep{records.step, records.generation};
+  std::optional<StateVersion> last;
+  if (records.any) last = StateVersion{records.step, records.generation};
   std::optional<uint64_t> recorded = job::recorded_of(
       by.job, last, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   if (options.bug == Bug::undone_lines_count && last) recorded = last->step;

@@ -1,5 +1,5 @@
 #include "tests/simulation/cluster.hpp"
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -92,9 +92,9 @@ void Cluster::block(int from, int to, bool blocked) {
     if (from >= 0 && to >= 0 && other > 0) break;
     const int a = from < 0 ? other : from, b = to < 0 ? other : to;
     if (a == b) continue;
-    uint8_t& cell = blocked_[static_cast<size_t>(a) * nodes.size() + static_cast<size_t>(b)];
-    if (blocked == (cell != 0)) continue;
-    cell = blocked;
+    uint8_t& domain = blocked_[static_cast<size_t>(a) * nodes.size() + static_cast<size_t>(b)];
+    if (blocked == (domain != 0)) continue;
+    domain = blocked;
     blocks_ += blocked ? 1 : -1;
   }
   if (blocked) after(silence + random.between(0, 500) * ms, [this] { check_links(); });
@@ -141,7 +141,7 @@ void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   Supervisor* supervisor = link.supervisor;
   const uint64_t id = link.id;
   if (logging())
-    log_line(nodes[node].name + ": its link to supervisor " + std::to_string(supervisor->epoch) +
+    log_line(nodes[node].name + ": its link to supervisor " + std::to_string(supervisor->term) +
              " breaks");
   after(supervisor_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
         [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
@@ -181,7 +181,7 @@ bool Cluster::connected(const Supervisor& supervisor, int node) const {
 
 Supervisor* Cluster::leader() {
   for (auto& supervisor : supervisors)
-    if (supervisor->epoch == disk.newest_epoch && supervisor->up) return supervisor.get();
+    if (supervisor->term == disk.newest_term && supervisor->up) return supervisor.get();
   return nullptr;
 }
 
@@ -210,10 +210,10 @@ void Cluster::start_agent(int index) {
   find_supervisor(index);
 }
 
-/// LEAD-1: an agent that has a supervisor reads the epoch files every second.
+/// LEAD-1: an agent that has a supervisor reads the term files every second.
 void Cluster::leave_deposed_leader(int index) {
   const Node& node = nodes[index];
-  if (!node.up || !node.link.up || node.link.supervisor->epoch == disk.newest_epoch ||
+  if (!node.up || !node.link.up || node.link.supervisor->term == disk.newest_term ||
       options.bug == Bug::agents_never_look || options.bug == Bug::two_supervisors)
     return;
   if (const Time works = std::max(node.hung_until, folder_works_at(index)); works > now)
@@ -224,7 +224,7 @@ void Cluster::leave_deposed_leader(int index) {
     break_link(index, false);
 }
 
-/// Reports to the supervisor of the newest epoch; starts one if there has been none for too long.
+/// Reports to the supervisor of the newest term; starts one if there has been none for too long.
 void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
   if (!node.up || node.link.up || node.run_over) return;
@@ -236,18 +236,18 @@ void Cluster::find_supervisor(int index) {
   Supervisor* supervisor = leader();
   const bool runs = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
   const bool beats = prepares() || (runs && now - supervisor->beat < kHeartbeatTimeoutMs * ms);
-  if (runs && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
+  if (runs && supervisor->term >= node.term && reachable(index, supervisor->host) &&
       reachable(supervisor->host, index)) {
-    node.epoch = supervisor->epoch;
+    node.term = supervisor->term;
     withdraw_vote(node);
     node.link = {supervisor, ++links_, true, {now, now}, {}};
     report_to_supervisor(index);
     return;
   }
   if (beats && supervisor) vote(node, *supervisor);
-  node.search.seen(disk.newest_epoch, beats, now / ms);
-  const bool first = disk.newest_epoch == 0 && index == 0;
-  const bool elects = disk.resigned_epoch > 0 && votes(node, disk.newest_epoch);
+  node.search.seen(disk.newest_term, beats, now / ms);
+  const bool first = disk.newest_term == 0 && index == 0;
+  const bool elects = disk.resigned_term > 0 && votes(node, disk.newest_term);
   const Time patience = (elects ? 0 : silence + 500 * ms) + index * 200 * ms;
   if (!beats && (first || now - node.alone_since > patience) && !others_vote(node)) {
     claim(index, nullptr);
@@ -292,7 +292,7 @@ void Cluster::to_supervisor(int node, const job::Event& event) {
   if (!nodes[node].link.up) return;
   send(node, 0, [this, supervisor = nodes[node].link.supervisor, event] {
     if (logging())
-      log_line("supervisor " + std::to_string(supervisor->epoch) + " hears " + text_of(event));
+      log_line("supervisor " + std::to_string(supervisor->term) + " hears " + text_of(event));
     if (old_events_.size() > 40) old_events_.pop_front();
     if (!options.large()) old_events_.push_back(event);
     handle(*supervisor, event);
@@ -452,7 +452,7 @@ void Cluster::kill_node(int index, Time back_after) {
   for (auto& supervisor : supervisors) {
     if (supervisor->up && supervisor->host == index) {
       supervisor->up = false;
-      lose_unsynced(supervisor->epoch);
+      lose_unsynced(supervisor->term);
       notice_supervisor_loss(*supervisor, false);
     } else if (supervisor->standby == index) {
       supervisor->standby = -1;

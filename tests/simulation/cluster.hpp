@@ -23,9 +23,9 @@
 #include "actors/node/leader_search.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/failover.hpp"
 #include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"
-#include "actors/supervisor/succession.hpp"
 #include "actors/supervisor/unpublished_shards.hpp"
 #include "tests/simulation/options.hpp"
 
@@ -49,10 +49,10 @@ struct StateCopy {
   uint32_t shard = 0;
   uint64_t step = 0;
   uint64_t content = 0, checksum = 0;
-  uint64_t generation = 0;  // the label of the copy, as in HeldStep
+  uint64_t generation = 0;  // the label of the copy, as in StateVersion
   uint64_t made = 0;        // the generation that made it; known to the invariants alone
   bool good() const { return content == content_of(shard, step, made); }
-  HeldStep held() const { return {step, generation}; }
+  StateVersion held() const { return {step, generation}; }
 };
 
 struct Trainer {
@@ -121,12 +121,12 @@ struct Node {
   std::pair<uint64_t, uint64_t> ordered;            // generation and step of the newest copy order
   Time receives_until = 0;                          // one copy at a time
   Link link;
-  uint64_t epoch = 0, generation = 0;  // the newest that the agent knows
-  uint64_t ended = 0;                  // newest generation that a trainer which dies has left
-  bool run_over = false;               // it knows that the run is over
-  Time alone_since = 0;                // when it lost its supervisor
+  uint64_t term = 0, generation = 0;  // the newest that the agent knows
+  uint64_t ended = 0;                 // newest generation that a trainer which dies has left
+  bool run_over = false;              // it knows that the run is over
+  Time alone_since = 0;               // when it lost its supervisor
   LeaderSearch search;
-  uint64_t unreachable = 0, voted = 0;  // epochs that live but cannot be reached from here
+  uint64_t unreachable = 0, voted = 0;  // terms that live but cannot be reached from here
   Time unreachable_since = 0;
   // Its newest vote, and from when until when the supervisor reads it: late, and after its end.
   uint64_t vote_read = 0;
@@ -151,7 +151,7 @@ struct Generation {
     std::optional<StateCopy> incoming;  // received
     bool is_source = false;             // sends from its own memory
   };
-  uint64_t number = 0, epoch = 0;
+  uint64_t number = 0, term = 0;
   job::Source source = job::Source::initialize;
   uint64_t begun_at = 0, step = 0;  // steps: the first and the newest state
   uint32_t groups = 0;
@@ -216,7 +216,7 @@ enum class JournalStep : unsigned char { look, write, sync };
 
 /// The process of a supervisor and that of its standby.
 struct Supervisor {
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   int host = 0;
   bool up = true;
   Time hung_until = 0;
@@ -235,7 +235,7 @@ struct Supervisor {
   std::optional<uint64_t> recorded;
   std::optional<uint64_t> first_after;  // as in StepLedger
   uint64_t recorded_generation = 0;     // as in StepLedger
-  std::optional<HeldStep> undone;       // as in StepLedger
+  std::optional<StateVersion> undone;   // as in StepLedger
   std::set<StepLine> beyond;
   Journal journal;
   std::vector<ShardSaved> unpublished;
@@ -244,7 +244,7 @@ struct Supervisor {
   size_t tasks_left = 0;  // of the round; for a planted bug
   Publisher publisher;
   std::deque<job::Event> deferred;  // received while pending_actions wait
-  // They wait until the standby has the decision, and until the epoch files are read.
+  // They wait until the standby has the decision, and until the term files are read.
   std::vector<job::Action> pending_actions;
   Time decided_at = 0;
   bool stored = false;               // the standby has the decision
@@ -263,7 +263,7 @@ struct Standby {
   bool silent = false;  // the loss was noticed by silence
   bool room = false;    // on the disk, for its claim
   std::shared_ptr<const SupervisorState> state;
-  Succession succession = {};
+  Failover failover = {};
   Time beat = 0, beat_at = 0;  // the newest heartbeat that it knows, and since when
 };
 
@@ -280,19 +280,19 @@ struct Disk {
   Unreadable unreadable;        // on all hosts
   bool number_damaged = false;  // the file of the number that follows holds none, for ever
   uint64_t generation = 0;      // the newest number that was used
-  uint64_t claimed_above = 0;   // of the newest epoch file: its supervisor uses greater numbers
-  uint64_t newest_epoch = 0, resigned_epoch = 0;
-  Time claimed_at = 0;                           // the newest epoch
+  uint64_t claimed_above = 0;   // of the newest term file: its supervisor uses greater numbers
+  uint64_t newest_term = 0, resigned_term = 0;
+  Time claimed_at = 0;                           // the newest term
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
-    uint64_t owner = 0;  // epoch of the publisher whose name it has; 0: none, shards are written
+    uint64_t owner = 0;  // term of the publisher whose name it has; 0: none, shards are written
     std::map<uint32_t, StateCopy> shards;
   };
   struct Line {
     RecordLine line;
-    uint64_t epoch = 0;  // of its writer
-    bool whole = true;   // false: half of a line, or garbage
-    bool ended = true;   // false: what is written next continues it
+    uint64_t term = 0;  // of its writer
+    bool whole = true;  // false: half of a line, or garbage
+    bool ended = true;  // false: what is written next continues it
     bool synced = false;
   };
   std::vector<Line> metrics, ledger;               // in the order of the file
@@ -322,7 +322,7 @@ class Cluster {
   void kill_standby();
   /// Stops all processes, as `scontrol suspend` does. They wake within a second of each other.
   void stop_all(Time how_long);
-  /// A process claims an epoch although another supervisor leads.
+  /// A process claims a term although another supervisor leads.
   void start_twice(int host);
   /// The launcher of the run has died, and a user starts the run again.
   void train_again();
@@ -373,7 +373,7 @@ class Cluster {
   void after(Time delay, Message what);
   void log_line(const std::string& text);
   bool logging() const { return options.remember || options.verbose; }
-  /// The supervisor of the newest epoch; null if its process is not up.
+  /// The supervisor of the newest term; null if its process is not up.
   Supervisor* leader();
   bool reachable(int from, int to) const;
   bool hung(const Node& node) const { return node.hung_until > now; }
@@ -440,7 +440,7 @@ class Cluster {
 
   // votes.cpp: nodes that cannot reach a supervisor which lives
   void vote(Node& node, const Supervisor& against);
-  bool votes(const Node& node, uint64_t epoch) const;
+  bool votes(const Node& node, uint64_t term) const;
   void withdraw_vote(Node& node);
   bool others_vote(const Node& node) const;
   bool resigns(const Supervisor& supervisor) const;
@@ -480,7 +480,7 @@ class Cluster {
   struct Claim {
     int host = 0;
     int32_t agent = 0;  // its pid
-    uint64_t epoch = 0;
+    uint64_t term = 0;
     std::shared_ptr<const SupervisorState> from;  // the state that the standby has
     std::pair<size_t, size_t> lines;              // of ledger and metrics when it was made
     Time claimed = 0;
@@ -490,7 +490,7 @@ class Cluster {
   };
   /// The process that prepares to lead.
   struct Preparing {
-    uint64_t epoch = 0;
+    uint64_t term = 0;
     int host = 0;
     int32_t agent = 0;
   };
@@ -517,7 +517,7 @@ class Cluster {
   void settle_journal(Supervisor& by);
   void mark(Supervisor& by, uint64_t step);
   void forget_reports(Node& node, uint64_t step);
-  void lose_unsynced(uint64_t epoch);
+  void lose_unsynced(uint64_t term);
 
   // supervisors.cpp: the supervisor around decide()
   std::shared_ptr<const SupervisorState> snapshot(const Supervisor& by) const;

@@ -51,7 +51,7 @@ void Cluster::copy_to_peers(Supervisor& by, uint64_t step) {
   by.tasks_left = order->copies.size();
   invariants->round_ordered(by, *order);
   if (logging())
-    log_line("supervisor " + std::to_string(by.epoch) + ": orders copies of step " +
+    log_line("supervisor " + std::to_string(by.term) + ": orders copies of step " +
              std::to_string(order->step));
   for (int n = 0; n < options.nodes; ++n)
     command(by, n, "copy", [this, n, order = *order] { take_order(n, order); });
@@ -77,7 +77,7 @@ void Cluster::take_order(int n, const CopyToPeers& order) {
     if (node_of(trainer_index.at(task.source)) != n) continue;
     const auto& staged = trainers[trainer_index.at(task.source)].staged;
     const auto found = std::ranges::find_if(staged, [&](const StateCopy& copy) {
-      return copy.held() == HeldStep{order.step, order.generation};
+      return copy.held() == StateVersion{order.step, order.generation};
     });
     if (found == staged.end()) {
       copy_sent(n, order, task, "not staged");

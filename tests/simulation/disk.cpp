@@ -1,5 +1,5 @@
 // Checkpoints on the shared disk: agents write shards, the publisher of a supervisor publishes them
-// in steps. A publisher looks at the epoch files before each rename; it may be frozen after the
+// in steps. A publisher looks at the term files before each rename; it may be frozen after the
 // look, and wake when another supervisor leads. The protocol is that of actors/checkpoint,
 // runtime/checkpoint/checkpoint_write.cpp and checkpoint_folder.cpp.
 #include <algorithm>
@@ -135,10 +135,10 @@ Time Cluster::wakes_at(const Supervisor& by) const {
 }
 
 bool Cluster::may_rename(const Supervisor& by) const {
-  return by.epoch == disk.newest_epoch || options.bug == Bug::publisher_goes_on;  // LEAD-1
+  return by.term == disk.newest_term || options.bug == Bug::publisher_goes_on;  // LEAD-1
 }
 
-/// One step of publishing. looked: the epoch files have been read.
+/// One step of publishing. looked: the term files have been read.
 void Cluster::publish(Supervisor& by, const SavedStep& saved, PublishStep step, bool looked) {
   if (!by.up || ended) return;
   const bool half_way = step == PublishStep::place && disk.replaced.contains(saved.step);
@@ -176,7 +176,7 @@ bool Cluster::publish_step(Supervisor& by, const SavedStep& saved, PublishStep s
   const uint64_t number = saved.step;
   const auto folder = disk.folders.find(saved);
   const bool there = folder != disk.folders.end() &&
-                     (step == PublishStep::take || !own_names || folder->second.owner == by.epoch);
+                     (step == PublishStep::take || !own_names || folder->second.owner == by.term);
   const auto placed = disk.steps.find(number);
   switch (step) {
     case PublishStep::take:
@@ -184,7 +184,7 @@ bool Cluster::publish_step(Supervisor& by, const SavedStep& saved, PublishStep s
         end_publishing(by, saved, "a shard is missing");  // removed as older, then written again
         return false;
       }
-      if (there && own_names) folder->second.owner = by.epoch;
+      if (there && own_names) folder->second.owner = by.term;
       if (there) return true;
       if (placed != disk.steps.end() && placed->second.generation == saved.generation)
         publish(by, saved, PublishStep::clean, false);  // its predecessor has published it
@@ -271,7 +271,7 @@ void Cluster::end_publishing(Supervisor& by, const SavedStep& saved, const std::
   else if (const auto found = p.pending.find(saved.step); found != p.pending.end())
     found->second.failed = true;
   if (logging())
-    log_line("supervisor " + std::to_string(by.epoch) + ": step " + std::to_string(saved.step) +
+    log_line("supervisor " + std::to_string(by.term) + ": step " + std::to_string(saved.step) +
              " of generation " + std::to_string(saved.generation) +
              (error.empty() ? " is published" : " is not published: " + error));
   if (!error.empty())
@@ -286,7 +286,7 @@ void Cluster::end_publishing(Supervisor& by, const SavedStep& saved, const std::
 }
 
 /// Sets checkpoints of steps aside that a generation undoes, which begins with undone.step. found:
-/// they were listed before the epoch files were read, so those that a successor publishes are not
+/// they were listed before the term files were read, so those that a successor publishes are not
 /// among them; null: neither has happened.
 void Cluster::undo_published(Supervisor& by, const SavedStep& undone,
                              const std::optional<std::set<SavedStep>>& found) {

@@ -207,7 +207,7 @@ const Kind kinds[] = {
      2},
     {"sick_node", 4,
      [](Cluster& c) -> Time {
-       if (c.options.spares == 0 && c.options.nodes < 2 * c.options.cell_nodes) return 0;
+       if (c.options.spares == 0 && c.options.nodes < 2 * c.options.domain_nodes) return 0;
        const int n = any_node(c);
        const Time time = c.random.between(2, 10) * second;
        c.nodes[n].sick = true;
@@ -230,7 +230,7 @@ const Kind kinds[] = {
        c.disk.hung_until = c.now + time;
        return time;
      }},
-    {"disk_full_for_long", 1,  // no process can claim an epoch for longer than agents wait
+    {"disk_full_for_long", 1,  // no process can claim a term for longer than agents wait
      [](Cluster& c) -> Time {
        const Time time = c.random.between(25, 60) * second;
        c.disk.failing_until = c.now + time;
@@ -413,7 +413,7 @@ void keep_trainers_down(Cluster& c) {
   const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
   Time away = random.between(35, 70) * second, ends = when + away;
   // Without this node there are enough for a group.
-  if (c.options.nodes > c.options.cell_nodes && random.chance(50))
+  if (c.options.nodes > c.options.domain_nodes && random.chance(50))
     away = 3600 * second, ends = when;
   if (random.chance(50)) {
     const auto pause = [&c](bool on) { c.request(job::PauseRequested{on, "a user"}); };

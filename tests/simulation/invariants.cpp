@@ -39,7 +39,7 @@ void Invariants::after_event() {
               " s although all faults have ended; the newest is " + number(committed_));
   // A node that is up and not drained must not be left out forever.
   for (const auto& supervisor : cluster_.supervisors) {
-    if (!supervisor->up || supervisor->epoch != cluster_.disk.newest_epoch) continue;
+    if (!supervisor->up || supervisor->term != cluster_.disk.newest_term) continue;
     for (const auto& [name, node] : supervisor->job.nodes) {
       if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
           node.state != job::NodeState::lost) {
@@ -60,7 +60,7 @@ void Invariants::at_end() {
   check_records();
   const Supervisor* newest = nullptr;
   for (const auto& supervisor : cluster_.supervisors)
-    if (supervisor->epoch == cluster_.disk.newest_epoch) newest = supervisor.get();
+    if (supervisor->term == cluster_.disk.newest_term) newest = supervisor.get();
   if (cluster_.ended->exit == Code::ok && !(newest->job.stop_requested && stop_asked_))
     require(committed_ == cluster_.options.steps, "JOB-2",
             "finished after step " + number(committed_) + ": " + cluster_.ended->reason);
@@ -73,7 +73,7 @@ void Invariants::at_end() {
   for (const auto& [name, node] : newest->job.nodes)
     fit +=
         node.state != job::NodeState::drained && !cluster_.kept_down(cluster_.node_index.at(name));
-  require(fit < static_cast<size_t>(cluster_.options.cell_nodes), "JOB-4",
+  require(fit < static_cast<size_t>(cluster_.options.domain_nodes), "JOB-4",
           "gave up although enough nodes are there: " + cluster_.ended->reason);
 }
 
@@ -145,7 +145,7 @@ void Invariants::state_restored(const Generation& g) {
                 number(m.shard) + " at step " + number(g.begun_at));
   }
   const auto shards =
-      static_cast<uint32_t>(cluster_.options.trainers * cluster_.options.cell_nodes);
+      static_cast<uint32_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
   std::vector<int> trained(rows * shards);
   for (const auto& [place, count] : places) {
     const RowRange range = rows_of_group(rows, g.groups, place.first);
@@ -172,7 +172,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
   const auto& before = cluster_.supervisors;
   const bool lost = missed || std::ranges::any_of(before, [&](const auto& previous) {
                       const auto& page = previous->journal.page;
-                      return previous->epoch < supervisor.epoch && page && is_newer(*page, *from);
+                      return previous->term < supervisor.term && page && is_newer(*page, *from);
                     });
   // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
   // them failures that it counted.
@@ -191,14 +191,14 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
     const auto known = by_generation_.find(joined_);
     committed_ = std::max(
         committed_, known == by_generation_.end() ? supervisor.job.joined_step : known->second);
-    unknown_.emplace_back(joined_, supervisor.job.generations_above);
+    unknown_.emplace_back(joined_, supervisor.job.generation_floor);
     return;
   }
   for (const auto& previous : before)
-    if (previous->epoch < supervisor.epoch && previous->acted > 0 && !cluster_.options.large())
-      require(std::pair(previous->epoch, previous->acted) <= std::pair(from->epoch, from->sequence),
+    if (previous->term < supervisor.term && previous->acted > 0 && !cluster_.options.large())
+      require(std::pair(previous->term, previous->acted) <= std::pair(from->term, from->sequence),
               "LEAD-1",
-              "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
+              "supervisor " + number(supervisor.term) + " knows decisions up to " +
                   number(from->sequence) + ", the one before acted on " + number(previous->acted));
 }
 
@@ -206,20 +206,20 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
   waiting_since_ms_ = supervisor.job.waiting_since_ms;
   adopts_ = false;
   // Steps that are undone and made again count as steps since a failure.
-  if (supervisor.epoch == cluster_.disk.newest_epoch)
+  if (supervisor.term == cluster_.disk.newest_term)
     for (auto& [name, f] : failures_) f.step = std::min(f.step, supervisor.job.committed_step);
   if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
     const auto found = supervisor.job.trainers.find(down->trainer);
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
       return;
-    if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // its successor does not know
+    if (supervisor.term != cluster_.disk.newest_term) return;  // its successor does not know
     Failures& f = failures_[down->trainer];
     f.at_ms.push_back(cluster_.now / ms);
     f.step = supervisor.job.committed_step;
   } else if (const auto* idle = std::get_if<job::TrainerIdle>(&event)) {
     if (idle->fault != job::Fault::mismatch || idle->generation + 1 < supervisor.job.generation)
       return;
-    if (supervisor.epoch != cluster_.disk.newest_epoch || idle->generation < joined_) return;
+    if (supervisor.term != cluster_.disk.newest_term || idle->generation < joined_) return;
     detected_.merge(found_);
     // A generation that this supervisor does not know may have made the step again.
     const auto made = made_.find(idle->step);
@@ -231,9 +231,9 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     adopts_ = trainer->generation > 0 && trainer->generation == known.generation &&
               known.state == job::TrainerState::training;
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
-    lost_.insert({supervisor.epoch, lost->node});
+    lost_.insert({supervisor.term, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
-    lost_.erase({supervisor.epoch, up->node});
+    lost_.erase({supervisor.term, up->node});
   } else if (std::holds_alternative<job::StopRequested>(event)) {
     stop_asked_ = true;
   } else if (const auto* request = std::get_if<job::DrainRequested>(&event)) {
@@ -288,7 +288,7 @@ void Invariants::check_waited(const Supervisor& supervisor, const job::Action& a
 
 /// JOB-1: a run that gives up because of missing copies leaves none behind.
 void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdown& end) {
-  if (supervisor.epoch != cluster_.disk.newest_epoch) return;
+  if (supervisor.term != cluster_.disk.newest_term) return;
   if (end.reason.find("no memory holds a copy") == std::string::npos) return;
   // What is on the disk counts, whether this supervisor or only the next start knows it.
   uint64_t saved = supervisor.job.checkpoint_step;
@@ -299,7 +299,7 @@ void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdow
 }
 
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
-  if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // it is deposed and will not act
+  if (supervisor.term != cluster_.disk.newest_term) return;  // it is deposed and will not act
   if (!join.by_agents) check_layout(supervisor);
   for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
     if (join.by_agents) break;  // no trainer joins
@@ -328,20 +328,20 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
 void Invariants::check_layout(const Supervisor& supervisor) {
   const job::State& s = supervisor.job;
   std::set<std::string> seen;
-  const int least = s.giving_up ? 1 : s.rules.min_cells;
-  require(s.layout.cells.size() >= static_cast<size_t>(least) &&
-              s.layout.cells.size() <= static_cast<size_t>(s.rules.cells),
-          "layout", number(s.layout.cells.size()) + " cells");
-  for (const auto& cell : s.layout.cells) {
-    require(cell.size() == static_cast<size_t>(s.rules.cell_nodes), "layout",
-            "a cell of " + number(cell.size()) + " nodes");
-    for (const std::string& name : cell) {
+  const int least = s.giving_up ? 1 : s.rules.min_domains;
+  require(s.layout.domains.size() >= static_cast<size_t>(least) &&
+              s.layout.domains.size() <= static_cast<size_t>(s.rules.domains),
+          "layout", number(s.layout.domains.size()) + " domains");
+  for (const auto& domain : s.layout.domains) {
+    require(domain.size() == static_cast<size_t>(s.rules.domain_nodes), "layout",
+            "a domain of " + number(domain.size()) + " nodes");
+    for (const std::string& name : domain) {
       require(seen.insert(name).second, "layout", name + " has two places");
       const job::NodeState state = s.nodes.at(name).state;
       const bool saves = s.giving_up && state == job::NodeState::drained;
       require(state == job::NodeState::up || saves, "layout",
               name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
-      require(!lost_.contains({supervisor.epoch, name}), "layout",
+      require(!lost_.contains({supervisor.term, name}), "layout",
               name + " is in the layout although it was lost");
     }
   }
@@ -415,17 +415,17 @@ void Invariants::check_causes(const Supervisor& supervisor) {
 void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {
   if (std::holds_alternative<job::Record>(action)) return;
   const auto* end = std::get_if<job::Shutdown>(&action);
-  const bool leads = supervisor.epoch == cluster_.disk.newest_epoch;
-  // For a second a supervisor may act that cannot read the epoch files: all nodes report to it.
+  const bool leads = supervisor.term == cluster_.disk.newest_term;
+  // For a second a supervisor may act that cannot read the term files: all nodes report to it.
   const bool blind = cluster_.folder_works_at(supervisor.host) > cluster_.now;
   require(leads || (blind && !end), "LEAD-1",
-          "supervisor " + number(supervisor.epoch) + (end ? " ends the run" : " acts") +
-              " although " + number(cluster_.disk.newest_epoch) + " leads");
+          "supervisor " + number(supervisor.term) + (end ? " ends the run" : " acts") +
+              " although " + number(cluster_.disk.newest_term) + " leads");
   if (const uint64_t used = number_of(action)) {
-    const uint64_t user = users_.try_emplace(used, supervisor.epoch).first->second;
-    require(user == supervisor.epoch, "GEN-2",
-            "supervisors " + number(user) + " and " + number(supervisor.epoch) +
-                " use generation " + number(used));
+    const uint64_t user = users_.try_emplace(used, supervisor.term).first->second;
+    require(user == supervisor.term, "GEN-2",
+            "supervisors " + number(user) + " and " + number(supervisor.term) + " use generation " +
+                number(used));
   }
   if (!leads) {
     if (const auto* join = std::get_if<job::Join>(&action))
@@ -447,7 +447,7 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
         return job::undone(supervisor.job, made.first, made.second);
       });
       // The records may have lines of the other history.
-      for (const job::Undoing& u : supervisor.job.undoings)
+      for (const job::Rollback& u : supervisor.job.rollbacks)
         if (u.generation == join->generation && u.since > 0)
           marked_ = std::min(marked_, u.step - std::min<uint64_t>(u.step, 1));
     }
@@ -505,10 +505,10 @@ void Invariants::check_line(uint64_t step, const std::string& when) {
 }
 
 void Invariants::records_marked(const Supervisor& by, uint64_t step) {
-  if (by.epoch != cluster_.disk.newest_epoch) return;
+  if (by.term != cluster_.disk.newest_term) return;
   // Older marks count for steps that were not undone since.
   marked_ = step;
-  check_line(step, "supervisor " + number(by.epoch) + " says that it is recorded");
+  check_line(step, "supervisor " + number(by.term) + " says that it is recorded");
 }
 
 /// The rules of `verify` for the records; all marked steps have their lines.
@@ -538,7 +538,7 @@ void Invariants::check_records() {
 
 /// A checkpoint has the lines of its step before it can be seen, and is of the current history.
 void Invariants::checkpoint_placed(const Supervisor& by, const SavedStep& saved) {
-  if (by.epoch != cluster_.disk.newest_epoch) return;
+  if (by.term != cluster_.disk.newest_term) return;
   const auto made = made_.find(saved.step);
   if (made == made_.end() || made->second != saved.generation) return;  // undone meanwhile
   check_line(saved.step, "a checkpoint is published");
@@ -546,7 +546,7 @@ void Invariants::checkpoint_placed(const Supervisor& by, const SavedStep& saved)
 
 void Invariants::disk_changed() {
   for (const auto& supervisor : cluster_.supervisors) {
-    if (!supervisor->up || supervisor->epoch != cluster_.disk.newest_epoch) continue;
+    if (!supervisor->up || supervisor->term != cluster_.disk.newest_term) continue;
     const uint64_t step = supervisor->job.checkpoint_step;
     require(!supervisor->job.has_checkpoint || cluster_.checkpoint_of(step), "CHECKPOINT-1",
             "the checkpoint of step " + number(step) + " was published and cannot be read");
@@ -560,24 +560,24 @@ void Invariants::set_committed(uint64_t step) {
 }
 
 void Invariants::step_counted(const Supervisor& supervisor, uint64_t generation, uint64_t step) {
-  if (supervisor.epoch != cluster_.disk.newest_epoch) return;
+  if (supervisor.term != cluster_.disk.newest_term) return;
   auto found = by_generation_.find(generation);
   require(found != by_generation_.end() && step <= found->second, "JOB-2",
           "step " + number(step) + " of generation " + number(generation) +
               " counts before every rank has applied it");
 }
 
-void Invariants::command_obeyed(int node, uint64_t epoch, const char* what) {
+void Invariants::command_obeyed(int node, uint64_t term, const char* what) {
   uint64_t& newest = obeyed_[node];
-  require(epoch >= newest, "LEAD-1",
-          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
+  require(term >= newest, "LEAD-1",
+          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(term) +
               " after one of " + number(newest));
-  newest = epoch;
+  newest = term;
   const Time sees = std::max(
       {cluster_.disk.claimed_at, cluster_.folder_works_at(node), cluster_.nodes[node].hung_until});
-  require(epoch == cluster_.disk.newest_epoch || cluster_.now < sees + leaving_time, "LEAD-1",
-          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
-              " for seconds after " + number(cluster_.disk.newest_epoch) + " has begun");
+  require(term == cluster_.disk.newest_term || cluster_.now < sees + leaving_time, "LEAD-1",
+          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(term) +
+              " for seconds after " + number(cluster_.disk.newest_term) + " has begun");
 }
 
 }  // namespace simplescale::simulation

@@ -42,12 +42,12 @@ class Invariants {
   void state_restored(const Generation& g);
 
   // Supervisors.
-  /// from: the state of its predecessor; null: it has none. claimed: when it claimed its epoch.
+  /// from: the state of its predecessor; null: it has none. claimed: when it claimed its term.
   /// missed: the disk has a newer state, which it has not found.
   void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed,
                           bool missed);
-  /// A process that has claimed an epoch lets another one lead. state: that it or the disk had.
-  void stepped_down(uint64_t epoch, const SupervisorState& state);
+  /// A process that has claimed a term lets another one lead. state: that it or the disk had.
+  void stepped_down(uint64_t term, const SupervisorState& state);
   /// Before the supervisor decides on `event`.
   void event_received(const Supervisor& supervisor, const job::Event& event);
   void same_decision(const job::Decision& a, const job::Decision& b);
@@ -72,8 +72,8 @@ class Invariants {
   void disk_changed();
   /// An agent leaves the run, and the memory of its node is lost.
   void node_leaves(int node);
-  /// An agent carries out an order of the supervisor of `epoch`.
-  void command_obeyed(int node, uint64_t epoch, const char* what);
+  /// An agent carries out an order of the supervisor of `term`.
+  void command_obeyed(int node, uint64_t term, const char* what);
 
   uint64_t newest_committed() const { return committed_; }
 
@@ -116,12 +116,12 @@ class Invariants {
   bool stop_asked_ = false;                          // a user has asked a supervisor to stop
   std::set<uint64_t> detected_;                      // wrong contents that a supervisor knows of
   std::set<uint64_t> found_;                         // wrong contents that only trainers know of
-  std::set<std::pair<uint64_t, std::string>> lost_;  // (epoch, node)
+  std::set<std::pair<uint64_t, std::string>> lost_;  // (term, node)
   Round round_;                                      // the newest
   Round whole_;  // the newest of which the keepers have held every copy
   uint64_t joined_ = 0, acted_generation_ = 0;
   uint64_t newest_maker_ = 0;           // the newest generation of which a rank has applied a step
-  std::map<uint64_t, uint64_t> users_;  // generation number -> epoch that has used it
+  std::map<uint64_t, uint64_t> users_;  // generation number -> term that has used it
   std::map<int, uint64_t> obeyed_;
   uint64_t marked_ = 0;  // up to this step the records hold the current history
   // Generations that a decision began which is lost: greater than the first, at most the second.

@@ -32,7 +32,7 @@ void Invariants::round_failed(const CopyToPeers& order) {
 
 /// The supervisor still leads this generation, and has not lost a keeper since.
 bool Invariants::counts(const Round& round) const {
-  return round.by && round.by->up && round.by->epoch == cluster_.disk.newest_epoch &&
+  return round.by && round.by->up && round.by->term == cluster_.disk.newest_term &&
          round.by->job.generation == round.order.generation &&
          std::ranges::all_of(round.links, [&](const auto& link) {
            const Node& keeper = cluster_.nodes[link.first];
@@ -86,7 +86,7 @@ uint64_t Invariants::newest_held(int without) const {
       if (checkpoint.readable)
         for (const auto& [shard, copy] : checkpoint.shards) add(copy);
   const size_t shards =
-      static_cast<size_t>(cluster_.options.trainers * cluster_.options.cell_nodes);
+      static_cast<size_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
   for (auto step = have.rbegin(); step != have.rend(); ++step)
     if (step->second.size() == shards) return step->first;
   return 0;
@@ -99,10 +99,10 @@ void Invariants::node_leaves(int node) {
               " that are nowhere else; without them step " + number(left) + " is the newest");
 }
 
-void Invariants::stepped_down(uint64_t epoch, const SupervisorState& state) {
+void Invariants::stepped_down(uint64_t term, const SupervisorState& state) {
   const auto& left = cluster_.disk.state;
   require(left && !is_newer(state, *left), "JOB-1",
-          "supervisor " + number(epoch) + " steps down and leaves decisions up to " +
+          "supervisor " + number(term) + " steps down and leaves decisions up to " +
               number(left ? left->sequence : 0) + ", and was to leave those up to " +
               number(state.sequence));
 }
@@ -123,7 +123,7 @@ void Invariants::check_regained(const Supervisor& supervisor, const job::Join& j
     for (int slot = 0; slot < s.rules.trainers_per_node; ++slot) {
       const job::Trainer& trainer = s.trainers.at(trainer_name(name, slot));
       if (trainer.state == job::TrainerState::down) continue;  // the others were idle
-      for (const HeldStep& copy : trainer.held) add(trainer.shard, copy.step, copy.generation);
+      for (const StateVersion& copy : trainer.held) add(trainer.shard, copy.step, copy.generation);
     }
   }
   for (const auto& [step, have] : shards)

@@ -20,7 +20,7 @@ namespace {
 
 struct Arguments {
   uint64_t seeds = 100, from = 1;
-  int nodes = 0, trainers = 2, cell_nodes = 0;  // 0: drawn from the seed
+  int nodes = 0, trainers = 2, domain_nodes = 0;  // 0: drawn from the seed
   uint64_t steps = 0;
   Bug bug = Bug::none;
   bool verbose = false, all_bugs = false, go_on = false;
@@ -29,11 +29,11 @@ struct Arguments {
 [[noreturn]] void usage(const std::string& what) {
   std::string bugs;
   for (const BugName& bug : bug_names) bugs += std::string(" ") + bug.name;
-  std::fprintf(
-      stderr,
-      "simulate: %s\nusage: simulate [--seeds N] [--from S] [--nodes N] [--trainers L] "
-      "[--cell-nodes C]\n  [--steps K] [--bug NAME] [--bugs] [--verbose] [--keep-going]\nbugs:%s\n",
-      what.c_str(), bugs.c_str());
+  std::fprintf(stderr,
+               "simulate: %s\nusage: simulate [--seeds N] [--from S] [--nodes N] [--trainers L] "
+               "[--domain-nodes C]\n  [--steps K] [--bug NAME] [--bugs] [--verbose] "
+               "[--keep-going]\nbugs:%s\n",
+               what.c_str(), bugs.c_str());
   std::exit(64);
 }
 
@@ -66,8 +66,8 @@ Arguments parse(int argc, char** argv) {
       a.nodes = static_cast<int>(number());
     else if (flag == "--trainers")
       a.trainers = static_cast<int>(number());
-    else if (flag == "--cell-nodes")
-      a.cell_nodes = static_cast<int>(number());
+    else if (flag == "--domain-nodes")
+      a.domain_nodes = static_cast<int>(number());
     else if (flag == "--steps")
       a.steps = number();
     else if (flag == "--bug")
@@ -88,15 +88,16 @@ Options options_of(const Arguments& a, uint64_t seed) {
   Random random(seed ^ 0x5eed);
   Options o;
   o.seed = seed;
-  o.cell_nodes = static_cast<int>(random.between(1, 2));
-  if (a.cell_nodes > 0) o.cell_nodes = a.cell_nodes;
-  const int cells = static_cast<int>(random.between(1, o.cell_nodes == 1 ? 4 : 2));
+  o.domain_nodes = static_cast<int>(random.between(1, 2));
+  if (a.domain_nodes > 0) o.domain_nodes = a.domain_nodes;
+  const int domains = static_cast<int>(random.between(1, o.domain_nodes == 1 ? 4 : 2));
   o.spares = static_cast<int>(random.between(0, 2));
-  o.nodes = cells * o.cell_nodes + o.spares;
+  o.nodes = domains * o.domain_nodes + o.spares;
   if (o.nodes == 1) o.nodes = 2, o.spares = 1;
   if (a.nodes > 0) {
     o.nodes = a.nodes;
-    o.spares = a.nodes > 16 ? a.nodes % o.cell_nodes + 8 * o.cell_nodes : a.nodes % o.cell_nodes;
+    o.spares =
+        a.nodes > 16 ? a.nodes % o.domain_nodes + 8 * o.domain_nodes : a.nodes % o.domain_nodes;
   }
   o.trainers = a.trainers;
   o.steps = a.steps > 0 ? a.steps : static_cast<uint64_t>(random.between(30, 150));
@@ -153,7 +154,7 @@ void explain(const Arguments& a, Options o, const Violation& broken) {
   std::string command = "simulate --seeds 1 --verbose --from " + std::to_string(o.seed);
   if (a.nodes > 0) command += " --nodes " + std::to_string(a.nodes);
   if (a.trainers != 2) command += " --trainers " + std::to_string(a.trainers);
-  if (a.cell_nodes > 0) command += " --cell-nodes " + std::to_string(a.cell_nodes);
+  if (a.domain_nodes > 0) command += " --domain-nodes " + std::to_string(a.domain_nodes);
   if (a.steps > 0) command += " --steps " + std::to_string(a.steps);
   if (o.bug != Bug::none) command += " --bug " + name_of(o.bug);
   std::printf("repeat with: %s\n", command.c_str());

@@ -27,7 +27,7 @@ enum class Bug : unsigned char {
   waits_for_the_missing,  // no time limit for trainers that do not start after a pause
   growth_without_leave,   // a larger layout joins while the smaller one is in a step
   ceiling_dropped,        // steps that replicas do not agree on are trusted
-  two_supervisors,        // epochs are ignored
+  two_supervisors,        // terms are ignored
   applied_before_vote,    // trainers apply a step without waiting for the other trainers
   undone_copies,          // copies of undone steps are used as if they were the new ones
   silent_decision,        // a decision without a reason
@@ -43,7 +43,7 @@ enum class Bug : unsigned char {
   undone_checkpoint,  // the checkpoint of an undone step counts
   begins_again,       // a run without a readable checkpoint begins at step 0 by itself
   unrecorded_published,   // a checkpoint is published before its step is in the records
-  read_before_claim,      // a new supervisor reads the state, then claims its epoch
+  read_before_claim,      // a new supervisor reads the state, then claims its term
   prepares_unfenced,      // a supervisor that prepares does not ask whether it was replaced
   mark_without_line,      // a step counts as recorded although writing its line failed
   half_line_left,         // a successor appends to half a line
@@ -58,7 +58,7 @@ enum class Bug : unsigned char {
   pruned_for_later,       // checkpoints are pruned for published ones that do not count yet
   published_unheard,      // a generation begins while a newer checkpoint is being published
   undone_marked,          // the mark of undone steps counts for the steps made again
-  undone_lines_regained,  // lines that an earlier undoing made void count when steps are regained
+  undone_lines_regained,  // lines that an earlier rollback made void count when steps are regained
   planned_early,          // a generation is planned although later events are known
   restarted_memory_skipped,  // the memory of a trainer that has just been restarted is not sent
   agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
@@ -70,10 +70,10 @@ enum class Bug : unsigned char {
   leaves_with_memory,        // an agent without a supervisor leaves, whatever its memory holds
   second_start_deposes,      // a second `train` deposes agents that still save
   number_adopted,     // a successor takes the newest number in the files for its state's generation
-  acts_unseen,        // a supervisor that cannot read the epoch files acts while a node is away
+  acts_unseen,        // a supervisor that cannot read the term files acts while a node is away
   ends_unseen,        // such a supervisor ends the run
   orders_overtake,    // a node gets orders before the supervisor decides that it has come back
-  agents_never_look,  // an agent that has a supervisor does not read the epoch files
+  agents_never_look,  // an agent that has a supervisor does not read the term files
   unknown_shards_published,  // shards of unknown generations are published instead of known ones
   gone_checkpoints_kept,     // a successor keeps checkpoints of its state that the disk has not
   effects_counted,           // each failure that one cause brings counts for the restart budget
@@ -156,7 +156,7 @@ struct Options {
   uint64_t seed = 1;
   int nodes = 4;     // spares included
   int trainers = 2;  // of each node
-  int cell_nodes = 1;
+  int domain_nodes = 1;
   int spares = 0;
   uint64_t steps = 100;
   Bug bug = Bug::none;

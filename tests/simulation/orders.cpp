@@ -8,17 +8,17 @@
 
 namespace simplescale::simulation {
 
-/// Sends an order to the agent of a node. The agent refuses orders of older epochs.
+/// Sends an order to the agent of a node. The agent refuses orders of older terms.
 void Cluster::command(Supervisor& supervisor, int node, const char* what,
                       std::function<void()> effect) {
   if (!connected(supervisor, node) && options.bug != Bug::two_supervisors) return;
   if (behind(supervisor, node) && options.bug != Bug::orders_overtake) return;
-  auto arrive = [this, node, what, epoch = supervisor.epoch, effect = std::move(effect)] {
+  auto arrive = [this, node, what, term = supervisor.term, effect = std::move(effect)] {
     Node& n = nodes[node];
     if (!n.up) return;
-    if (epoch < n.epoch && options.bug != Bug::two_supervisors) return;  // LEAD-1
-    invariants->command_obeyed(node, epoch, what);
-    n.epoch = std::max(n.epoch, epoch);
+    if (term < n.term && options.bug != Bug::two_supervisors) return;  // LEAD-1
+    invariants->command_obeyed(node, term, what);
+    n.term = std::max(n.term, term);
     effect();
   };
   if (connected(supervisor, node))
@@ -53,7 +53,7 @@ void Cluster::record_up_to(Supervisor& by, uint64_t step) {
 void Cluster::record_committed(Supervisor& by, const job::Join& order) {
   uint64_t count = order.step;
   if (order.regained && by.recorded) {
-    const auto of = [&](const HeldStep& last) {
+    const auto of = [&](const StateVersion& last) {
       return options.bug == Bug::undone_lines_regained
                  ? last.step
                  : job::committed_of(by.job, last.step, last.generation);
@@ -63,7 +63,7 @@ void Cluster::record_committed(Supervisor& by, const job::Join& order) {
     if (count > *by.recorded) set_mark(by, *(by.recorded = count));
   }
   if (!by.recorded || *by.recorded > count) {
-    if (!by.undone && by.recorded) by.undone = HeldStep{*by.recorded, by.recorded_generation};
+    if (!by.undone && by.recorded) by.undone = StateVersion{*by.recorded, by.recorded_generation};
     by.recorded = count;
     if (!by.first_after) by.first_after = count;
     set_mark(by, count);
@@ -88,7 +88,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   use_generation(supervisor, order.generation);
   auto g = std::make_shared<Generation>();
   g->number = order.generation;
-  g->epoch = supervisor.epoch;
+  g->term = supervisor.term;
   g->source = order.source;
   g->begun_at = g->step = order.step;
   g->stop = order.save_only;

@@ -1,5 +1,5 @@
 // The journal of a supervisor: metrics.jsonl and ledger.jsonl, one line for each step and file. The
-// journal looks at the epoch files, and writes a little later; then it syncs, and only then it sets
+// journal looks at the term files, and writes a little later; then it syncs, and only then it sets
 // its mark. It may be frozen between any two of these, and write when another supervisor leads. A
 // write may fail and leave half a line; what was not synced is lost with its host. Which lines count
 // is decided by actors/supervisor/records_end.hpp.
@@ -14,7 +14,7 @@ namespace simplescale::simulation {
 namespace {
 /// Spaces in place of half a line.
 void blank(Disk::Line& half) {
-  half = {{0, 0}, half.epoch, true, true, true};
+  half = {{0, 0}, half.term, true, true, true};
 }
 }  // namespace
 
@@ -53,7 +53,7 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
   }
   switch (step) {
     case JournalStep::look:
-      if (by.epoch != disk.newest_epoch) {
+      if (by.term != disk.newest_term) {
         j.stopped = true;  // LEAD-1
         return;
       }
@@ -86,8 +86,8 @@ void Cluster::journal(Supervisor& by, JournalStep step) {
       }
       for (auto* lines : {&disk.ledger, &disk.metrics})
         for (auto line = lines->rbegin(); line != lines->rend() && !line->synced; ++line)
-          line->synced = line->epoch == by.epoch;
-      if (by.epoch != disk.newest_epoch) {
+          line->synced = line->term == by.term;
+      if (by.term != disk.newest_term) {
         j.stopped = true;  // LEAD-1
         return;
       }
@@ -107,17 +107,17 @@ bool Cluster::write_line(const Supervisor& by, Journal::File& own, std::vector<D
   const bool fails = disk.failing_until > now;
   if (fails && (own.half || random.chance(50))) return false;
   const bool after_half = !file.empty() && !file.back().whole && !file.back().ended;
-  const bool rest = after_half && own.half && file.back().epoch == by.epoch;
+  const bool rest = after_half && own.half && file.back().term == by.term;
   // A deposed journal has looked at the end of the file before it was frozen.
-  const bool mends = by.epoch == disk.newest_epoch && !fails &&
+  const bool mends = by.term == disk.newest_term && !fails &&
                      options.bug != Bug::half_line_continued && options.bug != Bug::half_line_left;
   if (after_half && !rest && mends) blank(file.back());
   if (rest)
-    file.back() = {line, by.epoch, true, true, false};
+    file.back() = {line, by.term, true, true, false};
   else if ((after_half || own.half) && !mends)  // one line with the half before it, or half a line
-    file.push_back({line, by.epoch, false, true, false});
+    file.push_back({line, by.term, false, true, false});
   else
-    file.push_back({line, by.epoch, !fails, !fails, false});
+    file.push_back({line, by.term, !fails, !fails, false});
   own.half = fails;
   if (!fails) ++own.written;
   return !fails;
@@ -149,10 +149,10 @@ void Cluster::forget_reports(Node& node, uint64_t step) {
 }
 
 /// The host of a supervisor dies: what its journal has not synced may be lost.
-void Cluster::lose_unsynced(uint64_t epoch) {
+void Cluster::lose_unsynced(uint64_t term) {
   if (!random.chance(50)) return;
   for (auto* lines : {&disk.ledger, &disk.metrics})
-    while (!lines->empty() && !lines->back().synced && lines->back().epoch == epoch)
+    while (!lines->empty() && !lines->back().synced && lines->back().term == term)
       lines->pop_back();
 }
 

@@ -9,8 +9,8 @@ namespace simplescale::simulation {
 
 namespace {
 
-constexpr Time epoch_time = 500 * ms;  // between two looks at the epoch files
-constexpr Time patience = 200 * ms;    // for the standby and the run folder, as kAnswerTimeout
+constexpr Time term_time = 500 * ms;  // between two looks at the term files
+constexpr Time patience = 200 * ms;   // for the standby and the run folder, as kAnswerTimeout
 
 bool only_records(const std::vector<job::Action>& actions) {
   return std::ranges::all_of(actions,
@@ -22,7 +22,7 @@ bool only_records(const std::vector<job::Action>& actions) {
 void Cluster::kill_supervisor() {
   Supervisor* supervisor = leader();
   if (!supervisor) return;
-  if (logging()) log_line("supervisor " + std::to_string(supervisor->epoch) + ": killed");
+  if (logging()) log_line("supervisor " + std::to_string(supervisor->term) + ": killed");
   supervisor->up = false;
   notice_supervisor_loss(*supervisor, false);
 }
@@ -30,7 +30,7 @@ void Cluster::kill_supervisor() {
 void Cluster::hang_supervisor(Time how_long) {
   Supervisor* supervisor = leader();
   if (!supervisor) return;
-  if (logging()) log_line("supervisor " + std::to_string(supervisor->epoch) + ": hangs");
+  if (logging()) log_line("supervisor " + std::to_string(supervisor->term) + ": hangs");
   supervisor->hung_until = std::max(supervisor->hung_until, now + how_long);
   after(silence + random.between(0, 500) * ms, [this, supervisor] {
     check_links();
@@ -41,7 +41,7 @@ void Cluster::hang_supervisor(Time how_long) {
 std::shared_ptr<const SupervisorState> Cluster::snapshot(const Supervisor& by) const {
   auto state = std::make_shared<SupervisorState>();
   state->job = by.job;
-  state->epoch = by.epoch;
+  state->term = by.term;
   state->sequence = by.sequence;
   state->recorded = by.recorded.has_value();
   state->recorded_step = by.journal.marked > 0 ? by.journal.marked : by.first_after.value_or(0);
@@ -70,15 +70,15 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
 void Cluster::tick(Supervisor& supervisor) {
   if (!supervisor.up || ended) return;
   if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
-    // Its other threads run before it reads the epoch files again.
+    // Its other threads run before it reads the term files again.
     after(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now +
-              random.between(0, epoch_time),
+              random.between(0, term_time),
           [this, &supervisor] { tick(supervisor); });
     return;
   }
   const bool looks = folder_works_at(supervisor.host) <= now;
   if (looks) supervisor.beat = now;
-  if (looks && supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
+  if (looks && supervisor.term != disk.newest_term && options.bug != Bug::two_supervisors) {
     supervisor.up = false;  // deposed
     notice_supervisor_loss(supervisor, false);
     return;
@@ -147,7 +147,7 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
   // After a fence, reports still say which steps the old generation made, but complete none.
   if (report.generation != supervisor.job.generation && options.bug != Bug::no_fencing) return;
   size_t members = 0;
-  for (const auto& cell : supervisor.job.layout.cells) members += cell.size();
+  for (const auto& domain : supervisor.job.layout.domains) members += domain.size();
   members *= static_cast<size_t>(options.trainers);
   if (members == 0) return;
   if (options.bug == Bug::early_commit && members > 1) --members;
@@ -188,7 +188,7 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
   }
   if (options.bug != Bug::none) plant_bug(supervisor, event, decision);
   if (logging() && !decision.actions.empty() && !std::holds_alternative<job::Tick>(event))
-    log_line("supervisor " + std::to_string(supervisor.epoch) + " decides on " + text_of(event));
+    log_line("supervisor " + std::to_string(supervisor.term) + " decides on " + text_of(event));
   invariants->decision_made(supervisor, decision);
   if (!decision.actions.empty()) submit(supervisor, std::move(decision.actions));
 }
@@ -198,7 +198,7 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   const bool late = options.bug == Bug::acts_unreplicated;
   const auto kept = number_state(supervisor);
   supervisor.decision = supervisor.sequence;
-  if (kept && !late && supervisor.epoch == disk.newest_epoch) {
+  if (kept && !late && supervisor.term == disk.newest_term) {
     // A run begins on a disk that works: the lines of its first generation have a page.
     const bool fails = std::max(disk.failing_until, folder_works_at(supervisor.host)) > now &&
                        disk.state && disk.state->job.generation > 0;
@@ -231,8 +231,8 @@ void Cluster::replicate(Supervisor& supervisor, std::shared_ptr<const Supervisor
           if (!supervisor.up || supervisor.standby != standby) return;
           if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby))
             return;
-          // Twice a second a standby reads the epoch files, too.
-          if (folder_works_at(standby) <= now && supervisor.epoch != disk.newest_epoch) return;
+          // Twice a second a standby reads the term files, too.
+          if (folder_works_at(standby) <= now && supervisor.term != disk.newest_term) return;
           supervisor.replica = kept;
           if (!late && reachable(standby, supervisor.host))
             after(random.between(100, 1500), [this, &supervisor, sequence] {
@@ -272,19 +272,19 @@ void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
     const bool looks = folder_works_at(supervisor.host) <= now;
     if (!looks && !may_act_unseen(supervisor))
       return after(patience, [this, &supervisor, sequence] { act(supervisor, sequence); });
-    if (looks && supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
+    if (looks && supervisor.term != disk.newest_term && options.bug != Bug::two_supervisors) {
       supervisor.up = false;  // deposed
       notice_supervisor_loss(supervisor, false);
       return;
     }
   }
-  if (!only_records(supervisor.pending_actions) && supervisor.epoch == disk.newest_epoch)
+  if (!only_records(supervisor.pending_actions) && supervisor.term == disk.newest_term)
     supervisor.acted = supervisor.decision;
   const std::vector<job::Action> actions = std::move(supervisor.pending_actions);
   supervisor.pending_actions.clear();
   for (const job::Action& action : actions) {
     if (logging())
-      log_line("supervisor " + std::to_string(supervisor.epoch) + ": " + text_of(action));
+      log_line("supervisor " + std::to_string(supervisor.term) + ": " + text_of(action));
     invariants->action_taken(supervisor, action);
     carry_out(supervisor, action);
   }

@@ -13,9 +13,9 @@ std::string number(uint64_t n) {
   return std::to_string(n);
 }
 
-std::string listed(const std::vector<HeldStep>& list) {
+std::string listed(const std::vector<StateVersion>& list) {
   std::string text = "{";
-  for (const HeldStep& x : list)
+  for (const StateVersion& x : list)
     text += (text.size() > 1 ? "," : "") + number(x.step) + " of " + number(x.generation);
   return text + "}";
 }

@@ -1,9 +1,9 @@
 // Votes of nodes against a supervisor that lives but cannot be reached from there, and how it
 // resigns. As in actors/node/supervisor_link.cpp and actors/supervisor/leadership.cpp, with the real
-// outvoted().
+// lost_majority().
 #include <algorithm>
 
-#include "actors/supervisor/outvoted.hpp"
+#include "actors/supervisor/lost_majority.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace simplescale::simulation {
@@ -16,10 +16,10 @@ constexpr Time joining_time = 2 * second;  // after a node has joined, more may 
 }  // namespace
 
 void Cluster::vote(Node& node, const Supervisor& against) {
-  if (std::exchange(node.unreachable, against.epoch) != against.epoch) node.unreachable_since = now;
+  if (std::exchange(node.unreachable, against.term) != against.term) node.unreachable_since = now;
   if (now - std::max(node.unreachable_since, node.alone_since) < vote_time) return;
-  if (std::exchange(node.voted, against.epoch) == against.epoch) return;
-  node.vote_read = against.epoch;
+  if (std::exchange(node.voted, against.term) == against.term) return;
+  node.vote_read = against.term;
   node.read_from = now + random.between(0, late_time);
   node.read_until = INT64_MAX;
 }
@@ -29,15 +29,15 @@ void Cluster::withdraw_vote(Node& node) {
   node.unreachable = 0;
 }
 
-bool Cluster::votes(const Node& node, uint64_t epoch) const {
-  return node.up && !hung(node) && node.voted == epoch && node.folder_hung_until <= now;
+bool Cluster::votes(const Node& node, uint64_t term) const {
+  return node.up && !hung(node) && node.voted == term && node.folder_hung_until <= now;
 }
 
 /// The last supervisor has resigned because of other nodes than this: one of them leads next.
 bool Cluster::others_vote(const Node& node) const {
-  return disk.newest_epoch > 0 && disk.resigned_epoch == disk.newest_epoch &&
-         !votes(node, disk.newest_epoch) && std::ranges::any_of(nodes, [&](const Node& other) {
-           return votes(other, disk.newest_epoch);
+  return disk.newest_term > 0 && disk.resigned_term == disk.newest_term &&
+         !votes(node, disk.newest_term) && std::ranges::any_of(nodes, [&](const Node& other) {
+           return votes(other, disk.newest_term);
          });
 }
 
@@ -49,22 +49,22 @@ bool Cluster::resigns(const Supervisor& supervisor) const {
   std::set<std::string> against, reporting;
   for (int n = 0; n < options.nodes; ++n) {
     const Node& node = nodes[n];
-    if (node.vote_read == supervisor.epoch && node.read_from <= now && now <= node.read_until &&
+    if (node.vote_read == supervisor.term && node.read_from <= now && now <= node.read_until &&
         folder_works_at(n) <= now && !hung(node))
       against.insert(node.name);
     if (supervisor.links.contains(n)) reporting.insert(nodes[n].name);
   }
-  return !against.empty() && job::outvoted(supervisor.job, against, reporting);
+  return !against.empty() && job::lost_majority(supervisor.job, against, reporting);
 }
 
 void Cluster::resign(Supervisor& supervisor) {
   ++faults["resigned"];
-  if (logging()) log_line("supervisor " + std::to_string(supervisor.epoch) + ": resigns");
+  if (logging()) log_line("supervisor " + std::to_string(supervisor.term) + ": resigns");
   supervisor.up = false;
   supervisor.standby = -1;
-  disk.resigned_epoch = supervisor.epoch;
+  disk.resigned_term = supervisor.term;
   for (Node& node : nodes)
-    if (node.voted == supervisor.epoch) node.alone_since = now;
+    if (node.voted == supervisor.term) node.alone_since = now;
   notice_supervisor_loss(supervisor, false);
 }
 

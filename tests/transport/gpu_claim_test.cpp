@@ -25,7 +25,7 @@ GpuClaim claim(const std::vector<std::string>& uuids, int preferred, bool shared
                             .transport = shared ? DeviceTransport::staged : DeviceTransport::nccl,
                             .shared = shared,
                             .uuids = uuids},
-                           Patience(std::chrono::milliseconds(0)));
+                           DeviceMemoryRetry(std::chrono::milliseconds(0)));
   INFO(claimed.status().message());
   REQUIRE(claimed.ok());
   return claimed.take();
@@ -94,8 +94,8 @@ TEST_SUITE("gpu claim") {
       for (const GpuClaim& each : claims)
         CHECK(each.warning.find("cluster.trainers_per_node") != std::string::npos);
       CHECK_FALSE(claim(uuids, 0).warning.empty());
-      const auto by_nccl =
-          claim_gpu({.shared = true, .uuids = uuids}, Patience(std::chrono::milliseconds(0)));
+      const auto by_nccl = claim_gpu({.shared = true, .uuids = uuids},
+                                     DeviceMemoryRetry(std::chrono::milliseconds(0)));
       REQUIRE(by_nccl.ok());
       CHECK(by_nccl->warning.empty());
     }

@@ -269,8 +269,8 @@ Committed verify_metrics(const std::string& path, uint64_t first, uint64_t check
 std::set<std::string> nodes_of(const json& layout) {
   std::set<std::string> nodes;
   if (!layout.is_array()) return nodes;
-  for (const json& cell : layout)
-    for (const json& node : cell)
+  for (const json& domain : layout)
+    for (const json& node : domain)
       if (node.is_string()) nodes.insert(node.get<std::string>());
   return nodes;
 }

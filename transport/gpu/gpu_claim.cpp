@@ -28,7 +28,7 @@ Result<GpuClaim> claim_free(const DevicePlaneOptions& device) {
 
 }  // namespace
 
-Result<GpuClaim> claim_gpu(const DevicePlaneOptions& device, Patience patience) {
+Result<GpuClaim> claim_gpu(const DevicePlaneOptions& device, DeviceMemoryRetry patience) {
   // A trainer that was killed may hold its GPU until the driver has freed its memory.
   Result<GpuClaim> claim = claim_free(device);
   while (claim.status().code() == Code::unavailable && patience.again()) claim = claim_free(device);

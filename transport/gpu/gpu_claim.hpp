@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "runtime/base/device_memory_retry.hpp"
 #include "runtime/base/host_lock.hpp"
-#include "runtime/base/patience.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
@@ -20,6 +20,7 @@ struct GpuClaim {
 /// Locks device.device_index, or the next GPU that is free. Trainers that share GPUs by
 /// choose_device() share the lock, too. If no GPU becomes free within `patience`, returns
 /// device.device_index without a lock, and a warning. io. Blocks.
-Result<GpuClaim> claim_gpu(const DevicePlaneOptions& device, Patience patience = Patience());
+Result<GpuClaim> claim_gpu(const DevicePlaneOptions& device,
+                           DeviceMemoryRetry patience = DeviceMemoryRetry());
 
 }  // namespace simplescale

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/patience.hpp"
+#include "runtime/base/device_memory_retry.hpp"
 #include "transport/nccl/greeting.hpp"
 #include "transport/nccl/status.hpp"
 #include "transport/nccl/tree_build.hpp"
@@ -167,7 +167,7 @@ Status NcclCommunicator::connect() {
 /// process. If there is too little in the end, NCCL says so.
 void NcclCommunicator::wait_for_memory(Clock::time_point limit) const {
   if (size() == 1) return;
-  Patience patience;
+  DeviceMemoryRetry patience;
   size_t free = 0, total = 0;
   do
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) return;

@@ -1,6 +1,6 @@
 #include "transport/nccl/stream.hpp"
 
-#include "runtime/base/patience.hpp"
+#include "runtime/base/device_memory_retry.hpp"
 
 namespace simplescale::nccl {
 
@@ -32,7 +32,7 @@ Result<bool> Event::done() const {
 Result<std::unique_ptr<Stream>> Stream::create(int device_index) {
   std::unique_ptr<Stream> stream(new Stream(device_index));
   cudaError_t error;
-  Patience patience;  // the first call creates the device's context, which needs memory
+  DeviceMemoryRetry patience;  // the first call creates the device's context, which needs memory
   while ((error = cudaSetDevice(device_index)) == cudaErrorMemoryAllocation && patience.again())
     (void)cudaGetLastError();  // resets the error
   SS_RETURN_IF_ERROR(cuda_status(error, "cudaSetDevice", __FILE__, __LINE__));
@@ -64,7 +64,7 @@ Status Stream::finish(Clock::time_point limit) const {
 Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
   void* data = nullptr;
   cudaError_t error;
-  Patience patience;
+  DeviceMemoryRetry patience;
   while ((error = cudaMalloc(&data, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation &&
          patience.again(limit))
     (void)cudaGetLastError();  // resets the error

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/observe/health.hpp"
-#include "runtime/training/held_step.hpp"
 #include "runtime/training/rate_change.hpp"
+#include "runtime/training/state_version.hpp"
 #include "runtime/training/task_score.hpp"
 
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines `inspect`,
@@ -53,7 +53,7 @@ struct Pong {
 };
 SS_FIELDS(Pong, x.id, x.payload);
 
-/// Agent to supervisor: registers a node, also with a new supervisor during the run. epoch: of the
+/// Agent to supervisor: registers a node, also with a new supervisor during the run. term: of the
 /// agent's previous supervisor, 0 for none. address: of the agent's transport. data_address: of its
 /// data plane.
 struct NodeHello {
@@ -61,12 +61,12 @@ struct NodeHello {
   std::string host;
   int32_t pid = 0;
   uint32_t trainers = 0;
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   std::string address;
   std::vector<uint8_t> data_address;
   bool operator==(const NodeHello&) const = default;
 };
-SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch, x.address, x.data_address);
+SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.term, x.address, x.data_address);
 
 /// Trainer to its node's agent: registers the trainer. data_address: of its data plane.
 struct TrainerHello {
@@ -77,7 +77,7 @@ struct TrainerHello {
 };
 SS_FIELDS(TrainerHello, x.trainer, x.pid, x.data_address);
 
-SS_FIELDS(HeldStep, x.step, x.generation);
+SS_FIELDS(StateVersion, x.step, x.generation);
 
 /// Node to supervisor: a trainer is up. held: the steps of `shard` whose state is in its memory.
 /// generation: in which it trains (for a new supervisor), 0 for none.
@@ -86,7 +86,7 @@ struct TrainerUp {
   int32_t pid = 0;
   std::vector<uint8_t> data_address;
   uint32_t shard = 0;
-  std::vector<HeldStep> held;
+  std::vector<StateVersion> held;
   uint64_t generation = 0;
   bool operator==(const TrainerUp&) const = default;
 };
@@ -210,7 +210,7 @@ struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
   uint32_t shard = 0;
-  std::vector<HeldStep> held;
+  std::vector<StateVersion> held;
   std::string fault;
   uint64_t step = 0;
   std::string suspect;
@@ -550,7 +550,7 @@ SS_FIELDS(WriteTrace, x.name, x.begin_ns, x.end_ns);
 /// standby. standby_address: empty if there is none. recorded_step: the ledger has all reports up
 /// to this step, so the nodes may delete theirs.
 struct Lead {
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   std::string node;
   std::string address;
   std::string standby_node;
@@ -558,15 +558,15 @@ struct Lead {
   uint64_t recorded_step = 0;
   bool operator==(const Lead&) const = default;
 };
-SS_FIELDS(Lead, x.epoch, x.node, x.address, x.standby_node, x.standby_address, x.recorded_step);
+SS_FIELDS(Lead, x.term, x.node, x.address, x.standby_node, x.standby_address, x.recorded_step);
 
 /// Supervisor to a node: start a standby of this supervisor.
 struct HostStandby {
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   std::string address;  // the supervisor's
   bool operator==(const HostStandby&) const = default;
 };
-SS_FIELDS(HostStandby, x.epoch, x.address);
+SS_FIELDS(HostStandby, x.term, x.address);
 
 /// Standby to supervisor: registers the standby.
 struct StandbyHello {
@@ -580,12 +580,12 @@ SS_FIELDS(StandbyHello, x.node, x.pid, x.address);
 /// Supervisor to standby: the state (MessagePack) on which the supervisor will act next. Answered
 /// by ReplicaKept.
 struct Replica {
-  uint64_t epoch = 0;
+  uint64_t term = 0;
   uint64_t sequence = 0;
   std::vector<uint8_t> state;
   bool operator==(const Replica&) const = default;
 };
-SS_FIELDS(Replica, x.epoch, x.sequence, x.state);
+SS_FIELDS(Replica, x.term, x.sequence, x.state);
 
 struct ReplicaKept {
   uint64_t sequence = 0;

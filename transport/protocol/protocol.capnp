@@ -144,7 +144,7 @@ struct NodeHello {
   host @1 :Text;
   pid @2 :Int32;
   trainers @3 :UInt32;
-  epoch @4 :UInt64;
+  term @4 :UInt64;
   address @5 :Text;
   dataAddress @6 :Data;
 }
@@ -155,7 +155,7 @@ struct TrainerHello {
   dataAddress @2 :Data;
 }
 
-struct HeldStep {
+struct StateVersion {
   step @0 :UInt64;
   generation @1 :UInt64;
 }
@@ -165,7 +165,7 @@ struct TrainerUp {
   pid @1 :Int32;
   dataAddress @2 :Data;
   shard @3 :UInt32;
-  held @4 :List(HeldStep);
+  held @4 :List(StateVersion);
   generation @5 :UInt64;
 }
 
@@ -225,7 +225,7 @@ struct TrainerIdle {
   trainer @0 :Text;
   generation @1 :UInt64;
   shard @2 :UInt32;
-  held @3 :List(HeldStep);
+  held @3 :List(StateVersion);
   fault @4 :Text;
   step @5 :UInt64;
   suspect @6 :Text;
@@ -511,7 +511,7 @@ struct WriteTrace {
 }
 
 struct Lead {
-  epoch @0 :UInt64;
+  term @0 :UInt64;
   node @1 :Text;
   address @2 :Text;
   standbyNode @3 :Text;
@@ -520,7 +520,7 @@ struct Lead {
 }
 
 struct HostStandby {
-  epoch @0 :UInt64;
+  term @0 :UInt64;
   address @1 :Text;
 }
 
@@ -531,7 +531,7 @@ struct StandbyHello {
 }
 
 struct Replica {
-  epoch @0 :UInt64;
+  term @0 :UInt64;
   sequence @1 :UInt64;
   state @2 :Data;
 }

@@ -292,7 +292,7 @@ void Decider::operator()(const TrainerHung& e) {
 void Decider::operator()(const StepCommitted& e) {
   if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
-  settle_undoings(s_);
+  settle_rollbacks(s_);
   s_.cycles = s_.newer_states = 0;
   s_.bad_samples.clear();
   for (auto& [name, node] : s_.nodes)
@@ -429,7 +429,7 @@ void Decider::request_rate(const SetRequested& e) {
 
 void Decider::operator()(const SetRequested& e) {
   if (e.key == "train.learning_rate") return request_rate(e);
-  const int64_t per_cell = s_.rules.groups_per_cell();
+  const int64_t per_domain = s_.rules.groups_per_domain();
   const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
   if (!(e.value >= static_cast<double>(least) && e.value <= 1e9))
     return set_reason(e.key + " must be at least " + std::to_string(least));
@@ -445,11 +445,11 @@ void Decider::operator()(const SetRequested& e) {
     s_.join_timeout_ms = value;
   else if (e.key != "cluster.min_groups")
     return set_reason(e.key + " cannot be changed during the run");
-  else if (value > s_.rules.cells * per_cell)
-    return set_reason(e.key + " must be at most " + std::to_string(s_.rules.cells * per_cell) +
+  else if (value > s_.rules.domains * per_domain)
+    return set_reason(e.key + " must be at most " + std::to_string(s_.rules.domains * per_domain) +
                       ", the number of groups");
   else
-    s_.rules.min_cells = static_cast<int>((value + per_cell - 1) / per_cell);
+    s_.rules.min_domains = static_cast<int>((value + per_domain - 1) / per_domain);
   record("", "set", e.key, std::to_string(value) + " by " + e.who);
   set_reason(e.key + " = " + std::to_string(value));
   plan();

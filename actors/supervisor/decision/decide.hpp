@@ -11,11 +11,11 @@
 //   on request        leave (ends after a step; nothing is lost)  -> idle -> plan -> join
 //
 // decide() tries the cheapest remedy first: restart the processes of the same trainers, put a spare
-// in the place of a lost node, form failure domains (cells) of the remaining nodes, train with
+// in the place of a lost node, form failure domains of the remaining nodes, train with
 // fewer groups, wait for a node, stop.
 //
 // A generation that begins with an older state than the newest committed one rolls back the steps
-// between them (Undoing). The states before and after a rollback are two branches (history): the
+// between them (Rollback). The states before and after a rollback are two branches: the
 // abandoned branch, and the current one. A branch is named by any generation that made a step of
 // it.
 //
@@ -26,7 +26,7 @@
 //          there is one of every shard.
 //   GEN-1  A message that carries another generation than the current one has no effect.
 //   GEN-2  The number of a generation is used once, also by supervisors that do not know of each
-//          other: each uses numbers of its own (State::generations_above).
+//          other: each uses numbers of its own (State::generation_floor).
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@
 
 #include "actors/supervisor/decision/layout.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/training/held_step.hpp"
 #include "runtime/training/rate_change.hpp"
+#include "runtime/training/state_version.hpp"
 
 namespace simplescale::job {
 
@@ -62,22 +62,22 @@ constexpr size_t suspect_steps_kept = 16;
 /// made them. tentative: `generation` began with an older state, and no copy of a step that it made
 /// is known. While a rollback is tentative, it can be reverted: the states that it rolled back
 /// count again (JOB-1).
-struct Undoing {
+struct Rollback {
   uint64_t generation = 0, step = 0, since = 0;
   bool tentative = false;
 };
-constexpr size_t undoings_kept = 64;
+constexpr size_t rollbacks_kept = 64;
 
 struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
-  std::vector<uint8_t> address;  // of the trainer's data plane
-  uint32_t shard = 0;            // whose state the trainer holds
-  std::vector<HeldStep> held;    // states in its memory
-  uint64_t step = 0;             // the last one that the trainer reported
-  uint64_t generation = 0;       // the newest that it was ordered to join, or reported to be in
-  bool ready = false;            // has restored the state that the current generation begins with
-  bool unreadable = false;       // got an I/O error from that generation's checkpoint
+  std::vector<uint8_t> address;    // of the trainer's data plane
+  uint32_t shard = 0;              // whose state the trainer holds
+  std::vector<StateVersion> held;  // states in its memory
+  uint64_t step = 0;               // the last one that the trainer reported
+  uint64_t generation = 0;         // the newest that it was ordered to join, or reported to be in
+  bool ready = false;              // has restored the state that the current generation begins with
+  bool unreadable = false;         // got an I/O error from that generation's checkpoint
 };
 
 enum class NodeState : unsigned char {
@@ -152,7 +152,7 @@ struct State {
   // Changes during the run.
   Phase phase = Phase::starting;
   uint64_t generation = 0;              // the newest number that was used
-  uint64_t generations_above = 0;       // this supervisor uses greater numbers (GEN-2)
+  uint64_t generation_floor = 0;        // this supervisor uses greater numbers (GEN-2)
   std::vector<std::string> node_order;  // the preferred nodes first
   std::map<std::string, Node> nodes;
   std::map<std::string, Trainer> trainers;
@@ -164,13 +164,13 @@ struct State {
   bool had_checkpoint = false;  // there was one: the run never begins with initial values again
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // of the newest valid checkpoint on disk
-  HeldStep publishing;  // the publisher has all its shards and has not answered; step 0: none
+  StateVersion publishing;  // the publisher has all its shards and has not answered; step 0: none
   uint64_t failed_checkpoint = 0;  // newest step of a failed save, if the reason is not empty
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
   std::vector<SuspectStep> suspect_steps;   // the newest last, suspect_steps_kept at most
-  std::vector<Undoing> undoings;  // rollbacks, the newest last, tentative ones at the end;
-                                  // undoings_kept at most
+  std::vector<Rollback> rollbacks;  // rollbacks, the newest last, tentative ones at the end;
+                                    // rollbacks_kept at most
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // the step that the current generation began with
   std::string joined_from;       // where that state came from: "memory", "peer copies", …
@@ -189,7 +189,7 @@ struct State {
   bool stop_requested = false;
   bool giving_up = false;  // the run saves what only memory holds, then ends with `exit`
   int64_t giving_up_since_ms = 0;
-  HeldStep
+  StateVersion
       saving;  // agents write the shards of this state; step 0: none. Not in state_codec.hpp: a new
                // supervisor begins again
   Code exit = Code::ok;
@@ -215,7 +215,7 @@ struct TrainerUp {
   int32_t pid = 0;
   std::vector<uint8_t> address;
   uint32_t shard = 0;
-  std::vector<HeldStep> held;
+  std::vector<StateVersion> held;
   uint64_t generation = 0;
 };
 /// A trainer's process has ended. restarting: its node starts it again.
@@ -241,7 +241,7 @@ struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
   uint32_t shard = 0;
-  std::vector<HeldStep> held;
+  std::vector<StateVersion> held;
   Fault fault = Fault::none;
   uint64_t step = 0;
   std::string suspect;
@@ -401,24 +401,24 @@ struct Decision {
 /// True if replicas differed in the state of `step` that `generation` made.
 bool is_suspect(const State& state, uint64_t step, uint64_t generation);
 /// True if the rollback concerns states that `generation` made.
-bool undoes(const Undoing& undoing, uint64_t generation);
+bool undoes(const Rollback& rollback, uint64_t generation);
 /// The current branch. An abandoned branch can become current until its rollback is confirmed, that
 /// is, while the rollback is tentative (JOB-1).
-constexpr uint64_t newest_history = UINT64_MAX;
+constexpr uint64_t newest_branch = UINT64_MAX;
 /// True if the rollback has to be reverted to make that branch current.
-bool taken_back(const Undoing& undoing, uint64_t history);
+bool reverted(const Rollback& rollback, uint64_t branch);
 /// True if the state of `step` that `generation` made does not belong to that branch (JOB-3).
 bool undone(const State& state, uint64_t step, uint64_t generation,
-            uint64_t history = newest_history);
+            uint64_t branch = newest_branch);
 /// True if a rollback ever covered this state, even if the step was regained since. The publisher
 /// then set its checkpoint aside, if there was one.
 bool set_aside(const State& state, uint64_t step, uint64_t generation);
 /// True if a generation may begin with a copy of this state: it belongs to the branch, and replicas
 /// did not differ in it.
 bool trusted(const State& state, uint64_t step, uint64_t generation,
-             uint64_t history = newest_history);
+             uint64_t branch = newest_branch);
 /// Confirms all rollbacks, because a step was made since the newest one.
-void settle_undoings(State& state);
+void settle_rollbacks(State& state);
 /// The newest generation that trainers joined. decide() has handled the faults of older
 /// generations.
 uint64_t newest_joined(const State& state);
@@ -426,20 +426,20 @@ uint64_t newest_joined(const State& state);
 /// long as nodes follow it. That lasts about a second, in which it uses far fewer numbers than
 /// these.
 constexpr uint64_t unknown_generations = 100;
-/// The generation floor to store in the file of a term (epoch). before: the floor in the file of
+/// The generation floor to store in the file of a term. before: the floor in the file of
 /// the term before; known: the newest generation that the claiming process knows, also from a state
 /// that is in no file.
-uint64_t number_claimed(uint64_t epoch, uint64_t before, uint64_t known);
-/// State::generations_above of the supervisor of a term (epoch). claimed: number_claimed(); known:
+uint64_t claimed_generation_floor(uint64_t term, uint64_t before, uint64_t known);
+/// State::generation_floor of the supervisor of a term. claimed: claimed_generation_floor(); known:
 /// the newest generation in the run's files. The result exceeds that of the term before by at least
 /// unknown_generations, even if both supervisors have read the same files.
-uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
-/// The state that a new supervisor begins with. generations_above: as numbers_above(). now_ms: the
+uint64_t generation_floor_of(uint64_t term, uint64_t claimed, uint64_t known);
+/// The state that a new supervisor begins with. generation_floor: as generation_floor_of(). now_ms: the
 /// current wait begins again now, because the nodes have not yet told this supervisor what they did
 /// since (JOB-1). State::generation stays the newest that the predecessor's state knows. If the
 /// run's files name a newer one, the decision that began it is lost, and trainers in that
 /// generation have to leave it (JOB-4).
-State resumed(State predecessor, uint64_t generations_above, int64_t now_ms);
+State resumed(State predecessor, uint64_t generation_floor, int64_t now_ms);
 /// LEAD-1: true if these actions must wait until the term files can be read, as long as some node
 /// does not report to this supervisor: another supervisor may lead that node. stored: the standby
 /// has stored the decision. GEN-2: both supervisors must not use the same number. JOB-1: a
@@ -452,7 +452,7 @@ uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
 /// Returns the newest step of the current branch in the records, after which a new supervisor
 /// continues them; nothing if no generation has begun. last: the last whole step in the files, if
 /// there is one. said: SupervisorState::recorded_step of the predecessor, if known.
-std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,
+std::optional<uint64_t> recorded_of(const State& state, const std::optional<StateVersion>& last,
                                     std::optional<uint64_t> said);
 
 /// Changes `state` and returns the actions, in order. now_ms: any monotonic clock, the same for all

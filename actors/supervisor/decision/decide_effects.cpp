@@ -94,7 +94,7 @@ void Decider::enforce_restart_budget(const std::string& name) {
 void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
-    std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
+    std::erase_if(found->second.held, [&](const StateVersion& copy) { return copy.step == step; });
   // The trainer may have sent the copy from the peer store of its node, or from the memory of a
   // trainer of its node that is down.
   auto node = s_.nodes.find(node_of(trainer));
@@ -102,7 +102,7 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
   for_each_trainer(node->first, [&](Trainer& t) {
     if (t.state == TrainerState::down)
-      std::erase_if(t.held, [&](const HeldStep& copy) { return copy.step == step; });
+      std::erase_if(t.held, [&](const StateVersion& copy) { return copy.step == step; });
   });
 }
 

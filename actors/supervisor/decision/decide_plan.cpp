@@ -25,7 +25,7 @@ std::vector<std::string> Decider::usable_nodes(bool with_training) const {
   std::vector<std::string> list;
   std::set<std::string_view> training;
   if (with_training)
-    for (const auto& cell : s_.layout.cells) training.insert(cell.begin(), cell.end());
+    for (const auto& domain : s_.layout.domains) training.insert(domain.begin(), domain.end());
   for (const std::string& name : s_.node_order) {
     const NodeState state = s_.nodes.at(name).state;
     if (state != NodeState::up && !(s_.giving_up && state == NodeState::drained)) continue;
@@ -39,8 +39,8 @@ std::vector<std::string> Decider::usable_nodes(bool with_training) const {
 bool Decider::can_spare(const std::string& name) const {
   std::vector<std::string> others = usable_nodes(true);
   std::erase(others, name);
-  return assign(s_.rules, s_.layout, others).cells.size() >=
-         static_cast<size_t>(s_.rules.min_cells);
+  return assign(s_.rules, s_.layout, others).domains.size() >=
+         static_cast<size_t>(s_.rules.min_domains);
 }
 
 std::string Decider::missing_nodes() const {
@@ -75,15 +75,15 @@ void Decider::plan() {
   if (!s_.examined.empty() || s_.paused) return;
   suspect_nodes_without_checkpoint();
   if (waiting_for_disk() || may_be_cut_off()) return;
-  const auto wanted = static_cast<size_t>(s_.rules.cells);
-  const bool first = s_.layout.cells.empty();
+  const auto wanted = static_cast<size_t>(s_.rules.domains);
+  const bool first = s_.layout.domains.empty();
   const std::vector<std::string> nodes = usable_nodes(false);
   if (!first)  // waiting for trainers that are being restarted is cheaper than a new layout
-    for (const auto& cell : s_.layout.cells)
-      for (const std::string& name : cell)
+    for (const auto& domain : s_.layout.domains)
+      for (const std::string& name : domain)
         if (s_.nodes.at(name).state == NodeState::up && !node_is_idle(name)) return;
   Layout next = assign(s_.rules, s_.layout, nodes);
-  if (next.cells.size() < cells_needed() || next.cells.empty()) {
+  if (next.domains.size() < domains_needed() || next.domains.empty()) {
     if (s_.stop_requested) return save_from_memory();
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
@@ -95,7 +95,7 @@ void Decider::plan() {
     }
     return;
   }
-  if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
+  if (first && next.domains.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
   if (newer_may_come(beginning)) return;
   if (beginning.source == Source::initialize && s_.had_checkpoint)
@@ -108,7 +108,7 @@ void Decider::plan() {
   join(std::move(next), beginning);
 }
 
-std::vector<AvailableCopy> Decider::copies(uint64_t history) const {
+std::vector<AvailableCopy> Decider::copies(uint64_t branch) const {
   std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
@@ -121,33 +121,33 @@ std::vector<AvailableCopy> Decider::copies(uint64_t history) const {
       const bool idle = trainer.state == TrainerState::idle;
       if (idle && sender.empty()) sender = who;
       if (!idle && (trainer.state != TrainerState::down || trainer.generation != 0)) continue;
-      for (const HeldStep& copy : trainer.held)
+      for (const StateVersion& copy : trainer.held)
         if (!idle)
           of_node.push_back({trainer.shard, copy.step, copy.generation});
-        else if (trusted(s_, copy.step, copy.generation, history))
+        else if (trusted(s_, copy.step, copy.generation, branch))
           list.push_back({who, trainer.shard, copy.step, false});
     }
     if (sender.empty() && !node.address.empty()) sender = name;
     if (sender.empty()) continue;
     for (const PeerCopy& copy : of_node)
-      if (trusted(s_, copy.step, copy.generation, history))
+      if (trusted(s_, copy.step, copy.generation, branch))
         list.push_back({sender, copy.shard, copy.step, true});
   }
   return list;
 }
 
 std::string Decider::describe_change(const Layout& before, const Layout& next) const {
-  if (before.cells.empty()) return "enough nodes are up";
+  if (before.domains.empty()) return "enough nodes are up";
   if (next == before) return "the same nodes";
   auto one = [](const std::string& list) { return list.find(',') == std::string::npos; };
   std::string taken, given;
-  for (const auto& cell : next.cells)
-    for (const std::string& node : cell)
+  for (const auto& domain : next.domains)
+    for (const std::string& node : domain)
       if (!before.contains(node)) taken += (taken.empty() ? "" : ", ") + node;
-  for (const auto& cell : before.cells)
-    for (const std::string& node : cell)
+  for (const auto& domain : before.domains)
+    for (const std::string& node : domain)
       if (!next.contains(node)) given += (given.empty() ? "" : ", ") + node;
-  const int per_cell = s_.rules.groups_per_cell();
+  const int per_domain = s_.rules.groups_per_domain();
   std::string text;
   if (!taken.empty() && !given.empty())
     text = taken + (one(taken) ? " takes" : " take") + " the place of " + given;
@@ -155,9 +155,10 @@ std::string Decider::describe_change(const Layout& before, const Layout& next) c
     text = taken + (one(taken) ? " joins" : " join");
   else
     text = given.empty() ? "the same nodes in another order" : "without " + given;
-  if (next.cells.size() != before.cells.size())
-    text += ": " + counted(static_cast<int64_t>(next.cells.size()) * per_cell, "group") +
-            " instead of " + std::to_string(before.cells.size() * static_cast<size_t>(per_cell));
+  if (next.domains.size() != before.domains.size())
+    text += ": " + counted(static_cast<int64_t>(next.domains.size()) * per_domain, "group") +
+            " instead of " +
+            std::to_string(before.domains.size() * static_cast<size_t>(per_domain));
   return text;
 }
 
@@ -173,8 +174,8 @@ void Decider::skip_checkpoint(uint64_t step, const std::string& reason) {
 
 std::vector<std::string> Decider::nodes_without_checkpoint() const {
   std::vector<std::string> names;
-  for (const auto& cell : s_.layout.cells)
-    for (const std::string& name : cell)
+  for (const auto& domain : s_.layout.domains)
+    for (const std::string& name : domain)
       if (!all_of_node(name, [](const Trainer& t) { return !t.unreadable; })) names.push_back(name);
   return names;
 }
@@ -198,8 +199,8 @@ void Decider::suspect_nodes_without_checkpoint() {
 
 bool Decider::may_be_cut_off() const {
   size_t nodes = 0, lost = 0;
-  for (const auto& cell : s_.layout.cells)
-    for (const std::string& name : cell) {
+  for (const auto& domain : s_.layout.domains)
+    for (const std::string& name : domain) {
       const Node& node = s_.nodes.at(name);
       ++nodes;
       lost += node.state == NodeState::lost && now_ - node.since_ms <= vote_ms;
@@ -208,14 +209,14 @@ bool Decider::may_be_cut_off() const {
 }
 
 Decider::Beginning Decider::newest_state() const {
-  Beginning b{.copies = copies(newest_history)};
+  Beginning b{.copies = copies(newest_branch)};
   if (s_.has_checkpoint) b.source = Source::checkpoint, b.step = s_.checkpoint_step;
   const auto step = newest_complete(b.copies, s_.rules.shards);
   if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
-  for (const uint64_t history : left_histories()) {
-    std::vector<AvailableCopy> older = copies(history);
+  for (const uint64_t branch : left_branches()) {
+    std::vector<AvailableCopy> older = copies(branch);
     if (const auto newer = newest_complete(older, s_.rules.shards); newer && *newer > b.step)
-      b = {Source::memory, *newer, std::move(older), history};
+      b = {Source::memory, *newer, std::move(older), branch};
   }
   return b;
 }
@@ -227,7 +228,7 @@ uint64_t Decider::newest_possible() const {
   for (const auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::idle || trainer.generation != last) continue;
     uint64_t made = 0;
-    for (const HeldStep& copy : trainer.held)
+    for (const StateVersion& copy : trainer.held)
       if (trusted(s_, copy.step, copy.generation)) made = std::max(made, copy.step);
     newest = std::min(newest, made);
   }
@@ -238,7 +239,7 @@ bool Decider::answers_missing(const Beginning& beginning) const {
   uint64_t last = newest_joined(s_);
   // A predecessor may have begun a generation, and died before it replicated the decision: then
   // only agents know of it.
-  const bool of_predecessor = last > 0 && last <= s_.generations_above;
+  const bool of_predecessor = last > 0 && last <= s_.generation_floor;
   if (beginning.step >= newest_possible()) {
     if (!of_predecessor) return false;
     // An agent reports what its memory holds with its answer to the newest fence.
@@ -259,7 +260,7 @@ void Decider::end_generation(std::string what) {
 
 bool Decider::memory_may_be_newer(const Beginning& beginning) const {
   std::vector<AvailableCopy> copies =
-      beginning.history == newest_history ? beginning.copies : this->copies(newest_history);
+      beginning.branch == newest_branch ? beginning.copies : this->copies(newest_branch);
   std::set<uint64_t> steps = {s_.committed_step};
   for (const AvailableCopy& copy : copies) steps.insert(copy.step);
   const uint64_t newest = newest_joined(s_);
@@ -269,22 +270,22 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
         is_here(s_.nodes.at(node_of(place.trainer))))
       for (const uint64_t step : steps) copies.push_back({place.trainer, place.shard, step, false});
   }
-  const auto newer = [&](uint64_t history) {
+  const auto newer = [&](uint64_t branch) {
     for (const auto& [name, node] : s_.nodes) {
       if (!is_here(node)) continue;
       for (const PeerCopy& copy : node.peer)
-        if (trusted(s_, copy.step, copy.generation, history))
+        if (trusted(s_, copy.step, copy.generation, branch))
           copies.push_back({name, copy.shard, copy.step, true});
       for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
         const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
-        for (const HeldStep& copy : trainer.held)
-          if (trusted(s_, copy.step, copy.generation, history))
+        for (const StateVersion& copy : trainer.held)
+          if (trusted(s_, copy.step, copy.generation, branch))
             copies.push_back({name, trainer.shard, copy.step, false});
       }
     }
     return newest_complete(std::exchange(copies, {}), s_.rules.shards).value_or(0) > beginning.step;
   };
-  return newer(newest_history) || std::ranges::any_of(left_histories(), newer);
+  return newer(newest_branch) || std::ranges::any_of(left_branches(), newer);
 }
 
 bool Decider::newer_may_come(const Beginning& beginning) {
@@ -305,14 +306,14 @@ Join Decider::next_generation(const Beginning& beginning) {
   // GEN-2: a number is used once. Normally no generation has begun yet with the number of a fence.
   // If a predecessor made that fence, it may have begun that generation, too.
   if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving ||
-      s_.generation <= s_.generations_above)
+      s_.generation <= s_.generation_floor)
     use_next_number();
   order.generation = s_.generation;
-  order.regained = beginning.history != newest_history;
+  order.regained = beginning.branch != newest_branch;
   if (order.regained)
-    take_undoings_back(beginning.history);
+    revert_rollbacks(beginning.branch);
   else if (step_was_made())
-    settle_undoings(s_);
+    settle_rollbacks(s_);
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
            "no newer step has a copy of every shard left");
@@ -322,7 +323,7 @@ Join Decider::next_generation(const Beginning& beginning) {
   s_.leaving = false;
   s_.joined_step = order.step;
   // If the step is read from a checkpoint, older copies of it are not needed and may differ.
-  undo_from(order.source == Source::memory ? order.step + 1 : order.step);
+  roll_back_from(order.source == Source::memory ? order.step + 1 : order.step);
   s_.committed_step = order.step;  // JOB-1: lower only if no newer step is complete
   s_.failed_checkpoint_reason.clear();
   return order;
@@ -401,16 +402,16 @@ void Decider::begin_rate(uint64_t step) {
   // steps are made again.
   std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step; });
   rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
-  settle_undoings(s_);  // the abandoned branch had other rates: it must not become current
+  settle_rollbacks(s_);  // the abandoned branch had other rates: it must not become current
   record("", "learning_rate", "train.learning_rate",
          shortest(rates.changes.back().peak) + " from step " + number(step + 1) + " on");
 }
 
 void Decider::leave_to_grow() {
   if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
-  if (s_.layout.cells.size() >= static_cast<size_t>(s_.rules.cells)) return;
+  if (s_.layout.domains.size() >= static_cast<size_t>(s_.rules.domains)) return;
   const Layout next = assign(s_.rules, s_.layout, usable_nodes(true));
-  if (next.cells.size() > s_.layout.cells.size())
+  if (next.domains.size() > s_.layout.domains.size())
     leave_after_step("enough nodes are up for more groups");
 }
 

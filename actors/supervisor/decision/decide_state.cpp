@@ -91,7 +91,7 @@ std::vector<std::pair<std::string, std::string>> settings(const State& s) {
                       : s.rates.changes.empty() ? s.learning_rate
                                                 : s.rates.changes.back().peak;
   return {{"cluster.join_timeout_ms", std::to_string(s.join_timeout_ms)},
-          {"cluster.min_groups", std::to_string(s.rules.min_cells * s.rules.groups_per_cell())},
+          {"cluster.min_groups", std::to_string(s.rules.min_domains * s.rules.groups_per_domain())},
           {"supervision.give_up_after_cycles", std::to_string(s.give_up_after_cycles)},
           {"supervision.max_restarts", std::to_string(s.max_restarts)},
           {"supervision.within_s", std::to_string(s.within_ms / 1000)},
@@ -108,60 +108,60 @@ bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
   });
 }
 
-bool undoes(const Undoing& u, uint64_t generation) {
+bool undoes(const Rollback& u, uint64_t generation) {
   return generation >= u.since && generation < u.generation;
 }
 
-bool taken_back(const Undoing& u, uint64_t history) {
-  return u.tentative && undoes(u, history);
+bool reverted(const Rollback& u, uint64_t branch) {
+  return u.tentative && undoes(u, branch);
 }
 
-bool undone(const State& state, uint64_t step, uint64_t generation, uint64_t history) {
-  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
-    return step >= u.step && undoes(u, generation) != taken_back(u, history);
+bool undone(const State& state, uint64_t step, uint64_t generation, uint64_t branch) {
+  return std::ranges::any_of(state.rollbacks, [&](const Rollback& u) {
+    return step >= u.step && undoes(u, generation) != reverted(u, branch);
   });
 }
 
 bool set_aside(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
+  return std::ranges::any_of(state.rollbacks, [&](const Rollback& u) {
     return step >= u.step && generation < (u.since > 0 ? u.since : u.generation);
   });
 }
 
-bool trusted(const State& state, uint64_t step, uint64_t generation, uint64_t history) {
-  return !undone(state, step, generation, history) && !is_suspect(state, step, generation);
+bool trusted(const State& state, uint64_t step, uint64_t generation, uint64_t branch) {
+  return !undone(state, step, generation, branch) && !is_suspect(state, step, generation);
 }
 
-void settle_undoings(State& state) {
-  std::vector<Undoing> kept;
-  for (Undoing& undoing : state.undoings) {
-    undoing.tentative = false;
-    std::erase_if(kept, [&](const Undoing& older) {  // the newer rollback covers it
-      return older.generation <= undoing.generation && older.step >= undoing.step &&
-             older.since >= undoing.since;
+void settle_rollbacks(State& state) {
+  std::vector<Rollback> kept;
+  for (Rollback& rollback : state.rollbacks) {
+    rollback.tentative = false;
+    std::erase_if(kept, [&](const Rollback& older) {  // the newer rollback covers it
+      return older.generation <= rollback.generation && older.step >= rollback.step &&
+             older.since >= rollback.since;
     });
-    kept.push_back(undoing);
+    kept.push_back(rollback);
   }
-  state.undoings = std::move(kept);
+  state.rollbacks = std::move(kept);
 }
 
 uint64_t newest_joined(const State& state) {
   // Trainers of a lost node are missing in the list, so also look at the newest rollback.
-  uint64_t newest = state.undoings.empty() ? 0 : state.undoings.back().generation;
+  uint64_t newest = state.rollbacks.empty() ? 0 : state.rollbacks.back().generation;
   for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
   return newest;
 }
 
-uint64_t number_claimed(uint64_t epoch, uint64_t before, uint64_t known) {
-  return epoch == 1 ? known : numbers_above(epoch, before + unknown_generations, known);
+uint64_t claimed_generation_floor(uint64_t term, uint64_t before, uint64_t known) {
+  return term == 1 ? known : generation_floor_of(term, before + unknown_generations, known);
 }
 
-uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known) {
-  return std::max(claimed, known + (epoch - 1) * unknown_generations);
+uint64_t generation_floor_of(uint64_t term, uint64_t claimed, uint64_t known) {
+  return std::max(claimed, known + (term - 1) * unknown_generations);
 }
 
-State resumed(State predecessor, uint64_t generations_above, int64_t now_ms) {
-  predecessor.generations_above = generations_above;
+State resumed(State predecessor, uint64_t generation_floor, int64_t now_ms) {
+  predecessor.generation_floor = generation_floor;
   predecessor.waiting_since_ms = now_ms;
   return predecessor;
 }
@@ -175,12 +175,12 @@ bool waits_for_folder(const std::vector<Action>& actions, bool stored) {
 }
 
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
-  for (const Undoing& u : state.undoings) {
+  for (const Rollback& u : state.rollbacks) {
     if (generation >= u.generation) continue;
     // JOB-2: no step is recorded of the generation that began with this rollback. The newest
     // rollback began with joined_step. An older one began with u.step or the step before; which one
     // is unknown.
-    const bool newest = &u == &state.undoings.back();
+    const bool newest = &u == &state.rollbacks.back();
     if (newest || generation >= u.since)
       step = std::min(step, newest ? state.joined_step : u.step - std::min<uint64_t>(u.step, 1));
   }
@@ -190,7 +190,7 @@ uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
   return gone ? std::min(step, state.committed_step) : step;
 }
 
-std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,
+std::optional<uint64_t> recorded_of(const State& state, const std::optional<StateVersion>& last,
                                     std::optional<uint64_t> said) {
   if (last) return committed_of(state, last->step, last->generation);
   if (newest_joined(state) == 0) return std::nullopt;

@@ -7,13 +7,13 @@
 
 namespace simplescale::job {
 
-void Decider::undo_from(uint64_t step) {
-  auto& list = s_.undoings;
+void Decider::roll_back_from(uint64_t step) {
+  auto& list = s_.rollbacks;
   list.push_back({s_.generation, step, 0, true});
   // If the list is full, merge the two oldest rollbacks. JOB-3 takes precedence over JOB-1: some
-  // copies, mostly those older than the last undoings_kept beginnings, then count as rolled back
+  // copies, mostly those older than the last rollbacks_kept beginnings, then count as rolled back
   // although they are not.
-  while (list.size() > undoings_kept) {
+  while (list.size() > rollbacks_kept) {
     list[1].generation = std::max(list[0].generation, list[1].generation);
     list[1].step = std::min(list[0].step, list[1].step);
     list[1].since = std::min(list[0].since, list[1].since);
@@ -24,9 +24,9 @@ void Decider::undo_from(uint64_t step) {
 
 bool Decider::step_was_made() const {
   const auto made = [&](const auto& copy) {
-    return copy.step > s_.joined_step && copy.generation >= s_.undoings.back().generation;
+    return copy.step > s_.joined_step && copy.generation >= s_.rollbacks.back().generation;
   };
-  if (s_.undoings.empty()) return false;
+  if (s_.rollbacks.empty()) return false;
   for (const auto& [name, node] : s_.nodes)
     if (std::ranges::any_of(node.peer, made)) return true;
   return std::ranges::any_of(s_.trainers, [&](const auto& trainer) {
@@ -34,22 +34,22 @@ bool Decider::step_was_made() const {
   });
 }
 
-Decider::Histories Decider::left_histories() const {
-  Histories histories;
-  if (step_was_made()) return histories;
+Decider::Branches Decider::left_branches() const {
+  Branches branches;
+  if (step_was_made()) return branches;
   const auto add = [&](const auto& copy) {
-    const auto left_it = [&](const Undoing& u) {
-      return copy.step >= u.step && taken_back(u, copy.generation);
+    const auto left_it = [&](const Rollback& u) {
+      return copy.step >= u.step && reverted(u, copy.generation);
     };
-    if (std::ranges::any_of(s_.undoings, left_it)) histories.insert(copy.generation);
+    if (std::ranges::any_of(s_.rollbacks, left_it)) branches.insert(copy.generation);
   };
   for (const auto& [name, node] : s_.nodes) std::ranges::for_each(node.peer, add);
   for (const auto& [name, trainer] : s_.trainers) std::ranges::for_each(trainer.held, add);
-  return histories;
+  return branches;
 }
 
 void Decider::fence_if_newer_state_returned() {
-  if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
+  if (s_.rollbacks.empty() || !s_.rollbacks.back().tentative || s_.leaving) return;
   // A node that is lost and returns repeatedly must not stop the other nodes for ever.
   if (s_.newer_states > s_.max_restarts) return;
   for (const auto& [name, trainer] : s_.trainers)
@@ -58,7 +58,7 @@ void Decider::fence_if_newer_state_returned() {
   for (const auto& [name, node] : s_.nodes)
     if (node.answered == 0 && is_here(node) && s_.layout.contains(name)) return;
   const Beginning newest = newest_state();
-  if (newest.history == newest_history || newest.step <= s_.joined_step) return;
+  if (newest.branch == newest_branch || newest.step <= s_.joined_step) return;
   const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
   ++s_.newer_states;
   // Charge neither this restart nor the node loss that it repairs to the budget.
@@ -68,16 +68,16 @@ void Decider::fence_if_newer_state_returned() {
             ", which began at step " + number(s_.joined_step) + ", has made no step");
 }
 
-void Decider::take_undoings_back(uint64_t history) {
-  auto& list = s_.undoings;
-  std::vector<Undoing> again;
-  for (Undoing& u : list) {
-    if (!taken_back(u, history)) continue;
+void Decider::revert_rollbacks(uint64_t branch) {
+  auto& list = s_.rollbacks;
+  std::vector<Rollback> again;
+  for (Rollback& u : list) {
+    if (!reverted(u, branch)) continue;
     // The reverted rollback had itself reverted another one, which counts again.
     if (u.since > 0) again.push_back({u.since, u.step, 0, false});
     u = {s_.generation, u.step, u.generation, true};
   }
-  list.insert(std::ranges::find_if(list, &Undoing::tentative), again.begin(), again.end());
+  list.insert(std::ranges::find_if(list, &Rollback::tentative), again.begin(), again.end());
 }
 
 }  // namespace simplescale::job

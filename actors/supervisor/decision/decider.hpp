@@ -100,10 +100,10 @@ class Decider {
   /// True if all trainers of the layout satisfy the predicate; false for an empty layout.
   template <class F>
   bool all_members(F&& are_so) const {
-    for (const auto& cell : s_.layout.cells)
-      for (const std::string& node : cell)
+    for (const auto& domain : s_.layout.domains)
+      for (const std::string& node : domain)
         if (!all_of_node(node, are_so)) return false;
-    return !s_.layout.cells.empty();
+    return !s_.layout.domains.empty();
   }
   bool all_members_in(TrainerState state) const {
     return all_members([&](const Trainer& t) { return t.state == state; });
@@ -113,7 +113,7 @@ class Decider {
     return std::ranges::any_of(s_.trainers, [](const auto& t) { return in_generation(t.second); });
   }
   uint64_t last_step() const {
-    return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
+    return s_.trainers.at(trainer_name(s_.layout.domains.front().front(), 0)).step;
   }
   template <class F>
   void for_each_trainer(const std::string& node, F&& f) {
@@ -188,11 +188,13 @@ class Decider {
 
   /// "2 groups": training waits while fewer groups are possible.
   std::string groups_needed() const {
-    return counted(s_.rules.min_cells * s_.rules.groups_per_cell(), "group");
+    return counted(s_.rules.min_domains * s_.rules.groups_per_domain(), "group");
   }
   /// The fewest failure domains of a generation. A generation that only saves needs one and may use
   /// drained nodes. With fewer nodes than that, agents save (save_from_memory()).
-  size_t cells_needed() const { return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_cells); }
+  size_t domains_needed() const {
+    return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_domains);
+  }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;
   /// Begins the next generation if all trainers are idle and enough nodes are usable. JOB-1: does
@@ -202,9 +204,9 @@ class Decider {
   /// state, or a node that is worth waiting for.
   bool plan_waits();
   /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
-  /// trainer can also send from the memory of a trainer of its node that is down. history: the
+  /// trainer can also send from the memory of a trainer of its node that is down. branch: the
   /// branch, as for trusted().
-  std::vector<AvailableCopy> copies(uint64_t history) const;
+  std::vector<AvailableCopy> copies(uint64_t branch) const;
   /// The difference between the layouts, as text for users.
   std::string describe_change(const Layout& before, const Layout& next) const;
   /// Replaces the damaged checkpoint of `step` by the next older one. No effect if `step` is not
@@ -228,7 +230,7 @@ class Decider {
     Source source = Source::initialize;
     uint64_t step = 0;
     std::vector<AvailableCopy> copies;
-    uint64_t history = newest_history;  // the branch; if not the current one: regains steps
+    uint64_t branch = newest_branch;  // if not the current one: regains steps
   };
   /// Returns the newest state of which every shard has a copy. JOB-1: includes states of abandoned
   /// branches whose rollback is tentative, if they are newer.
@@ -237,13 +239,13 @@ class Decider {
   bool step_was_made() const;
   /// Abandoned branches that can become current: a known copy belongs to them, and their rollbacks
   /// are tentative. Empty if a step was made since.
-  using Histories = std::set<uint64_t, std::greater<>>;
-  Histories left_histories() const;
+  using Branches = std::set<uint64_t, std::greater<>>;
+  Branches left_branches() const;
   /// Ends a generation that has made no step, if a newer state than it began with has come back.
   void fence_if_newer_state_returned();
   /// Makes an abandoned branch current: reverts the rollbacks that left it, and tentatively rolls
   /// back what was made since.
-  void take_undoings_back(uint64_t history);
+  void revert_rollbacks(uint64_t branch);
   /// Returns the newest step that can have been committed. A step is committed only if all ranks
   /// made it, and a trainer's memory holds the last step that the trainer made.
   uint64_t newest_possible() const;
@@ -259,7 +261,7 @@ class Decider {
   /// reports that are missing.
   bool newer_may_come(const Beginning& beginning);
   /// GEN-2: takes the next number, which no other generation has.
-  void use_next_number() { s_.generation = std::max(s_.generation, s_.generations_above) + 1; }
+  void use_next_number() { s_.generation = std::max(s_.generation, s_.generation_floor) + 1; }
   /// Ends a generation that trainers have left or are leaving. All agents then report what their
   /// memory holds. what: what the supervisor waits for, as text.
   void end_generation(std::string what);
@@ -272,7 +274,7 @@ class Decider {
   /// state of which the memory of these nodes holds every shard.
   void save_from_memory();
   /// Rolls back what older generations made of `step` and later steps.
-  void undo_from(uint64_t step);
+  void roll_back_from(uint64_t step);
   /// Ends the generation after a step if enough nodes are up for more failure domains.
   void leave_to_grow();
   /// Ends the run once all trainers have finished and the last checkpoint is saved.

@@ -8,14 +8,14 @@ namespace simplescale::job {
 
 bool Layout::contains(const std::string& node) const {
   return std::ranges::any_of(
-      cells, [&](const auto& cell) { return std::ranges::find(cell, node) != cell.end(); });
+      domains, [&](const auto& domain) { return std::ranges::find(domain, node) != domain.end(); });
 }
 
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout) {
   std::vector<Place> all;
   uint32_t rank = 0;
-  for (const auto& cell : layout.cells)
-    for (const std::string& node : cell)
+  for (const auto& domain : layout.domains)
+    for (const std::string& node : domain)
       for (int slot = 0; slot < rules.trainers_per_node; ++slot, ++rank)
         all.push_back({trainer_name(node, slot), rank / static_cast<uint32_t>(rules.shards),
                        rank % static_cast<uint32_t>(rules.shards)});
@@ -24,7 +24,7 @@ std::vector<Place> places(const LayoutRules& rules, const Layout& layout) {
 
 Layout assign(const LayoutRules& rules, const Layout& current,
               const std::vector<std::string>& usable) {
-  const auto size = static_cast<size_t>(rules.cell_nodes);
+  const auto size = static_cast<size_t>(rules.domain_nodes);
   const std::set<std::string> good(usable.begin(), usable.end());
   struct Draft {
     std::vector<std::string> nodes;  // "" is a gap
@@ -32,8 +32,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   };
   std::vector<Draft> drafts;
   std::set<std::string> placed;
-  for (const auto& cell : current.cells) {
-    Draft draft{cell, 0};
+  for (const auto& domain : current.domains) {
+    Draft draft{domain, 0};
     draft.nodes.resize(size);
     for (std::string& node : draft.nodes) {
       if (good.contains(node) && placed.insert(node).second) continue;
@@ -70,10 +70,10 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   }
   Layout layout;
   for (Draft& draft : drafts)
-    if (!draft.nodes.empty()) layout.cells.push_back(std::move(draft.nodes));
-  while (layout.cells.size() < static_cast<size_t>(rules.cells) && spares.size() >= size) {
+    if (!draft.nodes.empty()) layout.domains.push_back(std::move(draft.nodes));
+  while (layout.domains.size() < static_cast<size_t>(rules.domains) && spares.size() >= size) {
     const auto end = spares.begin() + static_cast<std::ptrdiff_t>(size);
-    layout.cells.emplace_back(spares.begin(), end);
+    layout.domains.emplace_back(spares.begin(), end);
     spares.erase(spares.begin(), end);
   }
   return layout;

@@ -1,7 +1,7 @@
 // Which trainer holds which shard in a generation, and which copies of the state have to move.
 // Pure functions of plain data, any thread.
 //
-// A failure domain (cell) is the unit that a layout gains or loses: the group_nodes nodes that hold
+// A failure domain is the unit that a layout gains or loses: the group_nodes nodes that hold
 // one group or, with no_shard, one node with as many groups as trainers. A layout is a list of
 // failure domains; a node in none of them is a spare. The number of shards is fixed for a run; the
 // number of failure domains changes. The samples of a group follow from its number and from the
@@ -21,16 +21,16 @@ namespace simplescale::job {
 
 struct LayoutRules {
   int trainers_per_node = 1;
-  int shards = 1;      // trainers of a group
-  int cell_nodes = 1;  // nodes of a failure domain
-  int cells = 1;       // wanted number of failure domains
-  int min_cells = 1;   // training waits while there are fewer
-  int groups_per_cell() const { return cell_nodes * trainers_per_node / shards; }
+  int shards = 1;        // trainers of a group
+  int domain_nodes = 1;  // nodes of a failure domain
+  int domains = 1;       // wanted number of failure domains
+  int min_domains = 1;   // training waits while there are fewer
+  int groups_per_domain() const { return domain_nodes * trainers_per_node / shards; }
   bool operator==(const LayoutRules&) const = default;
 };
 
 struct Layout {
-  std::vector<std::vector<std::string>> cells;  // names of nodes, in shard order
+  std::vector<std::vector<std::string>> domains;  // names of nodes, in shard order
   bool operator==(const Layout&) const = default;
   bool contains(const std::string& node) const;
 };

@@ -138,11 +138,11 @@ std::string remaining_groups(const IncidentFacts& f, const Tense& tense) {
 std::string remedy(const IncidentFacts& f, const Tense& tense) {
   if (f.kind == "run_died") return f.undone == 0 ? "the run was started again" : "";
   std::vector<std::string> taken, given;
-  for (const auto& cell : f.after.cells)
-    for (const std::string& node : cell)
+  for (const auto& domain : f.after.domains)
+    for (const std::string& node : domain)
       if (!f.before.contains(node)) taken.push_back(node);
-  for (const auto& cell : f.before.cells)
-    for (const std::string& node : cell)
+  for (const auto& domain : f.before.domains)
+    for (const std::string& node : domain)
       if (!f.after.contains(node)) given.push_back(node);
   const std::string trains_now = f.groups_after == f.groups_before || f.groups_before == 0
                                      ? ""
@@ -298,13 +298,13 @@ void add(IncidentFacts& f, const State& state, const Record& r) {
     f.returned.push_back(r.subject);
   if (r.kind == "took_over") f.successor = r.subject;
   if (r.phase != "decide" || r.kind == "took_over") return;
-  const int per_cell = state.rules.groups_per_cell();
+  const int per_domain = state.rules.groups_per_domain();
   if (f.joins++ == 0) {
     f.before = state.previous_layout;
-    f.groups_before = static_cast<int>(f.before.cells.size()) * per_cell;
+    f.groups_before = static_cast<int>(f.before.domains.size()) * per_domain;
   }
   f.after = state.layout;
-  f.groups_after = static_cast<int>(f.after.cells.size()) * per_cell;
+  f.groups_after = static_cast<int>(f.after.domains.size()) * per_domain;
   f.origin = state.joined_from;
   f.begins_at = state.joined_step;
 }

@@ -74,8 +74,8 @@ class Rehearsal {
 
   /// The states in a trainer's memory. The trainer's last report may be older, because a trainer
   /// reports only when it leaves a generation.
-  std::vector<HeldStep> held() const {
-    std::vector<HeldStep> steps;
+  std::vector<StateVersion> held() const {
+    std::vector<StateVersion> steps;
     if (committed_ > began_) steps.push_back({committed_ - 1, joined_});
     steps.push_back({committed_, joined_});
     return steps;

@@ -43,7 +43,7 @@ struct Node {
   /// Pins step 7 as the trainer does for a checkpoint, and wraps the pin as the node does.
   std::shared_ptr<StatePin> pin_step() {
     REQUIRE(trainer->pin(7).ok());
-    return std::make_shared<StatePin>(states, "n0.0", pid, HeldStep{7, 1});
+    return std::make_shared<StatePin>(states, "n0.0", pid, StateVersion{7, 1});
   }
   bool pinned() { return !trainer->wait_unpinned(0).ok(); }
   /// True if exactly one reader pins a side.
@@ -64,7 +64,7 @@ TEST_SUITE("state store") {
 
   TEST_CASE("state store: a state of no shard of this model is not held") {
     Node node;
-    CHECK(node.states->held("n0.0").steps == std::vector<HeldStep>{{7, 1}});
+    CHECK(node.states->held("n0.0").steps == std::vector<StateVersion>{{7, 1}});
     node.trainer->commit_as(99, 8);
     CHECK(node.states->held("n0.0").steps.empty());
   }
@@ -82,7 +82,7 @@ TEST_SUITE("state pin") {
     to_stage.reset();
     CHECK_FALSE(node.pinned());
     REQUIRE(node.trainer->pin(7).ok());  // below: a pin on step 7 of another generation
-    CHECK(StatePin(node.states, "n0.0", pid, HeldStep{7, 2}).copy().status().code() ==
+    CHECK(StatePin(node.states, "n0.0", pid, StateVersion{7, 2}).copy().status().code() ==
           Code::not_found);
     CHECK_FALSE(node.pinned());
   }
@@ -96,7 +96,7 @@ TEST_SUITE("state pin") {
     CHECK(copied->copy().ok());
     copied.reset();
     CHECK(node.pinned());
-    StatePin(node.states, "n0.0", pid + 1, HeldStep{7, 1});
+    StatePin(node.states, "n0.0", pid + 1, StateVersion{7, 1});
     CHECK_FALSE(node.pinned());
   }
 
@@ -107,7 +107,7 @@ TEST_SUITE("state pin") {
     for (int32_t next = pid; next < pid + 20;) {
       REQUIRE(node.trainer->pin(7).ok());
       std::thread copier([&, next] {
-        (void)StatePin(node.states, "n0.0", next, HeldStep{7, 1}).copy();
+        (void)StatePin(node.states, "n0.0", next, StateVersion{7, 1}).copy();
       });
       while (node.pinned_once()) std::this_thread::yield();  // until the copy has begun
       node.states->trainer_restarted("n0.0", ++next);

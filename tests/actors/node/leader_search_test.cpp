@@ -49,12 +49,12 @@ TEST_SUITE("leader_search") {
   TEST_CASE("leader search: JOB-4: twenty supervisors in a row that end are no sign any more") {
     LeaderSearch search;
     search.begin(0);
-    uint64_t epoch = 0;
-    for (int64_t now_ms = 0; epoch < 40; now_ms += 1'000) search.seen(++epoch, true, now_ms);
+    uint64_t term = 0;
+    for (int64_t now_ms = 0; term < 40; now_ms += 1'000) search.seen(++term, true, now_ms);
     CHECK(search.verdict(kLimitMs, false, false, 29'000) == Verdict::wait);
     CHECK(search.verdict(kLimitMs, false, false, 29'001) == Verdict::leave);
     search.begin(40'000);  // it was connected meanwhile
-    search.seen(++epoch, true, 45'000);
+    search.seen(++term, true, 45'000);
     CHECK(search.verdict(kLimitMs, false, false, 55'000) == Verdict::wait);
   }
 }

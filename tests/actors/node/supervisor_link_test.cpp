@@ -1,5 +1,5 @@
 // The node's link to the supervisor: which supervisor it obeys, and when it leaves a run that has
-// none. Virtual time; the epoch files are played by messages.
+// none. Virtual time; the term files are played by messages.
 #include "actors/node/supervisor_link.hpp"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ struct World {
     LinkOptions options;
     options.node = "n0";
     options.join_timeout_ms = kJoinTimeoutMs;
-    options.watch = std::make_shared<EpochWatch>(EpochFiles({"/nonexistent"}, "a"), nullptr);
+    options.watch = std::make_shared<TermWatch>(TermFiles({"/nonexistent"}, "a"), nullptr);
     options.lookup = [this](const std::string& address, auto done) {
       if (address == "one") return done(caf::actor_cast<caf::actor>(one));
       if (address == "two") return done(caf::actor_cast<caf::actor>(two));
@@ -51,8 +51,8 @@ struct World {
     while (scheduler.try_run_once()) {
     }
   }
-  /// Lets time pass in steps, and polls the epoch files in each of them.
-  void pass(int64_t ms, const local::EpochsPolled& polled) {
+  /// Lets time pass in steps, and polls the term files in each of them.
+  void pass(int64_t ms, const local::TermsPolled& polled) {
     for (; ms > 0; ms -= 200) {
       caf::anon_send(link, polled);
       run();
@@ -61,7 +61,7 @@ struct World {
     }
   }
   void poll(uint64_t number, const std::string& address) {
-    caf::anon_send(link, local::EpochsPolled{true, true, number, address, true, false});
+    caf::anon_send(link, local::TermsPolled{true, true, number, address, true, false});
     run();
   }
   /// True if the next message to this actor is a Message.
@@ -85,7 +85,7 @@ struct World {
   std::string left;  // what supervisors that the node has left were told
 };
 
-const local::EpochsPolled kNone{true, true, 0, "", false, false};
+const local::TermsPolled kNone{true, true, 0, "", false, false};
 
 }  // namespace
 
@@ -102,14 +102,14 @@ TEST_SUITE("supervisor link") {
     CHECK(!World::got<NodeHello>(world.one));
     CHECK(world.left.empty());
     world.poll(2, "two");
-    CHECK(world.left == "epoch 2 leads");  // else it would count on this node
+    CHECK(world.left == "term 2 leads");  // else it would count on this node
     CHECK(World::got<NodeHello>(world.two));
     CHECK(!world.obeys(world.one));
     CHECK(world.obeys(world.two));
   }
 
   TEST_CASE("JOB-1: without a supervisor, a node stays while its memory holds a state") {
-    // On a full disk no supervisor can claim an epoch. All nodes left after join_timeout_ms, and
+    // On a full disk no supervisor can claim a term. All nodes left after join_timeout_ms, and
     // the steps since the last checkpoint were gone with their memory.
     World world;
     world.held = {0, {{5, 1}}};
@@ -149,9 +149,9 @@ TEST_SUITE("supervisor link") {
     CHECK(World::got<Shutdown>(world.node));
   }
 
-  TEST_CASE("supervisor link: old answers of the run folder are no new epochs") {
+  TEST_CASE("supervisor link: old answers of the run folder are no new terms") {
     // An NFS client alternated between an old and a new listing. Each answer counted as another
-    // epoch, and twenty of them as a run whose supervisors all end.
+    // term, and twenty of them as a run whose supervisors all end.
     World world;
     bool left = false;
     for (int64_t ms = 0; ms < 30'000; ms += 1'000) {
@@ -163,7 +163,7 @@ TEST_SUITE("supervisor link") {
   }
 
   TEST_CASE("supervisor link: supervisors that all end at once do not keep a node for ever") {
-    // Each claimed an epoch, failed and ended. Every new epoch counted as a sign of life.
+    // Each claimed a term, failed and ended. Every new term counted as a sign of life.
     World world;
     uint64_t number = 0;
     bool left = false;

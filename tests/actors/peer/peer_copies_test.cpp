@@ -75,7 +75,7 @@ struct Cluster {
       trainer->commit(step, state_hash(*side));
     }
     REQUIRE(trainer->pin(step).ok());
-    auto pin = std::make_shared<StatePin>(states, "n0.0", 0, HeldStep{step, generation});
+    auto pin = std::make_shared<StatePin>(states, "n0.0", 0, StateVersion{step, generation});
     self->send(nodes[0], local::StageCopy{"n0.0", std::move(pin), generation, step, 0});
   }
   /// Orders n0 to copy the step to `node`. Returns the error of CopySent. Waits for the report of

@@ -7,34 +7,34 @@
 #include <optional>
 
 #include "runtime/run/agent_lock.hpp"
-#include "tests/actors/supervisor/claimant_folder.hpp"
+#include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/full_disk.hpp"
 
 using namespace simplescale;
 using namespace simplescale::supervisor;
-using test::ClaimantFolder, test::FullDisk, test::state_of;
+using test::CandidateFolder, test::FullDisk, test::state_of;
 
 namespace {
 
 constexpr std::chrono::milliseconds kHeartbeat{kHeartbeatTimeoutMs};
 
-/// The claimant was the standby of epoch 3.
+/// The candidate was the standby of term 3.
 Predecessor standby_of_3() {
   Predecessor before;
-  before.epoch = 3;
+  before.term = 3;
   before.state = state_of(3, 20, 40);
   before.stood_by = true;
   return before;
 }
 
-/// The folder fails as a whole until the fifth pause of a standby of epoch 3, which claims then.
-void check_claim_after_failures(ClaimantFolder& f) {
+/// The folder fails as a whole until the fifth pause of a standby of term 3, which claims then.
+void check_claim_after_failures(CandidateFolder& f) {
   Predecessor before = standby_of_3();
   f.fail();
   f.meanwhile = [&](size_t pause) {
     if (pause == 5) f.work_again();
   };
-  const auto claim = claim_next(f.claimant, before);
+  const auto claim = claim_next(f.candidate, before);
   REQUIRE(claim.ok());
   CHECK(claim->ours);
 }
@@ -45,45 +45,47 @@ TEST_SUITE("claim") {
   // --- Is the supervisor lost? ---
 
   TEST_CASE("claim: LEAD-1, a supervisor that answers, or whose heartbeat continues, is alive") {
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
-    const Epoch epoch = *f.files.newest();
-    CHECK(!*is_alive(f.claimant, epoch));  // its heartbeat has stopped
+    const Term term = *f.files.newest();
+    CHECK(!*is_alive(f.candidate, term));  // its heartbeat has stopped
     CHECK(f.pauses == std::vector{kHeartbeat});
     f.meanwhile = [&](size_t) { f.beat(3, 1'001); };
-    CHECK(*is_alive(f.claimant, epoch));
+    CHECK(*is_alive(f.candidate, term));
     std::string asked;
-    f.claimant.answers = [&](const std::string& address) {
+    f.candidate.supervisor_answers = [&](const std::string& address) {
       asked = address;
       return true;
     };
     f.pauses.clear();
-    CHECK(*is_alive(f.claimant, epoch));
+    CHECK(*is_alive(f.candidate, term));
     CHECK(asked == "address of n0");
     CHECK(f.pauses.empty());
   }
 
   TEST_CASE("claim: a supervisor that has resigned is lost, and is not asked") {
-    ClaimantFolder f;
-    CHECK(!*is_alive(f.claimant, Epoch{}));  // there was none
+    CandidateFolder f;
+    CHECK(!*is_alive(f.candidate, Term{}));  // there was none
     f.lead(3);
     REQUIRE(f.files.resign(3).ok());
-    f.claimant.answers = [](const std::string&) { return true; };
-    CHECK(!*is_alive(f.claimant, *f.files.newest()));
+    f.candidate.supervisor_answers = [](const std::string&) { return true; };
+    CHECK(!*is_alive(f.candidate, *f.files.newest()));
     CHECK(f.pauses.empty());
   }
 
-  TEST_CASE("claim: LEAD-1, the heartbeat counts also if the epoch's file is damaged") {
+  TEST_CASE("claim: LEAD-1, the heartbeat counts also if the term's file is damaged") {
     // Such a supervisor was taken for dead at once, since no address of it is known.
-    ClaimantFolder f;
-    f.folder.write("control/epoch-a-3", "{");
-    f.claimant.answers = [](const std::string&) { return true; };  // nobody has that address
+    CandidateFolder f;
+    f.folder.write("control/term-a-3", "{");
+    f.candidate.supervisor_answers = [](const std::string&) {
+      return true;
+    };  // nobody has that address
     f.beat(3, 1'000);
-    const Epoch epoch = *f.files.newest();
-    REQUIRE(epoch.number == 3);
-    CHECK(!*is_alive(f.claimant, epoch));
+    const Term term = *f.files.newest();
+    REQUIRE(term.number == 3);
+    CHECK(!*is_alive(f.candidate, term));
     f.meanwhile = [&](size_t) { f.beat(3, 1'001); };
-    CHECK(*is_alive(f.claimant, epoch));
+    CHECK(*is_alive(f.candidate, term));
   }
 
   TEST_CASE("claim: LEAD-1, a heartbeat that cannot be read says nothing about its supervisor") {
@@ -92,104 +94,104 @@ TEST_SUITE("claim") {
       for (const bool whole_folder : {false, true}) {
         CAPTURE(moment);
         CAPTURE(whole_folder);
-        ClaimantFolder f;
+        CandidateFolder f;
         f.lead(3);
-        const Epoch epoch = *f.files.newest();
+        const Term term = *f.files.newest();
         const auto fail = [&] {
           if (whole_folder)
             f.fail();
           else
-            ClaimantFolder::make_unreadable(f.run.control() + "/epoch-a-3");
+            CandidateFolder::make_unreadable(f.run.control() + "/term-a-3");
         };
         if (moment == 0) fail();
-        f.claimant.answers = [&](const std::string&) {
+        f.candidate.supervisor_answers = [&](const std::string&) {
           if (moment == 1) fail();
           return false;
         };
         if (moment == 2) f.meanwhile = [&](size_t) { fail(); };
-        CHECK(is_alive(f.claimant, epoch).status().code() == Code::io);
+        CHECK(is_alive(f.candidate, term).status().code() == Code::io);
       }
     }
   }
 
   TEST_CASE("claim: after votes that other nodes renew, one of those nodes leads next") {
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
-    const Epoch epoch = *f.files.newest();
+    const Term term = *f.files.newest();
     f.vote(3, "n2", 1'000);
     const auto renew = [&](size_t) { f.vote(3, "n2", 1'001); };
     f.meanwhile = renew;
-    CHECK(!*was_voted_out(f.claimant, epoch));  // it has not resigned
+    CHECK(!*was_voted_out(f.candidate, term));  // it has not resigned
     CHECK(f.pauses.empty());
     REQUIRE(f.files.resign(3).ok());
-    CHECK(*was_voted_out(f.claimant, epoch));
+    CHECK(*was_voted_out(f.candidate, term));
     CHECK(f.pauses == std::vector{kHeartbeat});
 
     f.meanwhile = nullptr;
-    CHECK(!*was_voted_out(f.claimant, epoch));  // the voter has ended
+    CHECK(!*was_voted_out(f.candidate, term));  // the voter has ended
     f.meanwhile = [&](size_t) { f.fail(); };
-    CHECK(was_voted_out(f.claimant, epoch).status().code() == Code::io);
-    CHECK(was_voted_out(f.claimant, epoch).status().code() == Code::io);
+    CHECK(was_voted_out(f.candidate, term).status().code() == Code::io);
+    CHECK(was_voted_out(f.candidate, term).status().code() == Code::io);
     f.work_again();
 
     f.meanwhile = renew;
-    f.vote(3, "n1", 1'000);  // the claimant's node voted, too
+    f.vote(3, "n1", 1'000);  // the candidate's node voted, too
     f.pauses.clear();
-    CHECK(!*was_voted_out(f.claimant, epoch));
+    CHECK(!*was_voted_out(f.candidate, term));
     REQUIRE(f.files.withdraw_vote(3, "n1").ok());
     REQUIRE(f.files.withdraw_vote(3, "n2").ok());
-    CHECK(!*was_voted_out(f.claimant, epoch));  // it resigned for another reason
+    CHECK(!*was_voted_out(f.candidate, term));  // it resigned for another reason
     CHECK(f.pauses.empty());
   }
 
   // --- What a claim reads ---
 
-  TEST_CASE("claim: GEN-2, each epoch's numbers are above those that may have been used before") {
-    ClaimantFolder f;
+  TEST_CASE("claim: GEN-2, each term's numbers are above those that may have been used before") {
+    CandidateFolder f;
     f.folder.write("control/generation", "7\n");
     Predecessor none;
-    const auto first = claim_next(f.claimant, none);
+    const auto first = claim_next(f.candidate, none);
     REQUIRE(first.ok());
     CHECK(first->ours);
     CHECK(first->known.ok());
     CHECK(first->generation == 7);
     CHECK(first->above == 7);
-    const Epoch made = *f.files.newest();
-    CHECK(made == Epoch{1, "n1", getpid(), "address of n1", 7});
+    const Term made = *f.files.newest();
+    CHECK(made == Term{1, "n1", getpid(), "address of n1", 7});
 
-    // What epoch 1 used is in no file.
+    // What term 1 used is in no file.
     Predecessor before;
-    before.epoch = 1;
-    const auto second = claim_next(f.claimant, before);
+    before.term = 1;
+    const auto second = claim_next(f.candidate, before);
     REQUIRE(second.ok());
     CHECK(second->above == 7 + job::unknown_generations);
     CHECK(f.files.newest()->generation == second->above);
-    before.epoch = 0;
-    CHECK(!claim_next(f.claimant, before)->ours);  // epoch 1 has been claimed
+    before.term = 0;
+    CHECK(!claim_next(f.candidate, before)->ours);  // term 1 has been claimed
 
     f.folder.write("control/generation", "500\n");
-    before.epoch = 2;
+    before.term = 2;
     before.state = state_of(2, 20, 600);  // the folder lags behind
-    const auto third = claim_next(f.claimant, before);
+    const auto third = claim_next(f.candidate, before);
     REQUIRE(third.ok());
     CHECK(third->generation == 600);
     CHECK(third->above == 600 + 2 * job::unknown_generations);
 
     // The predecessor began above 950, and none of its numbers is in a file.
     f.lead(4, 950);
-    before.epoch = 4;
-    const auto fifth = claim_next(f.claimant, before);
+    before.term = 4;
+    const auto fifth = claim_next(f.candidate, before);
     REQUIRE(fifth.ok());
     CHECK(fifth->above == 950 + job::unknown_generations);
   }
 
-  TEST_CASE("claim: LEAD-1, without the number of the newest generation no epoch is claimed") {
-    ClaimantFolder f;
+  TEST_CASE("claim: LEAD-1, without the number of the newest generation no term is claimed") {
+    CandidateFolder f;
     Predecessor before;
-    before.epoch = 3;
+    before.term = 3;
     f.lead(3);
-    ClaimantFolder::make_unreadable(f.run.generation());
-    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    CandidateFolder::make_unreadable(f.run.generation());
+    CHECK(claim_next(f.candidate, before).status().code() == Code::io);
     CHECK(f.files.newest()->number == 3);
     CHECK(f.pauses.empty());
 
@@ -197,61 +199,61 @@ TEST_SUITE("claim") {
     std::filesystem::remove(f.run.generation());
     for (const char* damaged : {"", "\n", "12", "12 \n", "x\n"}) {
       f.folder.write("control/generation", damaged);
-      const auto claim = claim_next(f.claimant, before);
+      const auto claim = claim_next(f.candidate, before);
       REQUIRE(claim.ok());
       CHECK(claim->ours);
       CHECK(claim->known.code() == Code::bad_data);
       CHECK(claim->known.message().find(f.run.generation()) != std::string::npos);
-      ++before.epoch;
+      ++before.term;
     }
   }
 
   TEST_CASE("claim: LEAD-1, a newer state that the predecessor left replaces the standby's") {
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
     Predecessor before = standby_of_3();
     uint64_t generation = 41;
     f.leave_state(3, state_of(3, 20, 44));  // as new as the standby's
-    REQUIRE(read_known(f.claimant, before, generation).ok());
+    REQUIRE(read_known(f.candidate, before, generation).ok());
     CHECK(before.state->job.generation == 40);
     CHECK(generation == 41);
     f.leave_state(3, state_of(3, 21, 45));
-    REQUIRE(read_known(f.claimant, before, generation).ok());
+    REQUIRE(read_known(f.candidate, before, generation).ok());
     CHECK(before.state->sequence == 21);
     CHECK(generation == 45);
 
     Predecessor none;  // a process that was no standby
-    none.epoch = 3;
-    const auto claim = claim_next(f.claimant, none);
+    none.term = 3;
+    const auto claim = claim_next(f.candidate, none);
     REQUIRE(claim.ok());
     CHECK(none.state->sequence == 21);
     CHECK(claim->generation == 45);
     CHECK(claim->above == 45 + 3 * job::unknown_generations);
     generation = 47;  // the folder has a higher one
     none.state.reset();
-    REQUIRE(read_known(f.claimant, none, generation).ok());
+    REQUIRE(read_known(f.candidate, none, generation).ok());
     CHECK(generation == 47);
-    f.leave_state(3, state_of(2, 90, 20));  // epoch 2 decided more often, but earlier
+    f.leave_state(3, state_of(2, 90, 20));  // term 2 decided more often, but earlier
     before = standby_of_3();
     generation = 50;
-    REQUIRE(read_known(f.claimant, before, generation).ok());
+    REQUIRE(read_known(f.candidate, before, generation).ok());
     CHECK(before.state->sequence == 20);
     CHECK(generation == 50);
   }
 
   TEST_CASE("claim: JOB-3, a state that cannot be read is not replaced by an older one") {
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
     f.leave_state(2, state_of(2, 9, 9));
     const std::string page = f.run.path + "/" + state_page("a", 3);
-    ClaimantFolder::make_unreadable(page);
+    CandidateFolder::make_unreadable(page);
     Predecessor before;
-    before.epoch = 3;
-    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    before.term = 3;
+    CHECK(claim_next(f.candidate, before).status().code() == Code::io);
     CHECK(f.files.newest()->number == 3);
     std::filesystem::remove(page);
     f.folder.write(state_page("a", 3), "damaged");
-    const auto claim = claim_next(f.claimant, before);
+    const auto claim = claim_next(f.candidate, before);
     REQUIRE(claim.ok());
     CHECK(claim->ours);
     CHECK(claim->known.code() == Code::bad_data);
@@ -262,25 +264,25 @@ TEST_SUITE("claim") {
     // It tried to read for 15 s. Another process went on from an older state meanwhile.
     for (const bool number : {false, true}) {
       CAPTURE(number);
-      ClaimantFolder f;
+      CandidateFolder f;
       f.lead(3);
       Predecessor before = standby_of_3();
       const std::string unreadable =
           number ? f.run.generation() : f.run.path + "/" + state_page("a", 3);
-      ClaimantFolder::make_unreadable(unreadable);
-      f.claimant.read_retries = {1, std::chrono::hours(1)};
-      const auto claim = claim_next(f.claimant, before);
+      CandidateFolder::make_unreadable(unreadable);
+      f.candidate.read_retries = {1, std::chrono::hours(1)};
+      const auto claim = claim_next(f.candidate, before);
       REQUIRE(claim.ok());
       CHECK(claim->ours);
       CHECK(claim->known.ok());
       CHECK(claim->generation == 40);
       CHECK(before.state->sequence == 20);
-      f.claimant.read_retries = {0, std::chrono::hours(0)};
+      f.candidate.read_retries = {0, std::chrono::hours(0)};
       uint64_t generation = claim->generation;
-      CHECK(read_known(f.claimant, before, generation).code() == Code::io);
+      CHECK(read_known(f.candidate, before, generation).code() == Code::io);
       std::filesystem::remove(unreadable);
       f.folder.write("control/generation", "41\n");
-      REQUIRE(read_known(f.claimant, before, generation).ok());
+      REQUIRE(read_known(f.candidate, before, generation).ok());
       CHECK(generation == 41);
     }
   }
@@ -288,56 +290,56 @@ TEST_SUITE("claim") {
   // --- A standby's claim fails ---
 
   TEST_CASE("claim: JOB-1, a standby whose claim fails on a full disk claims again") {
-    ClaimantFolder f(600'000);
+    CandidateFolder f(600'000);
     f.lead(3);
     Predecessor before = standby_of_3();
     FullDisk disk(0);
     f.meanwhile = [&](size_t) { disk.end(); };
-    const auto claim = claim_next(f.claimant, before);
+    const auto claim = claim_next(f.candidate, before);
     REQUIRE(claim.ok());
     CHECK(claim->ours);
     CHECK(claim->generation == 40);
     CHECK(*f.files.newest() ==
-          Epoch{4, "n1", getpid(), "address of n1", 40 + 3 * job::unknown_generations});
+          Term{4, "n1", getpid(), "address of n1", 40 + 3 * job::unknown_generations});
     CHECK(before.state->sequence == 20);
     CHECK(f.pauses.size() == 2);  // before it looked for the supervisor, and for its heartbeat
     size_t files = 0;
     for (const auto& entry : std::filesystem::directory_iterator(f.run.control()))
-      files += entry.path().filename().string().starts_with("epoch-");
+      files += entry.path().filename().string().starts_with("term-");
     CHECK(files == 2);  // no temporary one
   }
 
   TEST_CASE("claim: a process that has no state does not claim again") {
-    ClaimantFolder f(600'000);
+    CandidateFolder f(600'000);
     f.lead(3);
     Predecessor before;
-    before.epoch = 3;
+    before.term = 3;
     FullDisk disk(0);
     f.meanwhile = [&](size_t) { disk.end(); };
-    CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+    CHECK(claim_next(f.candidate, before).status().code() == Code::io);
     CHECK(f.pauses.empty());
   }
 
   TEST_CASE("claim: JOB-1, a standby claims again while it cannot know whether agents live") {
     // The folder was away for longer than join_timeout_ms. The standby took the agents for dead.
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
-    f.claimant.join_timeout_ms = -1;  // has passed
+    f.candidate.join_timeout_ms = -1;  // has passed
     auto agent = AgentLock::share(f.run);
     REQUIRE(agent.ok());
     check_claim_after_failures(f);
     std::filesystem::remove_all(f.run.control());  // the run is gone, and its agents end
-    CHECK(!Patience(f.claimant).lasts());
+    CHECK(!ClaimDeadline(f.candidate).lasts());
   }
 
   TEST_CASE("claim: JOB-1, a standby claims again as long as agents live") {
-    ClaimantFolder f;
+    CandidateFolder f;
     f.lead(3);
-    f.claimant.join_timeout_ms = -1;  // has passed
+    f.candidate.join_timeout_ms = -1;  // has passed
     Predecessor before = standby_of_3();
     FullDisk disk(0);
     f.meanwhile = [&](size_t) { disk.end(); };
-    CHECK(claim_next(f.claimant, before).status().code() == Code::io);  // there is none
+    CHECK(claim_next(f.candidate, before).status().code() == Code::io);  // there is none
     CHECK(f.pauses.empty());
     {
       auto agent = AgentLock::share(f.run);
@@ -347,7 +349,7 @@ TEST_SUITE("claim") {
         if (pause == 10) lives.reset();
         if (pause == 20) disk.end();
       };
-      CHECK(claim_next(f.claimant, before).status().code() == Code::io);
+      CHECK(claim_next(f.candidate, before).status().code() == Code::io);
       CHECK(f.pauses.size() == 10);
     }
     auto agent = AgentLock::share(f.run);
@@ -355,14 +357,14 @@ TEST_SUITE("claim") {
     f.meanwhile = [&](size_t pause) {
       if (pause == 30) disk.end();
     };
-    const auto claim = claim_next(f.claimant, before);
+    const auto claim = claim_next(f.candidate, before);
     REQUIRE(claim.ok());
     CHECK(claim->ours);
   }
 
   TEST_CASE("claim: JOB-1, a claim that was carried out in spite of its error is recognised") {
     // As on NFS, where the answer of the server was lost.
-    ClaimantFolder f(600'000);
+    CandidateFolder f(600'000);
     f.lead(3);
     Predecessor before = standby_of_3();
     FullDisk disk(0);
@@ -371,7 +373,7 @@ TEST_SUITE("claim") {
       disk.end();
       REQUIRE(*f.files.claim({4, "n1", getpid(), "address of n1", 140}));
     };
-    const auto claim = claim_next(f.claimant, before);
+    const auto claim = claim_next(f.candidate, before);
     REQUIRE(claim.ok());
     CHECK(claim->ours);
     CHECK(claim->above == 140);
@@ -379,13 +381,13 @@ TEST_SUITE("claim") {
   }
 
   TEST_CASE("claim: the claim of another process is never taken for the own one") {
-    const Epoch own{4, "n1", getpid(), "address of n1", 140};
-    Epoch node = own, pid = own, address = own;
+    const Term own{4, "n1", getpid(), "address of n1", 140};
+    Term node = own, pid = own, address = own;
     node.node = "n2";
     pid.pid = own.pid + 1;
     address.address = "address of an earlier process";
-    for (const Epoch& other : {node, pid, address}) {
-      ClaimantFolder f(600'000);
+    for (const Term& other : {node, pid, address}) {
+      CandidateFolder f(600'000);
       f.lead(3);
       Predecessor before = standby_of_3();
       FullDisk disk(0);
@@ -394,7 +396,7 @@ TEST_SUITE("claim") {
         disk.end();
         REQUIRE(*f.files.claim(other));
       };
-      const auto claim = claim_next(f.claimant, before);
+      const auto claim = claim_next(f.candidate, before);
       REQUIRE(claim.ok());
       CHECK(!claim->ours);
     }
@@ -402,7 +404,7 @@ TEST_SUITE("claim") {
 
   TEST_CASE("claim: LEAD-1, a standby does not depose a supervisor that was only stopped") {
     for (const bool answers : {false, true}) {
-      ClaimantFolder f(600'000);
+      CandidateFolder f(600'000);
       f.lead(3);
       Predecessor before = standby_of_3();
       FullDisk disk(0);
@@ -410,8 +412,8 @@ TEST_SUITE("claim") {
         disk.end();
         if (!answers) f.beat(3, 1'000 + static_cast<int64_t>(pause));
       };
-      f.claimant.answers = [&](const std::string&) { return answers; };
-      const auto claim = claim_next(f.claimant, before);
+      f.candidate.supervisor_answers = [&](const std::string&) { return answers; };
+      const auto claim = claim_next(f.candidate, before);
       REQUIRE(claim.ok());
       CHECK(!claim->ours);
       CHECK(f.files.newest()->number == 3);
@@ -419,7 +421,7 @@ TEST_SUITE("claim") {
   }
 
   TEST_CASE("claim: a standby whose folder fails as a whole claims when the folder works again") {
-    ClaimantFolder f(600'000);
+    CandidateFolder f(600'000);
     f.lead(3);
     check_claim_after_failures(f);
     CHECK(f.pauses.size() == 6);

@@ -58,7 +58,7 @@ job::State training() {
   s.phase = job::Phase::training;
   s.generation = 4;
   s.committed_step = 5;
-  s.layout.cells = {{"n0"}, {"n1"}};
+  s.layout.domains = {{"n0"}, {"n1"}};
   for (auto& [name, node] : s.nodes) node.state = job::NodeState::up;
   for (auto& [name, t] : s.trainers)
     t.state = name.starts_with("n2") ? job::TrainerState::idle : job::TrainerState::training;
@@ -258,7 +258,7 @@ TEST_SUITE("console") {
     for (auto& [name, trainer] : between.trainers) trainer.state = job::TrainerState::idle;
     job::State starting = training();
     starting.phase = job::Phase::starting;
-    starting.layout.cells.clear();
+    starting.layout.domains.clear();
     job::State recovering = training();
     recovering.phase = job::Phase::recovering;
     for (const job::State& state : {leaving, between, starting, recovering}) {
@@ -358,9 +358,9 @@ TEST_SUITE("console") {
     CHECK(state.within_ms == 7000);
     CHECK(set("set cluster.min_groups 3").reason ==
           "cluster.min_groups must be at most 2, the number of groups");
-    CHECK(state.rules.min_cells == 1);
+    CHECK(state.rules.min_domains == 1);
     set("set cluster.min_groups 2");
-    CHECK(state.rules.min_cells == 2);
+    CHECK(state.rules.min_domains == 2);
     CHECK(set("set cluster.join_timeout_ms 0").actions.empty());
     for (const auto& [key, value] : job::settings(state))
       if (key != "train.learning_rate") CHECK(set("set " + key + " 2").reason == key + " = 2");

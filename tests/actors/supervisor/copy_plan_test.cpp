@@ -12,16 +12,17 @@ using namespace simplescale::job;
 
 namespace {
 
-/// cells * cell_nodes nodes of one trainer each, all in the layout, and `spares` spares; all are
+/// domains * domain_nodes nodes of one trainer each, all in the layout, and `spares` spares; all are
 /// up.
-State cluster(int cells, int cell_nodes, int spares, int shards) {
+State cluster(int domains, int domain_nodes, int spares, int shards) {
   std::vector<std::string> names;
-  for (int node = 0; node < cells * cell_nodes + spares; ++node) names.push_back(node_name(node));
-  State state = make_state({1, shards, cell_nodes, cells, 1}, names);
+  for (int node = 0; node < domains * domain_nodes + spares; ++node)
+    names.push_back(node_name(node));
+  State state = make_state({1, shards, domain_nodes, domains, 1}, names);
   for (const std::string& name : names) state.nodes[name].state = NodeState::up;
-  for (int cell = 0; cell < cells; ++cell)
-    state.layout.cells.emplace_back(names.begin() + cell * cell_nodes,
-                                    names.begin() + (cell + 1) * cell_nodes);
+  for (int domain = 0; domain < domains; ++domain)
+    state.layout.domains.emplace_back(names.begin() + domain * domain_nodes,
+                                      names.begin() + (domain + 1) * domain_nodes);
   state.generation = 3;
   return state;
 }
@@ -40,9 +41,9 @@ CopySent sent(const CopyToPeers& order, uint32_t shard, const std::string& error
 }  // namespace
 
 TEST_SUITE("copy plan") {
-  TEST_CASE("copy plan: PEER-1, a copy lies in its own cell only if there is no other node") {
+  TEST_CASE("copy plan: PEER-1, a copy lies in its own domain only if there is no other node") {
     CHECK(text(plan_copies(cluster(1, 2, 1, 2))) == "0:n0.0>n2 1:n1.0>n2 ");
-    // Each node of the only cell keeps its own shard and that of another node.
+    // Each node of the only domain keeps its own shard and that of another node.
     CHECK(text(plan_copies(cluster(1, 2, 0, 2))) == "0:n0.0>n1 0:n0.0>n0 1:n1.0>n0 1:n1.0>n1 ");
     CHECK(plan_copies(cluster(1, 1, 0, 1)).empty());
     // Groups take turns in sending; each group's peers are in the other group.
@@ -155,7 +156,7 @@ TEST_SUITE("copy plan") {
     state.nodes["n2"].peer = {{0, 5, 2}, {0, 10, 3}};
     state.nodes["n3"].peer = {{1, 5, 2}, {1, 10, 2}};
     CHECK(newest_kept(state) == 10);
-    state.undoings = {{3, 8}};  // step 10 was made again
+    state.rollbacks = {{3, 8}};  // step 10 was made again
     CHECK(newest_kept(state) == 5);
     state.nodes["n3"].state = NodeState::lost;
     CHECK_FALSE(newest_kept(state));
@@ -217,7 +218,7 @@ TEST_SUITE("peer store") {
     const Result<TrainState*> begun = store.prepare(0, UINT64_MAX);
     REQUIRE(begun.ok());
     TrainState& state = **begun;
-    auto put = [&state](const HeldStep& copy) {
+    auto put = [&state](const StateVersion& copy) {
       const Result<TrainState::Side> side = state.begin_write(0);
       REQUIRE(side.ok());
       side->params[0] = static_cast<float>(copy.generation);

@@ -93,9 +93,9 @@ const std::vector<Row> kRows = {
 
 /// Two groups of two trainers that have committed step 5.
 State training() {
-  State s =
-      make_state({.trainers_per_node = 2, .shards = 2, .cell_nodes = 1, .cells = 2, .min_cells = 1},
-                 {"n0", "n1"});
+  State s = make_state(
+      {.trainers_per_node = 2, .shards = 2, .domain_nodes = 1, .domains = 2, .min_domains = 1},
+      {"n0", "n1"});
   s.max_steps = 10;
   for (const auto& node : s.node_order) {
     decide(0, s, NodeUp{node, 1});

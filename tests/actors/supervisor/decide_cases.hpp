@@ -11,15 +11,15 @@
 
 namespace simplescale::job::test {
 
-/// Two trainers on each node; groups of cell_nodes nodes.
-inline State job_of(int cells, int spares = 0, int cell_nodes = 1) {
+/// Two trainers on each node; groups of domain_nodes nodes.
+inline State job_of(int domains, int spares = 0, int domain_nodes = 1) {
   LayoutRules rules{.trainers_per_node = 2,
-                    .shards = 2 * cell_nodes,
-                    .cell_nodes = cell_nodes,
-                    .cells = cells,
-                    .min_cells = 1};
+                    .shards = 2 * domain_nodes,
+                    .domain_nodes = domain_nodes,
+                    .domains = domains,
+                    .min_domains = 1};
   std::vector<std::string> nodes;
-  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back(node_name(i));
+  for (int i = 0; i < domains * domain_nodes + spares; ++i) nodes.push_back(node_name(i));
   State s = make_state(rules, nodes);
   s.max_steps = 10;
   return s;
@@ -43,13 +43,13 @@ A only(const Decision& d) {
 using Steps = std::vector<uint64_t>;
 
 /// Copies of these steps, made by `generation`.
-inline std::vector<HeldStep> made(uint64_t generation, const Steps& steps) {
-  std::vector<HeldStep> copies;
+inline std::vector<StateVersion> made(uint64_t generation, const Steps& steps) {
+  std::vector<StateVersion> copies;
   for (const uint64_t step : steps) copies.push_back({step, generation});
   return copies;
 }
 
-inline Decision up(State& s, const std::string& node, const std::vector<HeldStep>& held = {},
+inline Decision up(State& s, const std::string& node, const std::vector<StateVersion>& held = {},
                    int64_t now = 0, int32_t pid = 1) {
   decide(now, s, NodeUp{node, pid});
   Decision last;
@@ -76,7 +76,7 @@ inline Decision all_answer(State& s, int64_t now = 0) {
 }
 
 /// All agents answer; all draining trainers report idle; each holds its own shard at `held`.
-inline Decision all_idle(State& s, const std::vector<HeldStep>& held, int64_t now = 0) {
+inline Decision all_idle(State& s, const std::vector<StateVersion>& held, int64_t now = 0) {
   all_answer(s, now);
   Decision last;
   std::map<std::string, uint32_t> shard;
@@ -93,8 +93,8 @@ inline Decision all_idle(State& s, const Steps& steps, int64_t now = 0) {
 }
 
 /// A job that trains and has committed `step`.
-inline State training(int cells, int spares = 0, int cell_nodes = 1, uint64_t step = 3) {
-  State s = job_of(cells, spares, cell_nodes);
+inline State training(int domains, int spares = 0, int domain_nodes = 1, uint64_t step = 3) {
+  State s = job_of(domains, spares, domain_nodes);
   REQUIRE(all<Join>(all_up(s)).size() == 1);
   decide(0, s, StepCommitted{s.generation, step});
   REQUIRE(s.phase == Phase::training);
@@ -102,7 +102,7 @@ inline State training(int cells, int spares = 0, int cell_nodes = 1, uint64_t st
 }
 
 inline Decision back(State& s, const std::string& trainer, uint32_t shard,
-                     const std::vector<HeldStep>& held) {
+                     const std::vector<StateVersion>& held) {
   return decide(0, s, TrainerUp{trainer, 2, {2}, shard, held, 0});
 }
 
@@ -123,7 +123,7 @@ inline State with_one_back_in_an_older_generation() {
 
 inline std::vector<std::string> nodes_of(const State& s) {
   std::vector<std::string> list;
-  for (const auto& cell : s.layout.cells) list.insert(list.end(), cell.begin(), cell.end());
+  for (const auto& domain : s.layout.domains) list.insert(list.end(), domain.begin(), domain.end());
   return list;
 }
 

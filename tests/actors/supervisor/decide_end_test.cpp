@@ -150,7 +150,7 @@ TEST_CASE("job: JOB-4, a run that gives up ends after the time to save, whatever
 
 TEST_CASE("job: JOB-1, drained nodes and fewer groups than min_groups save before the run ends") {
   State s = training(2);
-  s.rules.min_cells = 2;
+  s.rules.min_domains = 2;
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(all<Join>(all_idle(s, Steps{3})).empty());
   const Join fewer = only<Join>(decide(s.join_timeout_ms + 1, s, Tick{}));

@@ -37,27 +37,27 @@ TEST_CASE("job: GEN-2: a successor does not begin the generation that its predec
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
-  s.generations_above = 100;  // another supervisor takes over
+  s.generation_floor = 100;  // another supervisor takes over
   CHECK(only<Join>(back(s, "n1.0", 0, Steps{3})).generation > 100);
 }
 
-TEST_CASE("job: GEN-2: a supervisor's numbers are greater than those of every epoch before it") {
+TEST_CASE("job: GEN-2: a supervisor's numbers are greater than those of every term before it") {
   // control/generation lags behind: it says 7, and the records name 150. No supervisor writes.
-  uint64_t claimed = 7, above = numbers_above(1, claimed, 150);
+  uint64_t claimed = 7, above = generation_floor_of(1, claimed, 150);
   CHECK(above == 150);
-  for (uint64_t epoch = 2; epoch < 6; ++epoch) {
-    claimed = number_claimed(epoch, claimed, 7);
-    const uint64_t before = std::exchange(above, numbers_above(epoch, claimed, 150));
+  for (uint64_t term = 2; term < 6; ++term) {
+    claimed = claimed_generation_floor(term, claimed, 7);
+    const uint64_t before = std::exchange(above, generation_floor_of(term, claimed, 150));
     CHECK(above >= before + unknown_generations);
   }
-  CHECK(numbers_above(6, 0, 150) >= above + unknown_generations);  // the epoch file is damaged
+  CHECK(generation_floor_of(6, 0, 150) >= above + unknown_generations);  // the term file is damaged
 
-  // Epoch 3's supervisor was a standby, whose state alone knows 103; files lag behind.
-  claimed = number_claimed(2, 0, 1);
-  claimed = number_claimed(3, claimed, 103);
-  above = numbers_above(3, claimed, 103);
-  claimed = number_claimed(4, claimed, 1);
-  CHECK(numbers_above(4, claimed, 1) >= above + unknown_generations);
+  // Term 3's supervisor was a standby, whose state alone knows 103; files lag behind.
+  claimed = claimed_generation_floor(2, 0, 1);
+  claimed = claimed_generation_floor(3, claimed, 103);
+  above = generation_floor_of(3, claimed, 103);
+  claimed = claimed_generation_floor(4, claimed, 1);
+  CHECK(generation_floor_of(4, claimed, 1) >= above + unknown_generations);
 }
 
 TEST_CASE("job: GEN-2: the number of a generation that was left is not used again") {
@@ -175,7 +175,7 @@ TEST_CASE("job: JOB-4, a generation that a lost decision has ended is not waited
   // A supervisor on a full disk fenced the generation, and died with its standby. Its successor knows
   // the state before that, and the trainers answer the fence.
   State s = training(2);
-  s.generations_above = 500;
+  s.generation_floor = 500;
   for (const std::string& node : s.node_order) decide(0, s, PeerCopies{node, {}, s.generation});
   size_t fences = 0, joins = 0;
   for (const Place& p : places(s.rules, s.layout)) {
@@ -209,7 +209,7 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
   // it, but no step counted and no checkpoint was published until the run failed.
   State s = resumed(training(2), 202, 0);
   const uint64_t known = s.generation;
-  CHECK(s.generations_above == 202);
+  CHECK(s.generation_floor == 202);
   const Decision d = decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(known + 1, {2, 3}), known + 1});
   CHECK(only<Fence>(d).generation > 202);
 }

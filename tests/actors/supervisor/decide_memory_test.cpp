@@ -242,9 +242,9 @@ TEST_CASE("job: JOB-2: records that lag behind hold no step of a newer generatio
   decide(0, s, StepCommitted{2, 7});
   decide(0, s, StepCommitted{2, 9});
   // The disk has no line of generation 2. Steps 7 and 8 of generation 1 are undone.
-  CHECK(recorded_of(s, HeldStep{8, 1}, 9) == 6);
-  CHECK(recorded_of(s, HeldStep{5, 1}, 9) == 5);
-  CHECK(recorded_of(s, HeldStep{9, 2}, 9) == 9);
+  CHECK(recorded_of(s, StateVersion{8, 1}, 9) == 6);
+  CHECK(recorded_of(s, StateVersion{5, 1}, 9) == 5);
+  CHECK(recorded_of(s, StateVersion{9, 2}, 9) == 9);
   // The disk has no line at all.
   CHECK(recorded_of(s, std::nullopt, 9) == 6);
   CHECK(recorded_of(s, std::nullopt, 3) == 3);
@@ -254,7 +254,7 @@ TEST_CASE("job: JOB-2: records that lag behind hold no step of a newer generatio
 TEST_CASE(
     "job: JOB-2: records that lag behind by two generations end before what the first undid") {
   State s = training(2);
-  s.undoings = {{2, 5}, {3, 9}};
+  s.rollbacks = {{2, 5}, {3, 9}};
   s.joined_step = 8;
   CHECK(committed_of(s, 7, 1) == 4);
   CHECK(committed_of(s, 7, 2) == 7);
@@ -297,12 +297,12 @@ TEST_CASE("job: JOB-3: neither is such a copy in a peer store") {
   decide(0, s, PeerCopies{"n2", {{0, 10, 1}, {1, 10, 1}, {2, 10, 1}, {3, 10, 1}, {3, 5, 1}}});
   decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {2, 10, 2}, {3, 10, 2}}});
   decide(0, s, PeerCopies{"n1", {{0, 5, 1}, {1, 5, 1}}});
-  s.undoings = {{2, 8}};
+  s.rollbacks = {{2, 8}};
   s.generation = 2;
   decide(0, s, NodeLost{"n1", "gone"});
   State before = s;
   CHECK(only<Join>(all_idle(s, Steps{})).step == 0);  // shards 0 and 1 have only undone copies
-  before.undoings.clear();
+  before.rollbacks.clear();
   CHECK(only<Join>(all_idle(before, Steps{})).step == 10);
 }
 
@@ -320,7 +320,7 @@ TEST_CASE("job: JOB-3: older copies of the step of a checkpoint that was read co
 TEST_CASE("job: JOB-3: the list of undone steps is bounded; old entries merge to cover more") {
   State s = training(2);
   s.max_restarts = s.give_up_after_cycles = 1000;
-  std::vector<Undoing> all_of_them = s.undoings;
+  std::vector<Rollback> all_of_them = s.rollbacks;
   uint64_t step = 3;
   for (int i = 0; i < 100; ++i, step += 2) {
     decide(0, s, TrainerDown{"n1.0", "signal 9"});
@@ -328,19 +328,19 @@ TEST_CASE("job: JOB-3: the list of undone steps is bounded; old entries merge to
     REQUIRE(only<Join>(back(s, "n1.0", 0, Steps{step})).step == step);
     all_of_them.push_back({s.generation, step + 1});
   }
-  CHECK(s.undoings.size() == undoings_kept);
+  CHECK(s.rollbacks.size() == rollbacks_kept);
   for (uint64_t generation = 1; generation <= s.generation; ++generation)
     for (uint64_t i = 0; i <= step; ++i) {
       const bool is = std::ranges::any_of(
-          all_of_them, [&](const Undoing& u) { return i >= u.step && generation < u.generation; });
-      const bool recent = generation + undoings_kept > s.generation;
+          all_of_them, [&](const Rollback& u) { return i >= u.step && generation < u.generation; });
+      const bool recent = generation + rollbacks_kept > s.generation;
       CHECK((recent ? undone(s, i, generation) == is : undone(s, i, generation) >= is));
     }
   // Beginning from an older step replaces the entries of later steps.
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
-  all_idle(s, made(s.undoings[10].generation, {s.undoings[11].step - 1}));
-  const size_t before = s.undoings.size();
+  all_idle(s, made(s.rollbacks[10].generation, {s.rollbacks[11].step - 1}));
+  const size_t before = s.rollbacks.size();
   back(s, "n1.0", 0, Steps{});
   decide(0, s, StepCommitted{s.generation, step});
-  CHECK(s.undoings.size() < before);
+  CHECK(s.rollbacks.size() < before);
 }

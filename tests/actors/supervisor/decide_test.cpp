@@ -113,7 +113,7 @@ TEST_CASE(
 }
 
 TEST_CASE("job: a group is made of the remaining nodes of two groups") {
-  State s = training(2, 0, 2);  // cells n0 n1 | n2 n3
+  State s = training(2, 0, 2);  // domains n0 n1 | n2 n3
   decide(0, s, NodeLost{"n1", "gone"});
   decide(0, s, NodeLost{"n2", "gone"});
   const Join join = only<Join>(all_idle(s, Steps{2, 3}));
@@ -158,7 +158,7 @@ TEST_CASE("job: a paused run can be resumed or stopped") {
 }
 
 TEST_CASE("job: no_shard: a node holds as many groups as trainers") {
-  LayoutRules rules{.trainers_per_node = 2, .shards = 1, .cell_nodes = 1, .cells = 2};
+  LayoutRules rules{.trainers_per_node = 2, .shards = 1, .domain_nodes = 1, .domains = 2};
   const auto all = places(rules, Layout{{{"n0"}, {"n1"}}});
   REQUIRE(all.size() == 4);
   CHECK(all[3].group == 3);

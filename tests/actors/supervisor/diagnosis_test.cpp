@@ -28,7 +28,7 @@ struct Fixture {
     }
   }
   job::State job = job::make_state({1, 1, 1, 3, 1}, {"n0", "n1", "n2"});
-  Agents agents;
+  AgentRegistry agents;
   Diagnosis diagnosis;
 };
 

@@ -53,7 +53,7 @@ TEST_SUITE("incidents") {
   TEST_CASE("incidents: the death of all processes began before this start, and costs its steps") {
     for (const char* undone : {"17", ""}) {
       job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
-      job.layout.cells = {{"n0"}, {"n1"}};
+      job.layout.domains = {{"n0"}, {"n1"}};
       job.joined_from = "checkpoint";
       job.joined_step = 40;
       job.incident = true;

@@ -233,7 +233,7 @@ TEST_SUITE("job records") {
       Journal successor(folder.path);
       successor.append("metrics.jsonl", metric_line(2));
       CHECK(successor.flush());
-      return true;  // and not even the epoch files are read after the process wakes
+      return true;  // and not even the term files are read after the process wakes
     });
     CHECK(woken);
     CHECK(folder.text("metrics.jsonl") == blank + metric(2));

@@ -7,12 +7,12 @@ using namespace simplescale;
 using namespace simplescale::job;
 
 TEST_SUITE("layout") {
-  TEST_CASE("layout: spares fill the cell with the fewest gaps, which keeps its nodes in place") {
-    const LayoutRules rules{.shards = 2, .cell_nodes = 2, .cells = 2};
+  TEST_CASE("layout: spares fill the domain with the fewest gaps, which keeps its nodes in place") {
+    const LayoutRules rules{.shards = 2, .domain_nodes = 2, .domains = 2};
     const Layout current{{{"n0", "n1"}, {"n2", "n3"}}};
     CHECK(assign(rules, current, {"n2", "n4"}) == Layout{{{"n2", "n4"}}});
     CHECK(assign(rules, current, {"n1", "n4"}) == Layout{{{"n4", "n1"}}});
-    CHECK(assign(rules, current, {"n2"}).cells.empty());
+    CHECK(assign(rules, current, {"n2"}).domains.empty());
   }
 
   TEST_CASE("layout: a shard comes from a trainer that keeps it, else a memory, else a peer copy") {

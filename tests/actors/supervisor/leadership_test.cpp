@@ -13,7 +13,7 @@ const job::Action note = job::Record{"", "trainer_up", "n1.0", ""};
 std::string text(const Leadership::Actions& actions) {
   struct Name {
     std::string operator()(const Leadership::Replicate& r) { return r.store ? "store" : "send"; }
-    std::string operator()(const Leadership::Await& a) { return a.check_epoch ? "check" : "wait"; }
+    std::string operator()(const Leadership::Await& a) { return a.check_term ? "check" : "wait"; }
     std::string operator()(const Leadership::CarryOut&) { return "carry_out"; }
     std::string operator()(const job::Record& r) { return r.kind; }
     std::string operator()(const Leadership::StartStandby& s) { return "start:" + s.node; }
@@ -28,7 +28,7 @@ std::string text(const Leadership::Actions& actions) {
   return all;
 }
 
-/// The supervisor of epoch 3 on n0, and a job on three nodes.
+/// The supervisor of term 3 on n0, and a job on three nodes.
 struct Fixture {
   Fixture() {
     job.phase = job::Phase::training;
@@ -42,32 +42,32 @@ struct Fixture {
     REQUIRE(text(lead.tick(job, agents, now)) == "start:n1");
     REQUIRE(text(lead.accept_standby({"n1", 41, "s"}, job)) == "send standby_appointed announce");
   }
-  std::string epoch_seen(local::EpochSeen seen) {
-    return text(lead.epoch_seen(seen, job, agents, now));
+  std::string term_seen(local::TermSeen seen) {
+    return text(lead.term_seen(seen, job, agents, now));
   }
   std::string timed_out(uint64_t decision) { return text(lead.timed_out(decision, job, agents)); }
   /// The connection to a node's agent is lost. The decision about that may wait.
   void lose(const std::string& node) { agents[node].connected = false; }
   job::State job = job::make_state({1, 1, 1, 3, 1}, {"n0", "n1", "n2"});
-  Agents agents;
+  AgentRegistry agents;
   int64_t now = 100'000;
-  Leadership lead{{.epoch = 3, .node = "n0", .join_timeout_ms = 10'000, .shutdown_ms = 1'000}, 0};
+  Leadership lead{{.term = 3, .node = "n0", .join_timeout_ms = 10'000, .shutdown_ms = 1'000}, 0};
 };
 
 }  // namespace
 
 TEST_SUITE("leadership") {
-  TEST_CASE("LEAD-1: a change of membership waits for the standby and for the epoch files") {
+  TEST_CASE("LEAD-1: a change of membership waits for the standby and for the term files") {
     Fixture f;
     f.appoint();
     CHECK(text(f.lead.submit({fence, note})) == "store check");  // replica 2
     CHECK(text(f.lead.replica_stored(1)) == "");                 // an older one
     CHECK(text(f.lead.replica_stored(2)) == "");
-    CHECK(f.epoch_seen({1, false, 3}) == "");  // an older question
-    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
-    CHECK(f.epoch_seen({2, false, 3}) == "");  // only once
+    CHECK(f.term_seen({1, false, 3}) == "");  // an older question
+    CHECK(f.term_seen({2, false, 3}) == "carry_out");
+    CHECK(f.term_seen({2, false, 3}) == "");  // only once
     CHECK(text(f.lead.submit({fence})) == "store check");
-    CHECK(f.epoch_seen({3, false, 3}) == "");
+    CHECK(f.term_seen({3, false, 3}) == "");
     CHECK(text(f.lead.replica_stored(2)) == "");
     CHECK(text(f.lead.replica_stored(3)) == "carry_out");
   }
@@ -76,7 +76,7 @@ TEST_SUITE("leadership") {
     Fixture f;
     CHECK(text(f.lead.submit({note})) == "store carry_out");
     CHECK(text(f.lead.submit({note, fence})) == "store check");
-    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
+    CHECK(f.term_seen({2, false, 3}) == "carry_out");
   }
 
   TEST_CASE("leadership: events wait in order while a decision waits, ticks are dropped") {
@@ -86,11 +86,11 @@ TEST_SUITE("leadership") {
     CHECK_FALSE(f.lead.admit(job::Tick{}));
     CHECK_FALSE(f.lead.admit(job::NodeLost{"n2", ""}));
     CHECK_FALSE(f.lead.next_event());
-    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    CHECK(f.term_seen({1, false, 3}) == "carry_out");
     CHECK(std::get<job::NodeLost>(*f.lead.next_event()).node == "n1");
     f.lead.submit({fence});  // the decision about n1
     CHECK_FALSE(f.lead.next_event());
-    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
+    CHECK(f.term_seen({2, false, 3}) == "carry_out");
     CHECK(std::get<job::NodeLost>(*f.lead.next_event()).node == "n2");
     CHECK_FALSE(f.lead.next_event());
     CHECK(f.lead.admit(job::Tick{}));
@@ -119,11 +119,11 @@ TEST_SUITE("leadership") {
     f.lead.standby_lost(f.job, f.agents, f.now);
     CHECK(f.timed_out(2) == "wait");
     CHECK(f.timed_out(2) == "wait");
-    CHECK(f.epoch_seen({2, true, 4}) == "deposed");  // the run folder answers at last
-    f.lead = Leadership({.epoch = 3, .node = "n0"}, 0);
+    CHECK(f.term_seen({2, true, 4}) == "deposed");  // the run folder answers at last
+    f.lead = Leadership({.term = 3, .node = "n0"}, 0);
     f.lead.submit({fence});
     CHECK(f.timed_out(1) == "wait");
-    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    CHECK(f.term_seen({1, false, 3}) == "carry_out");
     f.agents["n1"].connected = true;  // all nodes obey this supervisor
     f.lead.submit({fence});
     CHECK(f.timed_out(2) == "carry_out");
@@ -137,7 +137,7 @@ TEST_SUITE("leadership") {
     f.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
     CHECK(f.timed_out(1) == "wait");
     CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
-    CHECK(f.epoch_seen({1, true, 4}) == "deposed");
+    CHECK(f.term_seen({1, true, 4}) == "deposed");
     // Nor does a standby count: its host has lost the folder, too.
     Fixture both;
     both.appoint();
@@ -148,7 +148,7 @@ TEST_SUITE("leadership") {
     Fixture leads;
     leads.lose("n1");
     leads.lead.submit({job::Shutdown{Code::gave_up, "no node for a group"}});
-    CHECK(leads.epoch_seen({1, false, 3}) == "carry_out");
+    CHECK(leads.term_seen({1, false, 3}) == "carry_out");
   }
 
   TEST_CASE(
@@ -163,7 +163,7 @@ TEST_SUITE("leadership") {
     f.lead.admit(job::NodeUp{"n0", 7});
     CHECK(f.lead.behind("n0"));
     CHECK_FALSE(f.lead.behind("n1"));
-    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    CHECK(f.term_seen({1, false, 3}) == "carry_out");
     for (int i = 0; i < 3; ++i) {
       CHECK(f.lead.behind("n0"));
       REQUIRE(f.lead.next_event());
@@ -188,17 +188,17 @@ TEST_SUITE("leadership") {
     f.lead.submit({fence});
     f.lead.standby_lost(f.job, f.agents, f.now);
     CHECK(f.timed_out(2) == "wait");  // the question is not answered yet
-    EpochView view;
-    CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "");
+    TermView view;
+    CHECK(text(f.lead.term_seen(term_seen(2, 3, view), f.job, f.agents, f.now)) == "");
     CHECK(f.timed_out(2) == "check");
     CHECK(f.timed_out(2) == "wait");
     view.answered = true;
     view.newest.number = 4;
-    CHECK(text(f.lead.epoch_seen(epoch_seen(2, 3, view), f.job, f.agents, f.now)) == "deposed");
+    CHECK(text(f.lead.term_seen(term_seen(2, 3, view), f.job, f.agents, f.now)) == "deposed");
     Fixture all;  // all nodes obey this supervisor
     all.lead.submit({fence});
     view.answered = false;
-    CHECK(text(all.lead.epoch_seen(epoch_seen(1, 3, view), all.job, all.agents, all.now)) == "");
+    CHECK(text(all.lead.term_seen(term_seen(1, 3, view), all.job, all.agents, all.now)) == "");
     CHECK(all.timed_out(1) == "carry_out");
   }
 
@@ -215,8 +215,8 @@ TEST_SUITE("leadership") {
     CHECK(f.timed_out(2) == "end_standby standby_lost announce wait");
     CHECK(text(stored.lead.replica_stored(2)) == "");
     CHECK(stored.timed_out(2) == "carry_out");
-    CHECK(folder.epoch_seen({1, false, 3}) == "");
-    CHECK(folder.epoch_seen({2, false, 3}) == "");
+    CHECK(folder.term_seen({1, false, 3}) == "");
+    CHECK(folder.term_seen({2, false, 3}) == "");
     CHECK(text(folder.lead.replica_stored(2)) == "carry_out");
   }
 
@@ -224,7 +224,7 @@ TEST_SUITE("leadership") {
     Fixture f;
     f.appoint();
     f.lead.submit({fence});
-    CHECK(f.epoch_seen({2, false, 3}) == "");
+    CHECK(f.term_seen({2, false, 3}) == "");
     CHECK(text(f.lead.standby_lost(f.job, f.agents, f.now)) ==
           "end_standby standby_lost announce start:n2 carry_out");
     CHECK(text(f.lead.tick(f.job, f.agents, f.now + 9'999)) == "");
@@ -234,16 +234,16 @@ TEST_SUITE("leadership") {
     CHECK(text(f.lead.accept_standby({"n2", 42, "s"}, f.job)) == "");         // was not asked
   }
 
-  TEST_CASE("LEAD-1: a supervisor that sees a newer epoch does and decides nothing more") {
+  TEST_CASE("LEAD-1: a supervisor that sees a newer term does and decides nothing more") {
     Fixture f;
     f.lead.submit({fence});
-    CHECK(f.epoch_seen({1, true, 4}) == "deposed");
+    CHECK(f.term_seen({1, true, 4}) == "deposed");
     CHECK(f.lead.deposed());
-    CHECK(f.epoch_seen({1, false, 3}) == "");
+    CHECK(f.term_seen({1, false, 3}) == "");
     CHECK(f.timed_out(1) == "");
     CHECK_FALSE(f.lead.admit(job::NodeLost{"n1", ""}));
     Fixture idle;  // also if no decision waits
-    CHECK(idle.epoch_seen({0, true, 4}) == "deposed");
+    CHECK(idle.term_seen({0, true, 4}) == "deposed");
     CHECK_FALSE(idle.lead.admit(job::NodeLost{"n1", ""}));
     CHECK_FALSE(idle.lead.next_event());
   }
@@ -261,30 +261,30 @@ TEST_SUITE("leadership") {
     Fixture f;
     f.appoint();
     f.agents["n1"].connected = f.agents["n2"].connected = false;
-    const local::EpochSeen votes{0, false, 3, {"n1", "n2"}};
+    const local::TermSeen votes{0, false, 3, {"n1", "n2"}};
     f.job.trainers["n0.0"].state = job::TrainerState::training;
-    CHECK(f.epoch_seen(votes) == "");
+    CHECK(f.term_seen(votes) == "");
     f.job.trainers["n0.0"].state = job::TrainerState::idle;
     f.job.committed_step = 9;  // without n1 and n2
-    CHECK(f.epoch_seen(votes) == "");
+    CHECK(f.term_seen(votes) == "");
     f.job.nodes["n1"].failed_at_step = f.job.nodes["n2"].failed_at_step = 9;
     f.lead.node_joined("n0", f.now - 1'999);  // more may be about to join
-    CHECK(f.epoch_seen(votes) == "");
+    CHECK(f.term_seen(votes) == "");
     f.lead.node_joined("n0", f.now - 2'000);
-    CHECK(f.epoch_seen({0, false, 3, {"n2"}}) == "");
-    CHECK(f.epoch_seen(votes) == "end_standby standby_lost announce resigned resign");
+    CHECK(f.term_seen({0, false, 3, {"n2"}}) == "");
+    CHECK(f.term_seen(votes) == "end_standby standby_lost announce resigned resign");
     CHECK(f.lead.deposed());
   }
 
   TEST_CASE(
       "leadership: a supervisor whose predecessor resigned does not resign before it trains") {
     Fixture f;
-    f.lead = Leadership({.epoch = 4, .node = "n0", .elected = true}, 0);
+    f.lead = Leadership({.term = 4, .node = "n0", .elected = true}, 0);
     f.agents["n1"].connected = f.agents["n2"].connected = false;
-    const local::EpochSeen votes{0, false, 4, {"n1", "n2"}};
-    CHECK(f.epoch_seen(votes) == "");
+    const local::TermSeen votes{0, false, 4, {"n1", "n2"}};
+    CHECK(f.term_seen(votes) == "");
     f.lead.tick(f.job, f.agents, f.now);  // it trains
-    CHECK(f.epoch_seen(votes) == "resigned resign");
+    CHECK(f.term_seen(votes) == "resigned resign");
   }
 
   TEST_CASE("leadership: nodes of the predecessor that do not join in time are lost") {
@@ -298,7 +298,7 @@ TEST_SUITE("leadership") {
     CHECK(f.lead.missing_nodes(f.now).empty());
     f.lead.submit({fence});
     CHECK(f.lead.missing_nodes(f.now + 1).empty());  // not while a decision waits
-    CHECK(f.epoch_seen({8, false, 3}) == "carry_out");
+    CHECK(f.term_seen({8, false, 3}) == "carry_out");
     const auto missing = f.lead.missing_nodes(f.now + 1);
     REQUIRE(missing.size() == 1);
     CHECK(std::get<job::NodeLost>(missing[0]).node == "n1");

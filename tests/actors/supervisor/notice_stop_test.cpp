@@ -26,7 +26,7 @@ job::State tick_after_an_hour(int64_t waited_ms, bool saves) {
     JobSupervisorState& s = self->state;
     s.options.journal = std::make_shared<Journal>(folder.path);
     s.options.leadership.watch =
-        std::make_shared<EpochWatch>(EpochFiles({folder.path + "/unmounted"}, "a"), nullptr);
+        std::make_shared<TermWatch>(TermFiles({folder.path + "/unmounted"}, "a"), nullptr);
     s.job = job::make_state({1, 1, 1, 1, 1}, {"n0"});
     s.seen_ms = now_ms(self) - kHourMs;
     s.job.waiting_since_ms = s.seen_ms - (saves ? 0 : waited_ms);

@@ -12,11 +12,11 @@
 #include "actors/supervisor/supervisor.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/run/run_folder.hpp"
-#include "tests/actors/supervisor/claimant_folder.hpp"
+#include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
 
 using namespace simplescale;
-using test::ClaimantFolder, test::state_of;
+using test::CandidateFolder, test::state_of;
 
 namespace {
 
@@ -27,20 +27,20 @@ SupervisorState some_state() {
   s.job = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
   s.job.phase = job::Phase::training;
   s.job.generation = 7;
-  s.job.layout.cells = {{"n0"}, {"n2"}};
+  s.job.layout.domains = {{"n0"}, {"n2"}};
   s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "",          1000,
                        {900, 950},         12, false,  {{1, 33, 6}}};
   s.job.nodes["n0"].failed = {"n0.1"};
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
-  s.job.undoings = {{4, 0}, {7, 33}};
+  s.job.rollbacks = {{4, 0}, {7, 33}};
   s.job.rates = {{{20, 0.1}, {34, 3e-4}}, 2e-4};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
   s.job.exit_reason = "a \"reason\"";
   s.now_ms = 1100;
-  s.epoch = 3;
+  s.term = 3;
   s.sequence = 1ull << 60;
   s.incidents = 2;
   s.incident_since_ms = 1050;
@@ -67,7 +67,7 @@ TEST_SUITE("job records") {
     CHECK(back->job.nodes["n0"].answered == 0);
     CHECK(back->job.layout == s.job.layout);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
-    CHECK(back->job.trainers["n2.1"].held == std::vector<HeldStep>{{32, 6}, {33, 7}});
+    CHECK(back->job.trainers["n2.1"].held == std::vector<StateVersion>{{32, 6}, {33, 7}});
     CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);
     CHECK(job::undone(back->job, 33, 6));
     CHECK(!job::undone(back->job, 32, 6));
@@ -98,7 +98,7 @@ TEST_SUITE("job records") {
     const auto bytes = encode(some_state());
     for (size_t n = 0; n < bytes.size(); n += 7) CHECK(!decode({bytes.data(), n}).ok());
     SupervisorState s = some_state();
-    s.job.layout.cells = {{"n9"}};
+    s.job.layout.domains = {{"n9"}};
     CHECK(!decode(encode(s)).ok());
     s = some_state();
     s.job.trainers.erase("n1.1");
@@ -117,29 +117,29 @@ TEST_SUITE("job records") {
   }
 
   TEST_CASE("state codec: JOB-3, no older state replaces one that cannot be read") {
-    // A read that failed once made a supervisor go on from the state of the epoch before.
-    const ClaimantFolder f;
+    // A read that failed once made a supervisor go on from the state of the term before.
+    const CandidateFolder f;
     const std::string run = f.run.path, newest = run + "/" + state_page("a", 3);
     CHECK(!*read_left_state(run, "a", 3));
     f.leave_state(1, state_of(1, 7, 7));
-    CHECK(read_left_state(run, "a", 3)->value().epoch == 1);  // 2 and 3 decided nothing
-    ClaimantFolder::make_unreadable(newest);
+    CHECK(read_left_state(run, "a", 3)->value().term == 1);  // 2 and 3 decided nothing
+    CandidateFolder::make_unreadable(newest);
     CHECK(read_left_state(run, "a", 3).status().code() == Code::io);
     std::filesystem::remove(newest);
     REQUIRE(write_file_atomic(newest, "damaged").ok());
     CHECK(read_left_state(run, "a", 3).status().code() == Code::bad_data);
     f.leave_state(3, state_of(3, 1, 8));
-    CHECK(read_left_state(run, "a", 3)->value().epoch == 3);
-    CHECK(read_left_state(run, "a", 1)->value().epoch == 1);
+    CHECK(read_left_state(run, "a", 3)->value().term == 3);
+    CHECK(read_left_state(run, "a", 1)->value().term == 1);
   }
 
   TEST_CASE("state codec: JOB-1, a state that was left uncompared does not replace a newer one") {
-    // A standby led, and could not read the page of epoch 2. It waited, without acting, until it
+    // A standby led, and could not read the page of term 2. It waited, without acting, until it
     // could, although other hosts could read the page.
-    const ClaimantFolder f;
+    const CandidateFolder f;
     const auto newest = [&] { return read_left_state(f.run.path, "a", 4)->value(); };
     f.leave_state(1, state_of(1, 90, 7));
-    f.leave_state(3, state_of(2, 15, 8));  // the standby leads epoch 3
+    f.leave_state(3, state_of(2, 15, 8));  // the standby leads term 3
     CHECK(newest().sequence == 15);
     f.leave_state(2, state_of(2, 14, 8));
     CHECK(newest().sequence == 15);
@@ -147,10 +147,10 @@ TEST_SUITE("job records") {
     CHECK(newest().sequence == 20);
     f.leave_state(4, state_of(2, 15, 8));  // the next one could not read it either
     CHECK(newest().sequence == 20);
-    ClaimantFolder::make_unreadable(f.run.path + "/" + state_page("a", 2));
+    CandidateFolder::make_unreadable(f.run.path + "/" + state_page("a", 2));
     CHECK(read_left_state(f.run.path, "a", 4).status().code() == Code::io);
     f.leave_state(4, state_of(4, 1, 9));  // it has compared them, and decided
-    CHECK(newest().epoch == 4);
+    CHECK(newest().term == 4);
   }
 
   TEST_CASE("state codec: rebase() converts times to another clock") {

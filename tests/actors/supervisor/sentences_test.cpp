@@ -26,7 +26,7 @@ constexpr const char *kReset = "connection lost: Connection reset by remote peer
 
 struct Arrangement {
   const char* name;
-  int cells, cell_nodes, spares;
+  int domains, domain_nodes, spares;
   bool peers, disk;
   const char* avoid;  // as risk_of() says
 };
@@ -43,8 +43,8 @@ class Story {
  public:
   explicit Story(const Arrangement& a) : incidents(0, a.avoid) {
     std::vector<std::string> nodes;
-    for (int i = 0; i < a.cells * a.cell_nodes + a.spares; ++i) nodes.push_back(node_name(i));
-    s = make_state({2, 2 * a.cell_nodes, a.cell_nodes, a.cells, 1}, nodes);
+    for (int i = 0; i < a.domains * a.domain_nodes + a.spares; ++i) nodes.push_back(node_name(i));
+    s = make_state({2, 2 * a.domain_nodes, a.domain_nodes, a.domains, 1}, nodes);
     s.max_steps = 100;
     for (const std::string& node : nodes) up(node);
     for (uint64_t step = 1; step <= kStep; ++step) tell(StepCommitted{s.generation, step});
@@ -79,10 +79,11 @@ class Story {
     if (s.nodes.at(node).checking) tell(NodeChecked{node, true, ""});
     for (int slot = 0; slot < 2; ++slot) {
       const std::string name = trainer_name(node, slot);
-      tell(TrainerUp{name, 1, {1}, shard[name], with_memory ? held() : std::vector<HeldStep>(), 0});
+      tell(TrainerUp{
+          name, 1, {1}, shard[name], with_memory ? held() : std::vector<StateVersion>(), 0});
     }
   }
-  std::vector<HeldStep> held() const {
+  std::vector<StateVersion> held() const {
     if (forgets) return {};
     return {{kStep - 1, newest_joined(s)}, {kStep, newest_joined(s)}};
   }
@@ -212,8 +213,8 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
 
 /// The story of a fault can happen in this arrangement.
 bool can_happen(const std::string& kind, const Arrangement& a) {
-  if (kind == "bitflip_gradient") return a.cells > 1;  // otherwise nothing finds it
-  if (kind == "corrupt_checkpoint") return a.cells == 1 && a.disk && !a.peers;  // it is read
+  if (kind == "bitflip_gradient") return a.domains > 1;  // otherwise nothing finds it
+  if (kind == "corrupt_checkpoint") return a.domains == 1 && a.disk && !a.peers;  // it is read
   return stories().contains(kind);
 }
 
@@ -286,7 +287,7 @@ std::string more_sentences() {
     t.replaced("n1.0");
   });
   add_story("a node lost for good, without another one", [](Story& t) {
-    t.s.rules.min_cells = 2;
+    t.s.rules.min_domains = 2;
     t.s.has_checkpoint = true;  // nothing is left to save
     t.s.checkpoint_step = t.s.committed_step;
     t.tell(NodeLost{"n1", why_node_lost(kSilent)});

@@ -13,15 +13,15 @@ namespace {
 
 /// Two groups of two trainers that train with steps of 100 ms.
 struct Run {
-  State job =
-      make_state({.trainers_per_node = 2, .shards = 2, .cell_nodes = 1, .cells = 2}, {"n0", "n1"});
+  State job = make_state({.trainers_per_node = 2, .shards = 2, .domain_nodes = 1, .domains = 2},
+                         {"n0", "n1"});
   StallWatch watch;
   int64_t now = 10'000, hung_ms = 0;
 
   Run() {
     job.phase = Phase::training;
     job.generation = 4;
-    job.layout.cells = {{"n0"}, {"n1"}};
+    job.layout.domains = {{"n0"}, {"n1"}};
     for (auto& [name, trainer] : job.trainers) trainer.state = TrainerState::training;
     watch.begin();
     for (int i = 0; i < 6; ++i) step(100);

@@ -9,31 +9,31 @@
 #include <optional>
 
 #include "runtime/run/agent_lock.hpp"
-#include "tests/actors/supervisor/claimant_folder.hpp"
+#include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/full_disk.hpp"
 
 using namespace simplescale;
 using namespace simplescale::supervisor;
-using test::ClaimantFolder, test::FullDisk, test::state_of;
+using test::CandidateFolder, test::FullDisk, test::state_of;
 
 namespace {
 
 const Status kWhy(Code::io, "ledger.jsonl: cannot be read");
 
-std::vector<nlohmann::json> events(const ClaimantFolder& f) {
+std::vector<nlohmann::json> events(const CandidateFolder& f) {
   std::vector<nlohmann::json> found;
   std::ifstream in(f.run.events());
   for (std::string line; std::getline(in, line);) found.push_back(nlohmann::json::parse(line));
   return found;
 }
 
-/// The claimant has claimed epoch 4.
-struct Fixture : ClaimantFolder {
+/// The candidate has claimed term 4.
+struct Fixture : CandidateFolder {
   Fixture() { lead(4, 140); }
   Status leave(const SupervisorState* state) {
-    EpochWatch watch(files, nullptr);
+    TermWatch watch(files, nullptr);
     watch.lead(4);
-    return leave_unprepared(claimant, 4, 45, state, watch, kWhy);
+    return resign_unprepared(candidate, 4, 45, state, watch, kWhy);
   }
 };
 
@@ -51,7 +51,7 @@ TEST_SUITE("step down") {
     REQUIRE(left->has_value());
     CHECK((*left)->sequence == 20);
     CHECK((*left)->job.generation == 45);
-    CHECK((*read_left_state(f.run.path, "a", 3))->sequence == 15);  // the page of epoch 3
+    CHECK((*read_left_state(f.run.path, "a", 3))->sequence == 15);  // the page of term 3
     const auto lines = events(f);
     REQUIRE(lines.size() == 1);
     CHECK(lines[0]["kind"] == "resigned");
@@ -87,7 +87,7 @@ TEST_SUITE("step down") {
   TEST_CASE("step down: JOB-1, while agents live, the state is written again after an error") {
     // One error, as of a full disk, took the only newest state: the supervisor resigned without it.
     Fixture f;
-    f.claimant.join_timeout_ms = -1;  // has passed
+    f.candidate.join_timeout_ms = -1;  // has passed
     auto agent = AgentLock::share(f.run);
     REQUIRE(agent.ok());
     const SupervisorState state = state_of(3, 20, 45);
@@ -120,7 +120,7 @@ TEST_SUITE("step down") {
   TEST_CASE("step down: without agents, a disk that stays full does not keep a supervisor") {
     Fixture f;
     const SupervisorState state = state_of(3, 20, 45);
-    f.claimant.join_timeout_ms = -1;
+    f.candidate.join_timeout_ms = -1;
     {
       FullDisk disk(0);
       f.meanwhile = [&](size_t) { disk.end(); };
@@ -135,7 +135,7 @@ TEST_SUITE("step down") {
     std::promise<void> later;
     const auto begin = std::chrono::steady_clock::now();
     bool told = false;
-    EpochWatch watch(f.files, [&](const EpochView&) {
+    TermWatch watch(f.files, [&](const TermView&) {
       // A watch that still led would have touched the file again by then.
       const auto past = std::chrono::steady_clock::now() - begin;
       if (past > std::chrono::milliseconds(1'000) && !std::exchange(told, true)) later.set_value();

@@ -333,10 +333,10 @@ TEST_SUITE("step ledger") {
     CHECK(steps.recorded_step() == 4);
 
     StepLedger successor = ledger();
-    successor.resume(5, members, 3, HeldStep{5, 4});
+    successor.resume(5, members, 3, StateVersion{5, 4});
     CHECK(successor.regain(5, job));
     CHECK(successor.recorded_step() == 5);
-    successor.resume(5, members, 5, HeldStep{5, 4});
+    successor.resume(5, members, 5, StateVersion{5, 4});
     CHECK_FALSE(successor.regain(6, job));
   }
 
@@ -345,9 +345,9 @@ TEST_SUITE("step ledger") {
     // its number. Generation 4 begins with step 18 as generation 2 made it.
     job::State job;
     job.joined_step = 18;
-    job.undoings = {{2, 10, 0, false}, {4, 10, 3, true}, {4, 29, 3, true}, {4, 19, 0, true}};
+    job.rollbacks = {{2, 10, 0, false}, {4, 10, 3, true}, {4, 29, 3, true}, {4, 19, 0, true}};
     StepLedger steps = ledger();
-    steps.resume(3, members, 28, HeldStep{28, 3});
+    steps.resume(3, members, 28, StateVersion{28, 3});
     CHECK(steps.regain(18, job));
     CHECK(steps.recorded_step() == 9);
   }
@@ -357,14 +357,14 @@ TEST_SUITE("step ledger") {
     // that no line has, generation 3 began at step 0, and generation 4 regains step 10.
     job::State job;
     job.joined_step = 10;
-    job.undoings = {{2, 1, 0, false}, {4, 1, 3, false}, {4, 11, 0, true}};
+    job.rollbacks = {{2, 1, 0, false}, {4, 1, 3, false}, {4, 11, 0, true}};
     StepLedger successor = ledger();
-    successor.resume(3, members, 0, HeldStep{3, 1});
+    successor.resume(3, members, 0, StateVersion{3, 1});
     CHECK_FALSE(successor.regain(10, job));
     CHECK(successor.take_committed(10)->newest.step == 1);
     // The same if one supervisor saw it all.
     StepLedger steps = ledger();
-    steps.resume(1, members, 2, HeldStep{2, 1});
+    steps.resume(1, members, 2, StateVersion{2, 1});
     steps.record(*steps.take_committed(3));
     CHECK(steps.rewind(0));
     steps.begin(2, members, 0);
@@ -373,7 +373,7 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.regain(10, job));
     CHECK(steps.recorded_step() == 0);
     // The steps of generation 2 count.
-    successor.resume(3, members, 0, HeldStep{10, 2});
+    successor.resume(3, members, 0, StateVersion{10, 2});
     CHECK(successor.regain(10, job));
     CHECK(successor.recorded_step() == 10);
   }
@@ -433,9 +433,9 @@ TEST_SUITE("step ledger") {
     job.trainers["n0.0"].step = 9;
     CHECK(take_publishable(shards, job, 9).size() == 1);
     shards.push_back({.generation = 4, .step = 10});
-    job.undoings = {{5, 10}};
+    job.rollbacks = {{5, 10}};
     CHECK(take_publishable(shards, job, 20).empty());
-    job.undoings.clear();
+    job.rollbacks.clear();
     CHECK(take_publishable(shards, job, 20).empty());  // it was dropped
   }
 

@@ -26,7 +26,7 @@ job::State known() {
   state.had_checkpoint = state.has_checkpoint = true;
   state.checkpoint_step = 10;
   state.generation = 3;
-  state.undoings = {{1, 0}, {3, 16}};  // generation 3 began with step 15
+  state.rollbacks = {{1, 0}, {3, 16}};  // generation 3 began with step 15
   return state;
 }
 
@@ -34,7 +34,7 @@ struct TakenOver {
   std::optional<RunEnd> end;  // in control/end.json
   job::State job;
 };
-/// A supervisor takes over from `left` and finds these checkpoints. Its decisions wait: the epoch
+/// A supervisor takes over from `left` and finds these checkpoints. Its decisions wait: the term
 /// files are not there.
 TakenOver take_over_from(const SupervisorState& left,
                          const supervisor::LeftCheckpoints& found = {10, {4}}) {
@@ -50,7 +50,7 @@ TakenOver take_over_from(const SupervisorState& left,
   options.older_checkpoints = found.older;
   options.had_checkpoint = found.had;
   options.leadership.watch =
-      std::make_shared<EpochWatch>(EpochFiles({folder / "unmounted"}, "a"), nullptr);
+      std::make_shared<TermWatch>(TermFiles({folder / "unmounted"}, "a"), nullptr);
   std::promise<job::State> taken;
   system.spawn([&](supervisor::Self* self) {
     self->state.options = options;
@@ -90,13 +90,13 @@ TEST_SUITE("take over") {
 
   TEST_CASE("take over: the event names the steps that were undone before") {
     using supervisor::taken_over;
-    CHECK(taken_over({}, 0, "epoch 2") == "it leads (epoch 2)");
-    CHECK(taken_over(7, 7, "epoch 2") == "it leads after step 7 (epoch 2)");
-    CHECK(taken_over(9, 7, "epoch 2") == "it leads after step 9 (epoch 2)");
-    CHECK(taken_over(5, 7, "epoch 2") ==
-          "it leads after step 5 (epoch 2); the steps after 5 up to 7 in the records do not count");
-    CHECK(taken_over({}, 1, "epoch 2") ==
-          "it leads (epoch 2); the steps up to 1 in the records do not count");
+    CHECK(taken_over({}, 0, "term 2") == "it leads (term 2)");
+    CHECK(taken_over(7, 7, "term 2") == "it leads after step 7 (term 2)");
+    CHECK(taken_over(9, 7, "term 2") == "it leads after step 9 (term 2)");
+    CHECK(taken_over(5, 7, "term 2") ==
+          "it leads after step 5 (term 2); the steps after 5 up to 7 in the records do not count");
+    CHECK(taken_over({}, 1, "term 2") ==
+          "it leads (term 2); the steps up to 1 in the records do not count");
   }
 
   TEST_CASE("take over: LEAD-1, only the end that the predecessor decided is written at once") {
@@ -105,10 +105,10 @@ TEST_SUITE("take over") {
     left.job.max_steps = left.job.committed_step = 10;
     left.job.generation = 1;
     left.job.phase = job::Phase::training;
-    left.job.layout.cells = {{"n0"}};
+    left.job.layout.domains = {{"n0"}};
     left.job.trainers["n0.0"].state = job::TrainerState::finished;
     left.job.trainers["n0.0"].step = 10;
-    CHECK(!take_over_from(left).end);  // its own decision waits for the epoch files
+    CHECK(!take_over_from(left).end);  // its own decision waits for the term files
     left.job.phase = job::Phase::failed;
     left.end_exit = exit_code(Code::gave_up);
     left.end_reason = "a reason";

@@ -15,12 +15,12 @@ using simplescale::job::test::all;
 
 namespace {
 
-using Held = std::vector<HeldStep>;
+using Held = std::vector<StateVersion>;
 
 /// Two nodes of two trainers, each of which is a group with both shards.
 struct Job {
-  State s =
-      make_state({.trainers_per_node = 2, .shards = 2, .cell_nodes = 1, .cells = 2}, {"n0", "n1"});
+  State s = make_state({.trainers_per_node = 2, .shards = 2, .domain_nodes = 1, .domains = 2},
+                       {"n0", "n1"});
   std::vector<Record> records;
   std::vector<Join> joins;
 
@@ -264,7 +264,7 @@ TEST_SUITE("undo") {
     for (auto& [name, node] : j.s.nodes) node.answered = 0;  // as take_over() gets it
     j.comes_back(newer);
     CHECK(j.s.generation == 2);
-    CHECK(j.s.undoings.back().tentative);
+    CHECK(j.s.rollbacks.back().tentative);
     j.answer();  // no trainer has made a step
     CHECK(j.s.generation == 3);
   }
@@ -282,7 +282,7 @@ TEST_SUITE("undo") {
     CHECK(trusted(j.s, 6, 1));
   }
 
-  TEST_CASE("undo: JOB-1: the older of two undoings can be taken back after the newer one") {
+  TEST_CASE("undo: JOB-1: the older of two rollbacks can be taken back after the newer one") {
     Job j = partly_regained();
     j.node_up("n1", newer);
     j.idle({{10, 4}});
@@ -297,7 +297,7 @@ TEST_SUITE("undo") {
     for (const uint64_t generation : {2, 3, 4}) CHECK_FALSE(trusted(j.s, 11, generation));
   }
 
-  TEST_CASE("undo: JOB-1: what an undoing that was taken back had made counts if no more is left") {
+  TEST_CASE("undo: JOB-1: what a rollback that was taken back had made counts if no more is left") {
     // Generation 2 makes step 13, of which the supervisor does not hear. n1 comes back, and generation
     // 3 begins with step 12 of generation 1. Before it makes a step, n1 is lost and n0 comes back.
     Job j = undone();
@@ -324,7 +324,7 @@ TEST_SUITE("undo") {
   }
 
   TEST_CASE(
-      "undo: JOB-1: of two undoings that were taken back the older one can count again alone") {
+      "undo: JOB-1: of two rollbacks that were taken back the older one can count again alone") {
     // Generation 2 makes step 13, of which the supervisor does not hear, and copies it. Generation 3
     // begins with a checkpoint and fails. Generation 4 begins with step 12 of generation 1.
     Job j = undone_to_checkpoint();
@@ -341,7 +341,7 @@ TEST_SUITE("undo") {
     CHECK(trusted(j.s, 13, 2));
     CHECK_FALSE(trusted(j.s, 12, 1));
     CHECK_FALSE(trusted(j.s, 6, 3));
-    CHECK(std::ranges::is_partitioned(j.s.undoings, std::logical_not(), &Undoing::tentative));
+    CHECK(std::ranges::is_partitioned(j.s.rollbacks, std::logical_not(), &Rollback::tentative));
   }
 
   TEST_CASE("undo: JOB-1: each of several histories that were left can count again") {
@@ -370,7 +370,7 @@ TEST_SUITE("undo") {
     CHECK_FALSE(trusted(j.s, 11, 2));
   }
 
-  TEST_CASE("undo: JOB-3: copies of two histories are not mixed when undoings are taken back") {
+  TEST_CASE("undo: JOB-3: copies of two histories are not mixed when rollbacks are taken back") {
     // Generation 2 makes step 12, of which the supervisor does not hear. Generation 3 begins with step
     // 12 of generation 1. Then both nodes are lost, and come back with one shard each.
     Job j = undone();
@@ -391,16 +391,16 @@ TEST_SUITE("undo") {
     CHECK(j.newest().step == 6);
   }
 
-  TEST_CASE("undo: JOB-3: what was made before an undoing was taken back stays undone") {
+  TEST_CASE("undo: JOB-3: what was made before a rollback was taken back stays undone") {
     Job j = partly_regained();
-    SUBCASE("when the undoings that were not taken back become final") {
+    SUBCASE("when the rollbacks that were not taken back become final") {
       // Generation 2 began with step 4, and the checkpoint of step 6 was published after that.
-      std::ranges::find_if(j.s.undoings, &Undoing::tentative)->step = 5;
-      settle_undoings(j.s);
+      std::ranges::find_if(j.s.rollbacks, &Rollback::tentative)->step = 5;
+      settle_rollbacks(j.s);
     }
-    SUBCASE("when the oldest undoings are merged") {
-      j.s.undoings.insert(j.s.undoings.end(), undoings_kept - j.s.undoings.size(),
-                          j.s.undoings.back());
+    SUBCASE("when the oldest rollbacks are merged") {
+      j.s.rollbacks.insert(j.s.rollbacks.end(), rollbacks_kept - j.s.rollbacks.size(),
+                           j.s.rollbacks.back());
       for (const uint64_t generation : {4, 5}) {
         j.tell(
             TrainerIdle{"n0.0", generation, 0, {{10, generation}}, Fault::failed, 10, "", "lost"});
@@ -412,14 +412,14 @@ TEST_SUITE("undo") {
     CHECK(trusted(j.s, 10, 4));
   }
 
-  TEST_CASE("undo: JOB-3: a new learning rate makes the undoing final") {
+  TEST_CASE("undo: JOB-3: a new learning rate makes the rollback final") {
     Job j = undone();
     j.tell(TrainerDown{"n0.0", "signal 9"});
     j.tell(SetRequested{"train.learning_rate", 0.5, "a user"});
     j.idle({{10, 2}});
     j.trainer_up("n0.0", {{10, 2}}, 2);
     REQUIRE(j.newest().generation == 3);
-    CHECK_FALSE(j.s.undoings.back().tentative);
+    CHECK_FALSE(j.s.rollbacks.back().tentative);
     j.comes_back(newer);
     CHECK(j.s.generation == 3);
   }
@@ -427,7 +427,7 @@ TEST_SUITE("undo") {
   TEST_CASE("undo: GEN-2: a supervisor uses numbers that its predecessor could not know") {
     Job j = undone();
     State successor = j.s;
-    successor.generations_above = 102;
+    successor.generation_floor = 102;
     const Decision old = decide(0, j.s, TrainerDown{"n0.0", "signal 9"});
     const Decision now = decide(0, successor, TrainerDown{"n0.0", "signal 9"});
     CHECK(all<Fence>(old).front().generation == 3);

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -17,17 +17,19 @@ TEST_SUITE("run state") {
     const test::TempFolder folder;
     const RunFolder run{folder.path};
     std::filesystem::create_directories(run.control());
-    const EpochFiles files(run, "x");
-    const auto write = [&](uint64_t epoch) {
-      REQUIRE(write_file_atomic(run.end(), end_text({3, "gave up", "x", epoch})).ok());
+    const TermFiles files(run, "x");
+    const auto write = [&](uint64_t term) {
+      REQUIRE(write_file_atomic(run.end(), end_text({3, "gave up", "x", term})).ok());
     };
     REQUIRE(*files.claim({1, "n0", 1, "a", 0}));
     write(1);
     REQUIRE(end_of(run, "x"));
     CHECK(end_of(run, "x")->code == 3);
     CHECK(end_of(run, "x")->reason == "gave up");
-    CHECK(end_of(run, "x")->epoch == 1);
+    CHECK(end_of(run, "x")->term == 1);
     CHECK(!end_of(run, "y"));
+    REQUIRE(write_file_atomic(run.end(), R"({"instance":"x","epoch":1,"exit":3})").ok());
+    CHECK(end_of(run, "x")->term == 1);  // as older versions wrote it
     REQUIRE(*files.claim({2, "n1", 2, "b", 0}));
     CHECK(!end_of(run, "x"));
     CHECK(!end_of(run));

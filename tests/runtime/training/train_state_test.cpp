@@ -303,13 +303,13 @@ TEST_SUITE("train_state") {
     TrainState state = new_state();
     CHECK_FALSE(state.held(0));
     auto both = [&state] {
-      std::vector<HeldStep> sides;
+      std::vector<StateVersion> sides;
       for (const int side : {0, 1})
         if (const auto copy = state.held(side)) sides.push_back(*copy);
-      std::ranges::sort(sides, {}, &HeldStep::step);
+      std::ranges::sort(sides, {}, &StateVersion::step);
       return sides;
     };
-    using Copies = std::vector<HeldStep>;
+    using Copies = std::vector<StateVersion>;
     state.set_generation(4);
     write(state, 7);
     write(state, 8);

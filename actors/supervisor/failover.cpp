@@ -1,11 +1,11 @@
-#include "actors/supervisor/succession.hpp"
+#include "actors/supervisor/failover.hpp"
 
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 namespace simplescale {
 
-Succession::Decision Succession::lost(const std::string& reason, bool ended, bool has_state,
-                                      int64_t now_ms) {
+Failover::Decision Failover::lost(const std::string& reason, bool ended, bool has_state,
+                                  int64_t now_ms) {
   if (lost_at_ms_) return {};
   lost_at_ms_ = now_ms;
   reason_ = reason;
@@ -15,12 +15,11 @@ Succession::Decision Succession::lost(const std::string& reason, bool ended, boo
   return {};
 }
 
-Succession::Decision Succession::seen(const local::LeaderSeen& seen, uint64_t epoch,
-                                      int64_t now_ms) {
+Failover::Decision Failover::seen(const local::LeaderSeen& seen, uint64_t term, int64_t now_ms) {
   if (!seen.answered) return {};
   if (!seen.current) return {Verdict::end, "the run was started again"};
-  if (epoch > 0 && seen.newest > epoch)
-    return {Verdict::end, "epoch " + std::to_string(seen.newest) + " leads"};
+  if (term > 0 && seen.newest > term)
+    return {Verdict::end, "term " + std::to_string(seen.newest) + " leads"};
   const bool gap = now_ms - answered_ms_ > kHeartbeatTimeoutMs;
   answered_ms_ = now_ms;
   if (!lost_at_ms_) return {};

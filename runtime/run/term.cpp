@@ -1,4 +1,4 @@
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -63,7 +63,7 @@ Result<int64_t> modified_ns(const std::string& path) {
 }
 
 /// The number after `prefix`; 0 if other text follows it, as in the temporary file
-/// "epoch-x-3.new-aB3xYz".
+/// "term-x-3.new-aB3xYz".
 uint64_t number_after(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), &end, 10);
@@ -72,20 +72,20 @@ uint64_t number_after(const std::string& name, const std::string& prefix) {
 
 }  // namespace
 
-EpochFiles::EpochFiles(RunFolder run, std::string instance)
-    : run_(std::move(run)), instance_(std::move(instance)), prefix_("epoch-" + instance_ + "-") {}
+TermFiles::TermFiles(RunFolder run, std::string instance)
+    : run_(std::move(run)), instance_(std::move(instance)), prefix_("term-" + instance_ + "-") {}
 
-std::string EpochFiles::path(uint64_t number) const {
+std::string TermFiles::path(uint64_t number) const {
   return run_.control() + "/" + prefix_ + std::to_string(number);
 }
 
-Status EpochFiles::begin() const {
+Status TermFiles::begin() const {
   // LOCK-1: no agent can start until this returns. A living agent has steps to save.
   SS_ASSIGN(const AgentLock no_agents, AgentLock::exclude(run_));
   SS_RETURN_IF_ERROR(make_run_key(run_));
   const bool ended = end_of(run_, instance_of(run_)).has_value();
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
-  for (const char* kind : {"epoch-", "state-", "vote-", "room-"})
+  for (const char* kind : {"term-", "epoch-", "state-", "vote-", "room-"})
     SS_RETURN_IF_ERROR(remove_files(run_.control(), kind));
   const std::string before = run_.control() + "/" + kPreviousEnd;
   unlink(before.c_str());
@@ -93,82 +93,82 @@ Status EpochFiles::begin() const {
   return {};
 }
 
-bool EpochFiles::previous_ended() const {
+bool TermFiles::previous_ended() const {
   return access((run_.control() + "/" + kPreviousEnd).c_str(), F_OK) == 0;
 }
 
-Result<bool> EpochFiles::current() const {
+Result<bool> TermFiles::current() const {
   const auto text = read_text(run_.instance());
   // The file exists as long as the run: without it, the folder is currently unavailable.
   if (!text.ok()) return Status(Code::io, text.status().message());
   return *text == instance_ + "\n";
 }
 
-Result<bool> EpochFiles::leads(uint64_t number) const {
-  SS_ASSIGN(const Epoch epoch, newest());
-  if (epoch.number != number) return false;
+Result<bool> TermFiles::leads(uint64_t number) const {
+  SS_ASSIGN(const Term term, newest());
+  if (term.number != number) return false;
   return current();
 }
 
-Result<Epoch> EpochFiles::newest() const {
+Result<Term> TermFiles::newest() const {
   SS_ASSIGN(const auto found, names(run_.control(), prefix_));
-  Epoch epoch;
+  Term term;
   for (const std::string& name : found)
-    epoch.number = std::max(epoch.number, number_after(name, prefix_));
-  if (epoch.number == 0) return epoch;
-  const auto text = read_text(path(epoch.number));
+    term.number = std::max(term.number, number_after(name, prefix_));
+  if (term.number == 0) return term;
+  const auto text = read_text(path(term.number));
   if (text.status().code() == Code::io) return text.status();
   const json page = text.ok() ? parse_json(*text) : json();
-  if (!page.is_object()) return epoch;
+  if (!page.is_object()) return term;
   try {
-    epoch.node = page.value("node", "");
-    epoch.pid = page.value("pid", 0);
-    epoch.address = page.value("address", "");
-    epoch.generation = page.value("generation", uint64_t{0});
+    term.node = page.value("node", "");
+    term.pid = page.value("pid", 0);
+    term.address = page.value("address", "");
+    term.generation = page.value("generation", uint64_t{0});
   } catch (const json::exception&) {  // a value of another type
   }
-  return epoch;
+  return term;
 }
 
-std::string EpochFiles::room_prefix(const std::string& node) const {
+std::string TermFiles::room_prefix(const std::string& node) const {
   return "room-" + instance_ + "-" + node + "-";
 }
 
-Status EpochFiles::keep_room(const std::string& node, int32_t pid) const {
+Status TermFiles::keep_room(const std::string& node, int32_t pid) const {
   SS_RETURN_IF_ERROR(remove_files(run_.control(), room_prefix(node)));
   return reserve_room(run_.control() + "/" + room_prefix(node) + std::to_string(pid));
 }
 
-Result<bool> EpochFiles::claim(const Epoch& epoch) const {
-  const json page = {{"epoch", epoch.number},
-                     {"node", epoch.node},
-                     {"pid", epoch.pid},
-                     {"address", epoch.address},
-                     {"generation", epoch.generation}};
-  return create_file(path(epoch.number), page.dump(1) + "\n",
-                     run_.control() + "/" + room_prefix(epoch.node) + std::to_string(epoch.pid));
+Result<bool> TermFiles::claim(const Term& term) const {
+  const json page = {{"term", term.number},
+                     {"node", term.node},
+                     {"pid", term.pid},
+                     {"address", term.address},
+                     {"generation", term.generation}};
+  return create_file(path(term.number), page.dump(1) + "\n",
+                     run_.control() + "/" + room_prefix(term.node) + std::to_string(term.pid));
 }
 
-Status EpochFiles::touch(uint64_t number) const {
+Status TermFiles::touch(uint64_t number) const {
   if (utimensat(AT_FDCWD, path(number).c_str(), nullptr, 0) == 0) return {};
   return system_error("cannot touch", path(number), errno);
 }
 
-Result<int64_t> EpochFiles::touched_ns(uint64_t number) const {
+Result<int64_t> TermFiles::touched_ns(uint64_t number) const {
   return modified_ns(path(number));
 }
 
-Status EpochFiles::resign(uint64_t number) const {
+Status TermFiles::resign(uint64_t number) const {
   const timespec never[2] = {};
   if (utimensat(AT_FDCWD, path(number).c_str(), never, 0) == 0) return {};
   return system_error("cannot touch", path(number), errno);
 }
 
-std::string EpochFiles::vote_prefix(uint64_t number) const {
+std::string TermFiles::vote_prefix(uint64_t number) const {
   return "vote-" + instance_ + "-" + std::to_string(number) + "-";
 }
 
-Status EpochFiles::vote(uint64_t number, const std::string& node) const {
+Status TermFiles::vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
   const int fd = open_output(file, Output::keep);
   if (fd < 0) return output_error(file, errno, Code::io);
@@ -177,13 +177,13 @@ Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   return touched == 0 ? Status() : system_error("cannot touch", file, errno);
 }
 
-Status EpochFiles::withdraw_vote(uint64_t number, const std::string& node) const {
+Status TermFiles::withdraw_vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
   return unlink(file.c_str()) == 0 || errno == ENOENT ? Status()
                                                       : system_error("cannot remove", file, errno);
 }
 
-Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const {
+Result<std::map<std::string, int64_t>> TermFiles::votes(uint64_t number) const {
   const std::string prefix = vote_prefix(number);
   SS_ASSIGN(const auto found, names(run_.control(), prefix));
   std::map<std::string, int64_t> votes;
@@ -193,26 +193,26 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
   return votes;
 }
 
-// --- EpochWatch ---
+// --- TermWatch ---
 
-/// Shared by the EpochWatch and its detached thread. `mutex` guards all fields except the thread's
+/// Shared by the TermWatch and its detached thread. `mutex` guards all fields except the thread's
 /// own.
-struct EpochWatch::Shared {
+struct TermWatch::Shared {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
   static constexpr auto kVoteTimeout = std::chrono::milliseconds(2'000);
-  explicit Shared(EpochFiles f) : files(std::move(f)) {}
-  const EpochFiles files;
+  explicit Shared(TermFiles f) : files(std::move(f)) {}
+  const TermFiles files;
   std::mutex mutex;
   std::condition_variable wake;
-  std::function<void(const EpochView&)> on_view;
-  std::vector<std::function<void(const EpochView&)>> requests;
+  std::function<void(const TermView&)> on_view;
+  std::vector<std::function<void(const TermView&)>> requests;
   int64_t every_ms = 0;
   uint64_t leading = 0, voting = 0;
   std::string voter;
   bool stopping = false, changed = false;
   // Used by the thread only.
-  uint64_t heartbeat_epoch = 0;
+  uint64_t heartbeat_term = 0;
   int64_t heartbeat_ns = 0;
   Clock::time_point heartbeat_seen_at, touched_at;
   struct Vote {
@@ -222,8 +222,8 @@ struct EpochWatch::Shared {
   std::map<std::string, Vote> votes;
   uint64_t vote_cast = 0;  // the term that this node's vote file is against; 0: none
 
-  EpochView read() {
-    EpochView view;
+  TermView read() {
+    TermView view;
     const auto newest = files.newest();
     const auto current = files.current();
     if (!newest.ok() || !current.ok()) return view;
@@ -233,9 +233,9 @@ struct EpochWatch::Shared {
     view.newest = *newest;
     view.current = *current;
     const auto now = Clock::now();
-    if (*beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;
+    if (*beat != heartbeat_ns || view.newest.number != heartbeat_term) heartbeat_seen_at = now;
     heartbeat_ns = *beat;
-    heartbeat_epoch = view.newest.number;
+    heartbeat_term = view.newest.number;
     view.heartbeat_age_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - heartbeat_seen_at).count();
     view.resigned = view.newest.number > 0 && *beat == 0;
@@ -288,7 +288,7 @@ struct EpochWatch::Shared {
       const std::string node = voter;
       lock.unlock();
       touch(mine, against, node);
-      EpochView view = read();
+      TermView view = read();
       for (auto& done : due) done(view);
       if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
@@ -299,13 +299,13 @@ struct EpochWatch::Shared {
   }
 };
 
-EpochWatch::EpochWatch(EpochFiles files, std::function<void(const EpochView&)> on_view)
+TermWatch::TermWatch(TermFiles files, std::function<void(const TermView&)> on_view)
     : shared_(std::make_shared<Shared>(std::move(files))) {
   shared_->on_view = std::move(on_view);
   std::thread([shared = shared_] { shared->run(); }).detach();
 }
 
-EpochWatch::~EpochWatch() {
+TermWatch::~TermWatch() {
   std::lock_guard lock(shared_->mutex);
   shared_->stopping = true;
   shared_->on_view = nullptr;
@@ -313,7 +313,7 @@ EpochWatch::~EpochWatch() {
   shared_->wake.notify_all();
 }
 
-void EpochWatch::poll_every(int64_t ms) {
+void TermWatch::poll_every(int64_t ms) {
   std::lock_guard lock(shared_->mutex);
   if (shared_->every_ms == ms) return;
   shared_->every_ms = ms;
@@ -321,23 +321,23 @@ void EpochWatch::poll_every(int64_t ms) {
   shared_->wake.notify_all();
 }
 
-void EpochWatch::poll(std::function<void(const EpochView&)> done) {
+void TermWatch::poll(std::function<void(const TermView&)> done) {
   std::lock_guard lock(shared_->mutex);
   shared_->requests.push_back(std::move(done));
   shared_->wake.notify_all();
 }
 
-void EpochWatch::lead(uint64_t number) {
+void TermWatch::lead(uint64_t number) {
   std::lock_guard lock(shared_->mutex);
   shared_->leading = number;
 }
 
-void EpochWatch::vote(uint64_t number, const std::string& node) {
+void TermWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
   if (number > 0) shared_->voter = node;
   if (number == 0)
-    shared_->requests.push_back([](const EpochView&) {});  // to remove the file at once
+    shared_->requests.push_back([](const TermView&) {});  // to remove the file at once
   shared_->wake.notify_all();
 }
 

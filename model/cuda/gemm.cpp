@@ -1,4 +1,4 @@
-#include "model/cuda/products.hpp"
+#include "model/cuda/gemm.hpp"
 
 #include <cublasLt.h>
 
@@ -47,7 +47,7 @@ bool out_of_memory(const std::exception& error) {
 /// A call may find no memory while a killed process's is being freed.
 template <class Body>
 void with_memory(Body body) {
-  Patience patience;
+  DeviceMemoryRetry patience;
   for (;;) try {
       return body();
     } catch (const CublasError& error) {
@@ -174,7 +174,7 @@ cublasLtMatmulAlgo_t from_hex(const std::string& text) {
 
 }  // namespace
 
-struct Products::Impl {
+struct Gemm::Impl {
   Impl(DType dtype_, cudaStream_t stream_, const ChosenAlgorithms* chosen_)
       : dtype(dtype_), stream(stream_), chosen(chosen_), handle(make_handle()) {
     Result<void*> memory_made = memory.allocate(kWorkspaceBytes);
@@ -324,23 +324,23 @@ struct Products::Impl {
   std::map<Product, Plan> plans;
 };
 
-Products::Products(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen)
+Gemm::Gemm(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen)
     : impl_(std::make_unique<Impl>(dtype, stream, chosen)) {}
-Products::~Products() = default;
+Gemm::~Gemm() = default;
 
-void Products::load() {
+void Gemm::load() {
   (void)make_handle();
 }
 
-void Products::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-                    const void* a, const void* b, void* c, bool accumulate) {
+void Gemm::run(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+               const void* a, const void* b, void* c, bool accumulate) {
   impl_->multiply(
       {transpose_a, transpose_b, m, n, k, alignment(a), alignment(b), alignment(c), accumulate},
       {a, b, c});
 }
 
-void Products::gemm_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b,
-                        void* c, bool accumulate) {
+void Gemm::run_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b, void* c,
+                   bool accumulate) {
   impl_->multiply({Transpose::no, Transpose::yes, m, n, k, alignment(a.at.values),
                    alignment(b.at.values), alignment(c), accumulate, a.kind, b.kind},
                   {a.at.values, b.at.values, c, a.at.scales, b.at.scales});

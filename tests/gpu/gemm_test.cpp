@@ -1,6 +1,6 @@
 // Which algorithms products take, over the fake cuBLASLt: its algorithm 3 is the fastest that is
 // allowed, and its sums have other bits than those of algorithm 0, which it names first.
-#include "model/cuda/products.hpp"
+#include "model/cuda/gemm.hpp"
 
 #include <doctest/doctest.h>
 
@@ -28,23 +28,22 @@ constexpr int64_t kM = 3, kN = 5, kK = 64;
 /// A trainer's products on a stream of its own.
 struct Trainer {
   explicit Trainer(const std::string& folder)
-      : chosen(ChosenAlgorithms::of_run(folder, 0)),
-        products(DType::f32, stream.at, chosen.get()) {}
+      : chosen(ChosenAlgorithms::of_run(folder, 0)), gemm(DType::f32, stream.at, chosen.get()) {}
   struct Stream {
     Stream() { (void)cudaStreamCreateWithPriority(&at, cudaStreamNonBlocking, -1); }
     ~Stream() { (void)cudaStreamDestroy(at); }
     cudaStream_t at = nullptr;
   } stream;
   const std::unique_ptr<const ChosenAlgorithms> chosen;
-  Products products;
+  Gemm gemm;
 
   /// a b^T, added to c; `calls` are what it asks of the GPU.
   std::vector<float> product(bool accumulate = false, std::vector<std::string>* calls = nullptr) {
     static const std::vector<float> a = some<float>(kM * kK), b = some<float>(kN * kK);
     const Values<float> left(a), right(b), out(std::vector<float>(kM * kN, 1.0f));
     fake_gpu::record(calls);
-    products.gemm(Transpose::no, Transpose::yes, kM, kN, kK, left.data(), right.data(), out.data(),
-                  accumulate);
+    gemm.run(Transpose::no, Transpose::yes, kM, kN, kK, left.data(), right.data(), out.data(),
+             accumulate);
     fake_gpu::record(nullptr);
     REQUIRE(cudaStreamSynchronize(stream.at) == cudaSuccess);
     return out.host();
@@ -205,7 +204,7 @@ TEST_SUITE("gpu") {
     const auto multiply = [&](float scale, bool accumulate, std::vector<std::string>& calls) {
       const Values<float> of_gradient(std::vector<float>(kSide, scale));
       fake_gpu::record(&calls);
-      trainer.products.gemm_fp8(
+      trainer.gemm.run_fp8(
           kSide, kSide, kSum, {Fp8Kind::gradient, {gradient.data(), of_gradient.data()}},
           {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data(), accumulate);
       fake_gpu::record(nullptr);
@@ -224,11 +223,11 @@ TEST_SUITE("gpu") {
       named |= file.ends_with("16_x_16_x_32__fp32__nt__fp8_gradient_by_weight.json");
     CHECK(named);
     // What Hopper has no product for.
-    CHECK_THROWS_AS(trainer.products.gemm_fp8(
+    CHECK_THROWS_AS(trainer.gemm.run_fp8(
                         8, kSide, kSum, {Fp8Kind::gradient, {gradient.data(), of_weight.data()}},
                         {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data()),
                     CudaError);
-    CHECK_THROWS_AS(trainer.products.gemm_fp8(
+    CHECK_THROWS_AS(trainer.gemm.run_fp8(
                         kSide, kSide, kSum, {Fp8Kind::weight, {gradient.data(), of_weight.data()}},
                         {Fp8Kind::weight, {weight.data(), of_weight.data()}}, out.data()),
                     CudaError);
@@ -239,8 +238,8 @@ TEST_SUITE("gpu") {
     const Values<float> a(first), b(second), c(std::vector<float>(kM * kN + 1));
     for (const auto& [of_a, of_b, of_c] : {std::array{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}) {
       Trainer trainer("");
-      trainer.products.gemm(Transpose::no, Transpose::yes, kM, kN, kK, a.data() + of_a,
-                            b.data() + of_b, c.data() + of_c);
+      trainer.gemm.run(Transpose::no, Transpose::yes, kM, kN, kK, a.data() + of_a, b.data() + of_b,
+                       c.data() + of_c);
       CHECK(cudaStreamSynchronize(trainer.stream.at) == cudaSuccess);
     }
   }

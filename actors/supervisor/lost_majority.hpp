@@ -12,7 +12,7 @@ namespace simplescale::job {
 /// True if no trainer trains, and more nodes vote against the supervisor than report to it. JOB-1:
 /// a node that has missed a committed step has no vote, because its side of the network would make
 /// that step again.
-bool outvoted(const State& job, const std::set<std::string>& votes,
-              const std::set<std::string>& reporting);
+bool lost_majority(const State& job, const std::set<std::string>& votes,
+                   const std::set<std::string>& reporting);
 
 }  // namespace simplescale::job

@@ -1,4 +1,4 @@
-// Failover: decides when a standby claims the next term (epoch), and when it ends, from what it has
+// Failover: decides when a standby claims the next term, and when it ends, from what it has
 // seen. Owned by the standby actor, called on its thread. Sends no message and touches no file.
 //
 //   - The supervisor's process has ended (its connection broke): take over at once.
@@ -19,16 +19,16 @@
 namespace simplescale {
 
 namespace local {
-/// The epoch watch sends this to the standby: what the term files show.
+/// The term watch sends this to the standby: what the term files show.
 struct LeaderSeen {
   bool answered;    // the run folder could be read
   bool current;     // this start of the run is the current one
-  uint64_t newest;  // epoch
-  bool lives;       // the newest epoch's heartbeat continues
+  uint64_t newest;  // term
+  bool lives;       // the newest term's heartbeat continues
 };
 }  // namespace local
 
-class Succession {
+class Failover {
  public:
   static constexpr int64_t kUselessMs = 4'000;
   static constexpr int64_t kDismissedMs = 2'000;
@@ -41,9 +41,9 @@ class Succession {
   /// The connection to the supervisor is lost. ended: its process has certainly ended. has_state:
   /// the standby has received the supervisor's state. now_ms: actor clock.
   Decision lost(const std::string& reason, bool ended, bool has_state, int64_t now_ms);
-  /// The term files have been read, or could not be read. epoch: the term of the standby's state;
+  /// The term files have been read, or could not be read. term: the term of the standby's state;
   /// 0: it has none.
-  Decision seen(const local::LeaderSeen& seen, uint64_t epoch, int64_t now_ms);
+  Decision seen(const local::LeaderSeen& seen, uint64_t term, int64_t now_ms);
   bool is_lost() const { return lost_at_ms_.has_value(); }
 
  private:

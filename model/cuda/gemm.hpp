@@ -26,25 +26,25 @@ struct Fp8Factor {
   Fp8Values at;
 };
 
-class Products {
+class Gemm {
  public:
   /// chosen: the run's choices, which must outlive this object; null: each product takes the
   /// algorithm that cuBLASLt names first, without measuring.
-  Products(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen);
-  ~Products();
+  Gemm(DType dtype, cudaStream_t stream, const ChosenAlgorithms* chosen);
+  ~Gemm();
 
   /// Loads cuBLASLt for the current device, so that the first object there need not.
   static void load();
 
   /// c = op(a) op(b), + c if accumulate; all row-major without gaps. op(a): (m, k); op(b): (k, n);
   /// c: (m, n). Accumulates in fp32 and rounds once.
-  void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-            const void* a, const void* b, void* c, bool accumulate = false);
+  void run(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+           const void* a, const void* b, void* c, bool accumulate = false);
   /// c = a b^T, + c if accumulate, of values times their block's scale. a: (m, k); b: (n, k); c:
   /// (m, n). m, n, k: multiples of 16. At most one is a weight, and one a gradient. Only GPUs of the
   /// capability kFp8Major.kFp8Minor have such products.
-  void gemm_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b, void* c,
-                bool accumulate = false);
+  void run_fp8(int64_t m, int64_t n, int64_t k, const Fp8Factor& a, const Fp8Factor& b, void* c,
+               bool accumulate = false);
 
  private:
   struct Impl;

@@ -14,9 +14,9 @@ struct Agent {
   std::string address;  // of the agent's transport
   bool connected = false;
 };
-using Agents = std::map<std::string, Agent>;  // by node
+using AgentRegistry = std::map<std::string, Agent>;  // by node
 
-inline bool connected(const Agents& agents, const std::string& node) {
+inline bool connected(const AgentRegistry& agents, const std::string& node) {
   const auto found = agents.find(node);
   return found != agents.end() && found->second.connected;
 }

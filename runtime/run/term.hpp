@@ -1,13 +1,13 @@
 // Leader election: the run folder on the shared file system decides which supervisor leads. The
-// number of a supervisor within one start of the run is its term (here: epoch).
+// number of a supervisor within one start of the run is its term.
 //
 //   control/instance                    names the current start of the run (instance); files of
 //                                       other instances have no effect
-//   control/epoch-<instance>-<n>        created exclusively by the process that becomes
+//   control/term-<instance>-<n>        created exclusively by the process that becomes
 //                                       supervisor n of the instance; the highest n leads
 //   control/vote-<instance>-<n>-<node>  the node's vote against supervisor n
 //   control/room-<instance>-<node>-<pid>
-//                                       becomes the epoch file if that standby claims: a standby
+//                                       becomes the term file if that standby claims: a standby
 //                                       has room for it, so it can claim on a full disk
 //
 // The leader touches its term file twice a second as a heartbeat, so that a node without messages
@@ -16,11 +16,11 @@
 // has more votes against it than nodes that it reaches, is cut off and resigns
 // (actors/supervisor/leadership.hpp).
 //
-//   LEAD-1  At most one supervisor acts: a supervisor that is not the highest epoch of the current
-//           instance is deposed (EpochView::deposed) and stops acting, even after it was suspended
+//   LEAD-1  At most one supervisor acts: a supervisor that is not the highest term of the current
+//           instance is deposed (TermView::deposed) and stops acting, even after it was suspended
 //           for hours.
 //
-// EpochFiles blocks as long as the file system does. EpochWatch uses it on a thread of its own, so
+// TermFiles blocks as long as the file system does. TermWatch uses it on a thread of its own, so
 // that no other thread waits for a file system that hangs.
 #pragma once
 
@@ -36,19 +36,19 @@
 
 namespace simplescale {
 
-struct Epoch {
+struct Term {
   uint64_t number = 0;  // the term, from 1; 0: there is none
   std::string node;
   int32_t pid = 0;
   std::string address;      // of the supervisor's transport
   uint64_t generation = 0;  // the supervisor uses only greater generation numbers (GEN-2)
-  bool operator==(const Epoch&) const = default;
+  bool operator==(const Term&) const = default;
 };
 
 /// The term files. Any thread; every call may block on the file system. Errors: io.
-class EpochFiles {
+class TermFiles {
  public:
-  EpochFiles(RunFolder run, std::string instance);
+  TermFiles(RunFolder run, std::string instance);
   /// Called by the launcher before it starts any agent. Makes this instance the current one, with a
   /// new run key, and removes files of older instances. unavailable: an agent of an older one
   /// lives.
@@ -62,13 +62,13 @@ class EpochFiles {
   Result<bool> leads(uint64_t number) const;
   /// The highest term of this instance; number 0 if there is none. A damaged file counts, but only
   /// its number is known. io: also if that file exists and cannot be read.
-  Result<Epoch> newest() const;
+  Result<Term> newest() const;
   /// Preallocates the next term file: keeps room on the disk for a claim by this process of the
   /// node. Frees the room that older processes of the node kept.
   Status keep_room(const std::string& node, int32_t pid) const;
-  /// Claims a term: creates the file of epoch.number, in the room that the process keeps, if any.
+  /// Claims a term: creates the file of term.number, in the room that the process keeps, if any.
   /// False: another process has created it.
-  Result<bool> claim(const Epoch& epoch) const;
+  Result<bool> claim(const Term& term) const;
   /// The leader's heartbeat.
   Status touch(uint64_t number) const;
   /// Time of the leader's last heartbeat in ns, by the file system's clock. 0: the leader has
@@ -96,10 +96,10 @@ class EpochFiles {
 inline constexpr int64_t kHeartbeatTimeoutMs = 1'500;
 
 /// The result of one poll of the folder.
-struct EpochView {
+struct TermView {
   bool answered = false;  // false: the folder could not be read; ignore `current` and `newest`
   bool current = true;    // this instance is the current start of the run
-  Epoch newest;
+  Term newest;
   int64_t heartbeat_age_ms = 0;  // since the newest heartbeat changed, by the local clock
   bool resigned = false;
   std::set<std::string> votes;  // nodes that vote against `newest`; only set for lead()'s term
@@ -111,17 +111,17 @@ struct EpochView {
 
 /// Polls the term files on a thread of its own. The thread is detached, so the destructor does not
 /// wait for a file system that hangs. Any thread may call.
-class EpochWatch {
+class TermWatch {
  public:
   /// on_view is called on the watch's thread after every poll. It may be empty.
-  EpochWatch(EpochFiles files, std::function<void(const EpochView&)> on_view);
-  ~EpochWatch();  // once this returns, on_view is not running and is not called again
-  EpochWatch(const EpochWatch&) = delete;
-  EpochWatch& operator=(const EpochWatch&) = delete;
+  TermWatch(TermFiles files, std::function<void(const TermView&)> on_view);
+  ~TermWatch();  // once this returns, on_view is not running and is not called again
+  TermWatch(const TermWatch&) = delete;
+  TermWatch& operator=(const TermWatch&) = delete;
   /// Polls every `ms` from now on, first at once. 0: polls only on poll().
   void poll_every(int64_t ms);
   /// Polls once, soon; `done` is called on the watch's thread, unless the file system hangs.
-  void poll(std::function<void(const EpochView&)> done);
+  void poll(std::function<void(const TermView&)> done);
   /// From now on, each poll also touches this term's file if 450 ms have passed, and reads the
   /// votes against it. 0: stops this.
   void lead(uint64_t number);

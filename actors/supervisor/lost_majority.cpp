@@ -1,11 +1,11 @@
-#include "actors/supervisor/outvoted.hpp"
+#include "actors/supervisor/lost_majority.hpp"
 
 #include <algorithm>
 
 namespace simplescale::job {
 
-bool outvoted(const State& job, const std::set<std::string>& votes,
-              const std::set<std::string>& reporting) {
+bool lost_majority(const State& job, const std::set<std::string>& votes,
+                   const std::set<std::string>& reporting) {
   for (const auto& [name, trainer] : job.trainers)
     if (trainer.state == TrainerState::training || trainer.state == TrainerState::finished)
       return false;

@@ -1,4 +1,4 @@
-#include "runtime/run/epoch.hpp"
+#include "runtime/run/term.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ namespace {
 
 struct Folder {
   Folder() {
-    char name[] = "/tmp/simplescale-epoch-XXXXXX";
+    char name[] = "/tmp/simplescale-term-XXXXXX";
     run.path = mkdtemp(name);
     std::filesystem::create_directories(run.control());
     REQUIRE(write_file_atomic(run.instance(), "a\n").ok());
@@ -34,10 +34,10 @@ struct Folder {
 
 }  // namespace
 
-TEST_SUITE("epoch") {
-  TEST_CASE("epoch: LEAD-1, of eight processes that claim the same epoch exactly one gets it") {
+TEST_SUITE("term") {
+  TEST_CASE("term: LEAD-1, of eight processes that claim the same term exactly one gets it") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     for (uint64_t number = 1; number <= 50; ++number) {
       int gate[2];
       REQUIRE(pipe(gate) == 0);
@@ -76,9 +76,9 @@ TEST_SUITE("epoch") {
   }
 
   TEST_CASE(
-      "epoch: LEAD-1, a new start of the run removes the files of older ones and deposes them") {
+      "term: LEAD-1, a new start of the run removes the files of older ones and deposes them") {
     Folder folder;
-    const EpochFiles before(folder.run, "a"), after(folder.run, "b");
+    const TermFiles before(folder.run, "a"), after(folder.run, "b");
     REQUIRE(before.begin().ok());
     CHECK(*before.current());
     REQUIRE(*before.claim({1, "n0", 1, "x", 0}));
@@ -88,13 +88,13 @@ TEST_SUITE("epoch") {
     CHECK(*after.current());
     CHECK(before.newest()->number == 0);
     CHECK(*before.touched_ns(1) == 0);
-    EpochView view{true, *before.current(), *before.newest(), 0};
+    TermView view{true, *before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
   }
 
-  TEST_CASE("epoch: a start knows whether the one before it recorded its end") {
+  TEST_CASE("term: a start knows whether the one before it recorded its end") {
     Folder folder;
-    const EpochFiles first(folder.run, "a"), second(folder.run, "b"), third(folder.run, "c");
+    const TermFiles first(folder.run, "a"), second(folder.run, "b"), third(folder.run, "c");
     REQUIRE(first.begin().ok());
     CHECK(!first.previous_ended());
     REQUIRE(write_file_atomic(folder.run.end(), end_text({0, "finished", "a"})).ok());
@@ -108,10 +108,10 @@ TEST_SUITE("epoch") {
     CHECK(!first.previous_ended());
   }
 
-  TEST_CASE("epoch: LEAD-1, a folder that cannot be read does not say that a supervisor leads") {
+  TEST_CASE("term: LEAD-1, a folder that cannot be read does not say that a supervisor leads") {
     // An error of control/ was taken for "this supervisor leads, and may write".
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(files.begin().ok());
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     CHECK(*files.leads(1));
@@ -122,39 +122,39 @@ TEST_SUITE("epoch") {
     std::filesystem::remove(folder.run.instance());
     std::filesystem::create_symlink(folder.run.instance(), folder.run.instance());
     CHECK(files.leads(2).status().code() == Code::io);
-    EpochWatch watch(files, nullptr);
-    std::promise<EpochView> answer;
-    watch.poll([&](const EpochView& view) { answer.set_value(view); });
+    TermWatch watch(files, nullptr);
+    std::promise<TermView> answer;
+    watch.poll([&](const TermView& view) { answer.set_value(view); });
     CHECK(!answer.get_future().get().answered);
     std::filesystem::remove_all(folder.run.control());
     CHECK(files.leads(2).status().code() == Code::io);
   }
 
-  TEST_CASE("epoch: LEAD-1, an epoch file that cannot be read says nothing about its supervisor") {
+  TEST_CASE("term: LEAD-1, a term file that cannot be read says nothing about its supervisor") {
     // An error was taken for a heartbeat that had stopped, and for an address that nobody has: the
-    // standby deposed a supervisor that lived. The generation of the epoch was taken for 0 (GEN-2).
+    // standby deposed a supervisor that lived. The generation of the term was taken for 0 (GEN-2).
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 700}));
     REQUIRE(files.vote(1, "n1").ok());
-    const std::string epoch = folder.run.control() + "/epoch-a-1";
+    const std::string term = folder.run.control() + "/term-a-1";
     const std::string vote = folder.run.control() + "/vote-a-1-n1";
-    for (const std::string& file : {epoch, vote}) {
+    for (const std::string& file : {term, vote}) {
       std::filesystem::remove(file);
       std::filesystem::create_symlink(file, file);
     }
     CHECK(files.touched_ns(1).status().code() == Code::io);
     CHECK(files.newest().status().code() == Code::io);
     CHECK(files.votes(1)->empty());
-    EpochWatch watch(files, nullptr);
-    std::promise<EpochView> answer;
-    watch.poll([&](const EpochView& view) { answer.set_value(view); });
+    TermWatch watch(files, nullptr);
+    std::promise<TermView> answer;
+    watch.poll([&](const TermView& view) { answer.set_value(view); });
     CHECK(!answer.get_future().get().answered);
   }
 
-  TEST_CASE("epoch: LOCK-1, no start begins while an agent of an earlier one lives") {
+  TEST_CASE("term: LOCK-1, no start begins while an agent of an earlier one lives") {
     Folder folder;
-    const EpochFiles before(folder.run, "a"), after(folder.run, "b");
+    const TermFiles before(folder.run, "a"), after(folder.run, "b");
     REQUIRE(before.begin().ok());
     CHECK(!agents_live(folder.run));
     {
@@ -172,15 +172,15 @@ TEST_SUITE("epoch") {
     CHECK(!*before.current());
   }
 
-  TEST_CASE("epoch: a leader sees the nodes that vote against it until they stop voting") {
+  TEST_CASE("term: a leader sees the nodes that vote against it until they stop voting") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     CHECK(files.votes(1)->empty());
     std::mutex mutex;
     std::condition_variable changed;
     std::set<std::string> votes;
-    EpochWatch leader(files, [&](const EpochView& view) {
+    TermWatch leader(files, [&](const TermView& view) {
       const std::lock_guard lock(mutex);
       votes = view.votes;
       changed.notify_all();
@@ -190,8 +190,8 @@ TEST_SUITE("epoch") {
       return changed.wait_for(lock, std::chrono::seconds(20), [&] { return votes == wanted; });
     };
     std::atomic<bool> voter_sees = false;
-    EpochWatch voter(
-        files, [&](const EpochView& view) { voter_sees = voter_sees || !view.votes.empty(); });
+    TermWatch voter(files,
+                    [&](const TermView& view) { voter_sees = voter_sees || !view.votes.empty(); });
     leader.lead(1);
     leader.poll_every(5);
     voter.vote(1, "n2");
@@ -199,7 +199,7 @@ TEST_SUITE("epoch") {
     CHECK(until({"n2"}));
     REQUIRE(files.vote(1, "n10").ok());
     CHECK(until({"n10", "n2"}));
-    REQUIRE(files.vote(2, "n3").ok());  // of another epoch
+    REQUIRE(files.vote(2, "n3").ok());  // of another term
     CHECK(until({"n2"}));               // n10 has stopped voting
     CHECK(files.votes(1)->size() == 2);
     voter.vote(0, "");
@@ -210,35 +210,35 @@ TEST_SUITE("epoch") {
     CHECK(files.votes(1)->empty());
   }
 
-  TEST_CASE("epoch: a leader's watch renews its heartbeat, and its age is the time since then") {
+  TEST_CASE("term: a leader's watch renews its heartbeat, and its age is the time since then") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     const int64_t claimed = *files.touched_ns(1);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    const auto until = [&](EpochWatch& watch, const std::function<bool(const EpochView&)>& is) {
+    const auto until = [&](TermWatch& watch, const std::function<bool(const TermView&)>& is) {
       while (std::chrono::steady_clock::now() < deadline) {
-        std::promise<EpochView> view;
-        watch.poll([&](const EpochView& seen) { view.set_value(seen); });
+        std::promise<TermView> view;
+        watch.poll([&](const TermView& seen) { view.set_value(seen); });
         if (is(view.get_future().get())) return true;
       }
       return false;
     };
-    EpochWatch watch(files, nullptr);
-    CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms > 0; }));
+    TermWatch watch(files, nullptr);
+    CHECK(until(watch, [](const TermView& view) { return view.heartbeat_age_ms > 0; }));
     watch.lead(1);
-    CHECK(until(watch, [&](const EpochView&) { return *files.touched_ns(1) != claimed; }));
-    CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms == 0; }));
+    CHECK(until(watch, [&](const TermView&) { return *files.touched_ns(1) != claimed; }));
+    CHECK(until(watch, [](const TermView& view) { return view.heartbeat_age_ms == 0; }));
   }
 
-  TEST_CASE("epoch: a resignation is seen at once, without a heartbeat timeout") {
+  TEST_CASE("term: a resignation is seen at once, without a heartbeat timeout") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
-    EpochWatch watch(files, nullptr);
+    TermWatch watch(files, nullptr);
     auto poll = [&] {
-      std::promise<EpochView> view;
-      watch.poll([&](const EpochView& seen) { view.set_value(seen); });
+      std::promise<TermView> view;
+      watch.poll([&](const TermView& seen) { view.set_value(seen); });
       return view.get_future().get();
     };
     CHECK(!poll().resigned);
@@ -251,32 +251,32 @@ TEST_SUITE("epoch") {
     CHECK(files.resign(7).code() == Code::io);
   }
 
-  TEST_CASE("epoch: temporary files do not count, damaged files count by their number") {
+  TEST_CASE("term: temporary files do not count, damaged files count by their number") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
-    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-9.new-xyz", "half").ok());
+    REQUIRE(write_file_atomic(folder.run.control() + "/term-a-9.new-xyz", "half").ok());
     CHECK(files.newest()->number == 1);
-    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-4", "[\"no object\"]").ok());
+    REQUIRE(write_file_atomic(folder.run.control() + "/term-a-4", "[\"no object\"]").ok());
     CHECK(files.newest()->number == 4);
     CHECK(files.newest()->address.empty());
-    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-5", "{\"pid\":\"x\"}").ok());
+    REQUIRE(write_file_atomic(folder.run.control() + "/term-a-5", "{\"pid\":\"x\"}").ok());
     CHECK(files.newest()->number == 5);
     CHECK(*files.claim({4, "n0", 1, "x", 0}) == false);
   }
 
-  TEST_CASE("epoch: a claim leaves no temporary file, whether it succeeds or not") {
+  TEST_CASE("term: a claim leaves no temporary file, whether it succeeds or not") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     REQUIRE_FALSE(*files.claim({1, "n1", 1, "x", 0}));
-    // control/instance and the epoch.
+    // control/instance and the term.
     CHECK(std::distance(std::filesystem::directory_iterator(folder.run.control()), {}) == 2);
   }
 
-  TEST_CASE("epoch: a claim takes the room that its process keeps, and no other's") {
+  TEST_CASE("term: a claim takes the room that its process keeps, and no other's") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     for (const auto& [node, pid] : {std::pair{"n1", 1}, {"n10", 3}, {"n1", 2}})
       REQUIRE(files.keep_room(node, pid).ok());
     auto room = [&](const char* name) {
@@ -289,38 +289,38 @@ TEST_SUITE("epoch") {
     CHECK_FALSE(room("n1-2"));
     CHECK(files.newest()->pid == 2);
     CHECK(room("n10-3"));
-    REQUIRE(EpochFiles(folder.run, "b").begin().ok());
+    REQUIRE(TermFiles(folder.run, "b").begin().ok());
     CHECK_FALSE(room("n10-3"));
   }
 
-  TEST_CASE("epoch: a watch reports a higher epoch, and polls on request") {
+  TEST_CASE("term: a watch reports a higher term, and polls on request") {
     Folder folder;
-    const EpochFiles files(folder.run, "a");
+    const TermFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     std::promise<void> seen;
     std::atomic<bool> reported = false;
-    EpochWatch watch(files, [&](const EpochView& view) {
+    TermWatch watch(files, [&](const TermView& view) {
       if (view.newest.number == 2 && !reported.exchange(true)) seen.set_value();
     });
-    std::promise<EpochView> first;
-    watch.poll([&](const EpochView& view) { first.set_value(view); });
-    const EpochView view = first.get_future().get();
+    std::promise<TermView> first;
+    watch.poll([&](const TermView& view) { first.set_value(view); });
+    const TermView view = first.get_future().get();
     CHECK(view.newest.number == 1);
     CHECK(!view.deposed(1));
     watch.poll_every(5);
     REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
     seen.get_future().wait();
-    std::promise<EpochView> second;
-    watch.poll([&](const EpochView& view) { second.set_value(view); });
+    std::promise<TermView> second;
+    watch.poll([&](const TermView& view) { second.set_value(view); });
     CHECK(second.get_future().get().deposed(1));
   }
 
-  TEST_CASE("epoch: a folder that cannot be read deposes no supervisor") {
-    const EpochFiles files({"/nonexistent"}, "a");
-    EpochWatch watch(files, nullptr);
-    std::promise<EpochView> answer;
-    watch.poll([&](const EpochView& view) { answer.set_value(view); });
-    const EpochView view = answer.get_future().get();
+  TEST_CASE("term: a folder that cannot be read deposes no supervisor") {
+    const TermFiles files({"/nonexistent"}, "a");
+    TermWatch watch(files, nullptr);
+    std::promise<TermView> answer;
+    watch.poll([&](const TermView& view) { answer.set_value(view); });
+    const TermView view = answer.get_future().get();
     CHECK(!view.answered);
     CHECK(!view.deposed(3));
   }

@@ -1,4 +1,4 @@
-#include "actors/supervisor/succession.hpp"
+#include "actors/supervisor/failover.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,12 +6,12 @@ using namespace simplescale;
 
 namespace {
 
-using Verdict = Succession::Verdict;
+using Verdict = Failover::Verdict;
 const local::LeaderSeen alive{true, true, 3, true};
 const local::LeaderSeen dead{true, true, 3, false};
 const local::LeaderSeen nothing{false, true, 0, false};
 
-/// A standby of epoch 3. Time passes in polls of 100 ms.
+/// A standby of term 3. Time passes in polls of 100 ms.
 struct Fixture {
   void lose() { REQUIRE(standby.lost("silence", false, true, now).verdict == Verdict::wait); }
   /// The last verdict, or the first that is not to wait.
@@ -23,18 +23,18 @@ struct Fixture {
     }
     return Verdict::wait;
   }
-  Succession standby;
+  Failover standby;
   int64_t now = 50'000;
 };
 
 }  // namespace
 
-TEST_SUITE("succession") {
-  TEST_CASE("succession: a supervisor whose process has ended is succeeded at once") {
-    const auto decision = Succession().lost("its process has ended", true, true, 1);
+TEST_SUITE("failover") {
+  TEST_CASE("failover: a supervisor whose process has ended is succeeded at once") {
+    const auto decision = Failover().lost("its process has ended", true, true, 1);
     CHECK(decision.verdict == Verdict::take_over);
     CHECK(!decision.silent);
-    CHECK(Succession().lost("its process has ended", true, false, 1).verdict == Verdict::end);
+    CHECK(Failover().lost("its process has ended", true, false, 1).verdict == Verdict::end);
   }
 
   TEST_CASE("LEAD-1: a silent supervisor is succeeded only if its heartbeat has stopped, too") {

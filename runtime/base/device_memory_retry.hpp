@@ -8,11 +8,11 @@
 
 namespace simplescale {
 
-class Patience {
+class DeviceMemoryRetry {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Patience(std::chrono::milliseconds length = std::chrono::seconds(10))
+  explicit DeviceMemoryRetry(std::chrono::milliseconds length = std::chrono::seconds(10))
       : length_(length) {}
   /// Waits a moment and returns true; false once `length` has passed since the first call, or once
   /// `limit` has passed.
