@@ -1,5 +1,7 @@
 #include "actors/supervisor/copy_plan.hpp"
 
+#include "actors/supervisor/decision/rollback.hpp"
+
 #include <algorithm>
 #include <tuple>
 

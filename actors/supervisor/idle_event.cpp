@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/supervisor/decision/rollback.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale::supervisor {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/feed/run_data.hpp"

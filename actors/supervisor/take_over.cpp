@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/clock.hpp"
+#include "actors/supervisor/decision/rollback.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 

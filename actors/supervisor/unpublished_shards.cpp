@@ -1,5 +1,7 @@
 #include "actors/supervisor/unpublished_shards.hpp"
 
+#include "actors/supervisor/decision/rollback.hpp"
+
 #include <algorithm>
 
 namespace simplescale {

@@ -23,6 +23,7 @@
 #include "actors/node/leader_search.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/failover.hpp"
 #include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"

@@ -398,30 +398,6 @@ struct Decision {
   std::string reason;  // one line for users; empty if nothing was decided
 };
 
-/// True if replicas differed in the state of `step` that `generation` made.
-bool is_suspect(const State& state, uint64_t step, uint64_t generation);
-/// True if the rollback concerns states that `generation` made.
-bool undoes(const Rollback& rollback, uint64_t generation);
-/// The current branch. An abandoned branch can become current until its rollback is confirmed, that
-/// is, while the rollback is tentative (JOB-1).
-constexpr uint64_t newest_branch = UINT64_MAX;
-/// True if the rollback has to be reverted to make that branch current.
-bool reverted(const Rollback& rollback, uint64_t branch);
-/// True if the state of `step` that `generation` made does not belong to that branch (JOB-3).
-bool undone(const State& state, uint64_t step, uint64_t generation,
-            uint64_t branch = newest_branch);
-/// True if a rollback ever covered this state, even if the step was regained since. The publisher
-/// then set its checkpoint aside, if there was one.
-bool set_aside(const State& state, uint64_t step, uint64_t generation);
-/// True if a generation may begin with a copy of this state: it belongs to the branch, and replicas
-/// did not differ in it.
-bool trusted(const State& state, uint64_t step, uint64_t generation,
-             uint64_t branch = newest_branch);
-/// Confirms all rollbacks, because a step was made since the newest one.
-void settle_rollbacks(State& state);
-/// The newest generation that trainers joined. decide() has handled the faults of older
-/// generations.
-uint64_t newest_joined(const State& state);
 /// GEN-2: a supervisor that lost leadership may use numbers that its successor does not know, as
 /// long as nodes follow it. That lasts about a second, in which it uses far fewer numbers than
 /// these.
@@ -446,15 +422,6 @@ State resumed(State predecessor, uint64_t generation_floor, int64_t now_ms);
 /// supervisor that lost leadership must not order nodes to end, because they may hold the only
 /// copies of a step. That is so even if its standby still follows it.
 bool waits_for_folder(const std::vector<Action>& actions, bool stored);
-/// Returns the newest step that is still committed. The records end with `step`, made in
-/// `generation`. They keep steps that were rolled back until the steps are made again.
-uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
-/// Returns the newest step of the current branch in the records, after which a new supervisor
-/// continues them; nothing if no generation has begun. last: the last whole step in the files, if
-/// there is one. said: SupervisorState::recorded_step of the predecessor, if known.
-std::optional<uint64_t> recorded_of(const State& state, const std::optional<StateVersion>& last,
-                                    std::optional<uint64_t> said);
-
 /// Changes `state` and returns the actions, in order. now_ms: any monotonic clock, the same for all
 /// calls. Ignores all events once the run is over (over(state.phase)). more: the caller has
 /// received later events and decides them next. The next generation is then planned with the last

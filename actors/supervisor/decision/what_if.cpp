@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/decision/sentence.hpp"
 
 namespace simplescale::job {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/rollback.hpp"
 
 namespace simplescale::job::test {
 

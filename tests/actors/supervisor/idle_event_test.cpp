@@ -1,5 +1,6 @@
 // What the supervisor makes of a trainer's report that it has left a generation.
 #include "actors/supervisor/idle_event.hpp"
+#include "actors/supervisor/decision/rollback.hpp"
 
 #include <doctest/doctest.h>
 

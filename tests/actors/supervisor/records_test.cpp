@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/state_codec.hpp"

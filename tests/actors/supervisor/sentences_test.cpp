@@ -8,6 +8,7 @@
 #include <functional>
 #include <sstream>
 
+#include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/decision/what_if.hpp"
 #include "actors/supervisor/incidents.hpp"
 #include "runtime/config/config.hpp"

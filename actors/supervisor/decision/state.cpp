@@ -102,56 +102,6 @@ bool diagnosing(const State& state) {
   return !state.to_examine.empty() || !state.examined.empty();
 }
 
-bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
-    return d.step == step && d.generation >= generation;
-  });
-}
-
-bool undoes(const Rollback& u, uint64_t generation) {
-  return generation >= u.since && generation < u.generation;
-}
-
-bool reverted(const Rollback& u, uint64_t branch) {
-  return u.tentative && undoes(u, branch);
-}
-
-bool undone(const State& state, uint64_t step, uint64_t generation, uint64_t branch) {
-  return std::ranges::any_of(state.rollbacks, [&](const Rollback& u) {
-    return step >= u.step && undoes(u, generation) != reverted(u, branch);
-  });
-}
-
-bool set_aside(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(state.rollbacks, [&](const Rollback& u) {
-    return step >= u.step && generation < (u.since > 0 ? u.since : u.generation);
-  });
-}
-
-bool trusted(const State& state, uint64_t step, uint64_t generation, uint64_t branch) {
-  return !undone(state, step, generation, branch) && !is_suspect(state, step, generation);
-}
-
-void settle_rollbacks(State& state) {
-  std::vector<Rollback> kept;
-  for (Rollback& rollback : state.rollbacks) {
-    rollback.tentative = false;
-    std::erase_if(kept, [&](const Rollback& older) {  // the newer rollback covers it
-      return older.generation <= rollback.generation && older.step >= rollback.step &&
-             older.since >= rollback.since;
-    });
-    kept.push_back(rollback);
-  }
-  state.rollbacks = std::move(kept);
-}
-
-uint64_t newest_joined(const State& state) {
-  // Trainers of a lost node are missing in the list, so also look at the newest rollback.
-  uint64_t newest = state.rollbacks.empty() ? 0 : state.rollbacks.back().generation;
-  for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
-  return newest;
-}
-
 uint64_t claimed_generation_floor(uint64_t term, uint64_t before, uint64_t known) {
   return term == 1 ? known : generation_floor_of(term, before + unknown_generations, known);
 }
@@ -172,31 +122,6 @@ bool waits_for_folder(const std::vector<Action>& actions, bool stored) {
         std::holds_alternative<Fence>(action) || std::holds_alternative<Join>(action);
     return std::holds_alternative<Shutdown>(action) || (uses_number && !stored);
   });
-}
-
-uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
-  for (const Rollback& u : state.rollbacks) {
-    if (generation >= u.generation) continue;
-    // JOB-2: no step is recorded of the generation that began with this rollback. The newest
-    // rollback began with joined_step. An older one began with u.step or the step before; which one
-    // is unknown.
-    const bool newest = &u == &state.rollbacks.back();
-    if (newest || generation >= u.since)
-      step = std::min(step, newest ? state.joined_step : u.step - std::min<uint64_t>(u.step, 1));
-  }
-  const bool gone = std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
-    return d.step <= step && d.generation >= generation;
-  });
-  return gone ? std::min(step, state.committed_step) : step;
-}
-
-std::optional<uint64_t> recorded_of(const State& state, const std::optional<StateVersion>& last,
-                                    std::optional<uint64_t> said) {
-  if (last) return committed_of(state, last->step, last->generation);
-  if (newest_joined(state) == 0) return std::nullopt;
-  // The files have no whole step. Trainers report again the steps that they made in this
-  // generation.
-  return std::min(said.value_or(state.joined_step), state.joined_step);
 }
 
 }  // namespace simplescale::job

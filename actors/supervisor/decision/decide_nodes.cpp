@@ -1,0 +1,218 @@
+// Membership: which nodes are up, suspect, drained or lost, and their diagnoses.
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "actors/supervisor/decision/decider.hpp"
+#include "actors/supervisor/decision/placement.hpp"
+#include "actors/supervisor/decision/restart_budget.hpp"
+#include "runtime/base/words.hpp"
+
+namespace simplescale::job {
+
+void Decider::operator()(const NodeUp& e) {
+  Node* node = find_node(e.node);
+  if (!node) return;
+  const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
+  node->address = e.address;
+  if (known && node->pid == e.pid) {  // the same agent reports to a new supervisor
+    // JOB-1: this node has not got this supervisor's order to save what memory holds: order it
+    // again.
+    if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
+    if (!node->checking) return;
+    add_action(CheckNode{e.node, node->reason});  // the predecessor may not have ordered the check
+    node->since_ms = now_;
+    return;
+  }
+  if (known) declare_lost(e.node, "its agent was restarted");
+  const bool returns = node->state == NodeState::lost;
+  node->pid = e.pid;
+  node->peer.clear();
+  node->answered = 0;
+  record("", "node_up", e.node, returns ? "it came back" : "");
+  if (returns)
+    suspect_node(e.node, "it came back after it was lost");
+  else
+    set_node_state(e.node, NodeState::up, "");
+  plan();
+}
+
+void Decider::operator()(const NodeLost& e) {
+  Node* node = find_node(e.node);
+  if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
+  declare_lost(e.node, e.reason);
+  plan();
+}
+
+void Decider::operator()(const NodeChecked& e) {
+  Node* node = find_node(e.node);
+  if (!node || !node->checking) return;
+  node->checking = false;
+  record("", e.ok ? "check_passed" : "check_failed", e.node, e.reason);
+  if (node->state != NodeState::suspect) return;
+  if (e.ok) {
+    set_node_state(e.node, NodeState::up, "");
+    enforce_restart_budget(e.node);  // trainers may have failed while it was suspect
+  } else {
+    drain_node(e.node, "it failed its diagnosis: " + e.reason);
+  }
+  plan();
+}
+
+void Decider::operator()(const DrainRequested& e) {
+  Node* node = find_node(e.node);
+  if (!node) {
+    set_reason("there is no node " + e.node);
+  } else if (e.drain && !can_spare(s_, e.node)) {
+    set_reason("cannot drain " + e.node + ": fewer than " + groups_needed(s_) + " would be left");
+  } else if (e.drain && node->state != NodeState::drained) {
+    drain_node(e.node, e.reason);
+    if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
+  } else if (!e.drain && node->state == NodeState::drained) {
+    node->failures_ms.clear();
+    node->failed.clear();
+    node->checking = false;
+    record("", "undrained", e.node, e.reason);
+    set_node_state(e.node, NodeState::up, "");
+  }
+  plan();
+}
+
+void Decider::operator()(const PeerCopies& e) {
+  Node* node = find_node(e.node);
+  if (!node) return;
+  node->peer = e.copies;
+  if (e.fence <= node->answered) return;
+  node->answered = e.fence;
+  plan();
+}
+
+void Decider::operator()(const DiagnoseRequested& e) {
+  if (s_.stop_requested) return set_reason("the run is being stopped");
+  if (diagnosing(s_)) return set_reason("a diagnosis is under way");
+  for (const std::string& name : e.nodes)
+    if (const Node* node = find_node(name); node && node->state == NodeState::up)
+      s_.to_examine.push_back(name);
+  if (s_.to_examine.empty()) return set_reason("none of these nodes is up");
+  record("", "diagnosis", joined(s_.to_examine), e.who);
+  if (all_in_generation(s_)) leave_after_step("a diagnosis was requested by " + e.who);
+  plan();
+  set_reason("a diagnosis of " + joined(e.nodes) + " begins");
+}
+
+void Decider::operator()(const Suspected& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer) return;
+  const std::string node = node_of(e.trainer);
+  record("", "suspected", e.trainer, e.reason);
+  if (s_.nodes.at(node).state != NodeState::up) return;
+  suspect_node(node, e.reason);
+  if (s_.layout.contains(node)) leave_after_step(e.trainer + " is suspected: " + e.reason);
+  plan();
+}
+
+void Decider::set_node_state(const std::string& name, NodeState state, std::string reason) {
+  Node& node = s_.nodes.at(name);
+  node.state = state;
+  node.reason = std::move(reason);
+  node.since_ms = now_;
+}
+
+void Decider::declare_lost(const std::string& name, const std::string& reason) {
+  bool in = false;
+  for_each_trainer(s_, name, [&](Trainer& t) {
+    in = in || in_generation(t);
+    t = {};
+  });
+  Node& node = s_.nodes.at(name);
+  node.peer.clear();
+  node.checking = false;
+  record_failure(s_, now_, name);
+  set_node_state(name, NodeState::lost, reason);
+  if (in)
+    fence("detect", "node_lost", name, reason);
+  else
+    record(awaiting_first_step(s_) ? "detect" : "", "node_lost", name, reason);
+  // The node may have been about to write a shard, and may come back with its memory.
+  if (std::exchange(s_.saving, {}).step > 0) end_generation("nodes to come back");
+}
+
+void Decider::suspect_node(const std::string& name, const std::string& reason) {
+  set_node_state(name, NodeState::suspect, reason);
+  s_.nodes.at(name).checking = true;
+  add_action(CheckNode{name, reason});
+}
+
+void Decider::drain_node(const std::string& name, const std::string& reason) {
+  if (over()) return;  // the failure has ended the run
+  set_node_state(name, NodeState::drained, reason);
+  record("", "drained", name, reason);
+}
+
+void Decider::enforce_restart_budget(const std::string& name) {
+  if (std::string why = budget_exceeded(s_, name); !why.empty()) drain_node(name, why);
+}
+
+void Decider::suspect_nodes_missing_trainers() {
+  const bool expected =
+      s_.phase == Phase::recovering ? !all_in_generation(s_) : !s_.paused && !any_in_generation(s_);
+  if (!expected || !waited(s_.restart_timeout_ms)) return;
+  for (const std::string& name : s_.node_order)
+    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) &&
+        !node_is_idle(s_, name))
+      suspect_node(name,
+                   "its trainers did not restart within " + milliseconds(s_.restart_timeout_ms));
+}
+
+void Decider::suspect_nodes_without_checkpoint() {
+  const std::vector<std::string> without = nodes_without_checkpoint(s_);
+  if (without.empty()) return;
+  const std::set<std::string_view> failed(without.begin(), without.end());
+  const bool others_can = std::ranges::any_of(s_.nodes, [&](const auto& n) {
+    return n.second.state == NodeState::up && s_.layout.contains(n.first) &&
+           !failed.contains(n.first);
+  });
+  if (!others_can) return;
+  for (const std::string& name : without) {
+    for_each_trainer(s_, name, [](Trainer& t) { t.unreadable = false; });
+    record_failure(s_, now_, name);
+    if (s_.nodes.at(name).state == NodeState::up)
+      suspect_node(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
+  }
+}
+
+void Decider::drain_nodes_with_hung_checks() {
+  for (const std::string& name : s_.node_order) {
+    Node& node = s_.nodes.at(name);
+    if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
+    node.checking = false;
+    if (node.state == NodeState::suspect)
+      drain_node(name, "its diagnosis did not end within " + milliseconds(s_.check_timeout_ms));
+  }
+}
+
+void Decider::begin_diagnosis() {
+  if (s_.to_examine.empty()) return;
+  for (const std::string& name : std::exchange(s_.to_examine, {}))
+    if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
+  for (const std::string& name : s_.examined) suspect_node(name, "a diagnosis was requested");
+  begin_wait("a diagnosis");
+}
+
+void Decider::end_diagnosis() {
+  if (s_.examined.empty()) return;
+  std::vector<std::string> found;
+  for (const std::string& name : s_.examined) {
+    const Node& node = s_.nodes.at(name);
+    if (node.checking) return;
+    if (node.state != NodeState::up)
+      found.push_back(name + " is " + to_string(node.state) + ": " + node.reason);
+  }
+  record("", "diagnosed", joined(s_.examined),
+         found.empty() ? "nothing is wrong" : joined(found, "; "));
+  s_.examined.clear();
+  begin_wait("trainers");
+}
+
+}  // namespace simplescale::job

@@ -1,0 +1,33 @@
+// Which nodes a generation may have. Pure functions of the state, any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+namespace simplescale::job {
+
+/// Nodes that a new layout may use, those with the fewest failures first: nodes that are up and
+/// idle. A run that gives up also uses drained nodes. with_training: also the nodes of the current
+/// layout.
+std::vector<std::string> usable_nodes(const State& s, bool with_training);
+/// True if enough failure domains remain without this node.
+bool can_spare(const State& s, const std::string& name);
+/// The nodes that cannot train now, with the reason for each, as text for users.
+std::string missing_nodes(const State& s);
+/// The difference between the layouts, as text for users.
+std::string describe_change(const State& s, const Layout& before, const Layout& next);
+/// Nodes of the layout with a trainer that could not read the generation's checkpoint.
+std::vector<std::string> nodes_without_checkpoint(const State& s);
+/// True if most nodes of the layout were lost less than vote_ms ago. A network partition may
+/// separate them from this supervisor; then they may vote against it, and the next generation waits
+/// for that vote.
+bool may_be_cut_off(const State& s, int64_t now_ms);
+/// "2 groups": training waits while fewer groups are possible.
+std::string groups_needed(const State& s);
+/// The fewest failure domains of a generation. A generation that only saves needs one. With fewer
+/// nodes than that, agents save (decide_end.cpp).
+size_t domains_needed(const State& s);
+
+}  // namespace simplescale::job
