@@ -4,6 +4,13 @@
 
 #include "runtime/base/files.hpp"
 
+/// An address is stored as bytes, not as a list of numbers.
+template <>
+struct nlohmann::adl_serializer<std::vector<uint8_t>> {
+  static void to_json(json& j, const std::vector<uint8_t>& bytes) { j = json::binary(bytes); }
+  static void from_json(const json& j, std::vector<uint8_t>& bytes) { bytes = j.get_binary(); }
+};
+
 namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateVersion, step, generation)
@@ -18,55 +25,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, domains)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 
-// Not by the macro: the address must be stored as bytes, not as a list of numbers.
-void to_json(nlohmann::json& j, const Trainer& t) {
-  j = {{"state", t.state},
-       {"pid", t.pid},
-       {"address", nlohmann::json::binary(t.address)},
-       {"shard", t.shard},
-       {"held", t.held},
-       {"step", t.step},
-       {"generation", t.generation},
-       {"ready", t.ready},
-       {"unreadable", t.unreadable}};
-}
-void from_json(const nlohmann::json& j, Trainer& t) {
-  j.at("state").get_to(t.state);
-  j.at("pid").get_to(t.pid);
-  t.address = j.at("address").get_binary();
-  j.at("shard").get_to(t.shard);
-  j.at("held").get_to(t.held);
-  j.at("step").get_to(t.step);
-  j.at("generation").get_to(t.generation);
-  j.at("ready").get_to(t.ready);
-  j.at("unreadable").get_to(t.unreadable);
-}
-
-void to_json(nlohmann::json& j, const Node& n) {
-  j = {{"state", n.state},
-       {"pid", n.pid},
-       {"address", nlohmann::json::binary(n.address)},
-       {"reason", n.reason},
-       {"since_ms", n.since_ms},
-       {"failures_ms", n.failures_ms},
-       {"failed", n.failed},
-       {"failed_at_step", n.failed_at_step},
-       {"checking", n.checking},
-       {"peer", n.peer}};
-}
-void from_json(const nlohmann::json& j, Node& n) {
-  j.at("state").get_to(n.state);
-  j.at("pid").get_to(n.pid);
-  n.address = j.at("address").get_binary();
-  j.at("reason").get_to(n.reason);
-  j.at("since_ms").get_to(n.since_ms);
-  j.at("failures_ms").get_to(n.failures_ms);
-  j.at("failed").get_to(n.failed);
-  j.at("failed_at_step").get_to(n.failed_at_step);
-  j.at("checking").get_to(n.checking);
-  j.at("peer").get_to(n.peer);
-}
-
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, step, generation,
+                                   ready, unreadable)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
+                                   failed_at_step, checking, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,
