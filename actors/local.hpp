@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "transport/caf/message_types.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale {
 class StatePin;
@@ -42,7 +43,7 @@ struct ProcessDying {
 struct ProcessEnded {
   std::string process;
   int32_t pid;
-  std::string how;  // "exit code 3", "killed by signal 9 (Killed)"
+  Reason how;
 };
 
 /// Signal thread -> node: the operating system asks this process to stop. signal: SIGINT, SIGTERM,

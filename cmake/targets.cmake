@@ -93,29 +93,37 @@ if(TARGET model)
     COMPILE_OPTIONS "-O3;-ffp-contract=fast;-fno-math-errno;-fno-trapping-math")
 endif()
 
-# The wire protocol: one Cap'n Proto schema. Its C++ code is generated in the build tree and compiled without our warnings.
+# The wire protocol: one Cap'n Proto schema. `messages` has its messages as plain C++, `protocol` converts them. Their code
+# is generated in the build tree, by Cap'n Proto and by our plug-in of it, and compiled without our warnings.
 set(SIMPLESCALE_PROTOCOL transport/protocol/protocol.capnp)
 set(SIMPLESCALE_GENERATED ${CMAKE_BINARY_DIR}/generated)
-file(MAKE_DIRECTORY ${SIMPLESCALE_GENERATED})
+set(generated ${SIMPLESCALE_GENERATED}/transport/protocol)
+file(MAKE_DIRECTORY ${generated})
 find_program(CAPNP capnp REQUIRED)  # Debian's CMake package has a wrong path of the tool
+add_executable(generate_messages transport/protocol/generate.cpp)
+target_link_libraries(generate_messages PRIVATE CapnProto::capnp fmt::fmt)
+target_compile_options(generate_messages PRIVATE -O0 -Wall -Wextra -Wpedantic -Werror)
 add_custom_command(
-  OUTPUT ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
-         ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.h
-  COMMAND ${CAPNP} compile -oc++:${SIMPLESCALE_GENERATED}
+  OUTPUT ${generated}/protocol.capnp.c++ ${generated}/protocol.capnp.h ${generated}/messages.hpp ${generated}/messages.cpp
+         ${generated}/convert.hpp ${generated}/convert.cpp
+  COMMAND ${CAPNP} compile -oc++:${SIMPLESCALE_GENERATED} -o$<TARGET_FILE:generate_messages>:${SIMPLESCALE_GENERATED}
           --src-prefix=${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${SIMPLESCALE_PROTOCOL}
-  DEPENDS ${SIMPLESCALE_PROTOCOL} VERBATIM)
-add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++)
-target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
-target_link_libraries(protocol PUBLIC CapnProto::capnp)
+  DEPENDS ${SIMPLESCALE_PROTOCOL} generate_messages VERBATIM)
+add_library(messages STATIC ${generated}/messages.cpp transport/protocol/reason.cpp)
+target_include_directories(messages SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
+target_link_libraries(messages PUBLIC training observe)
+simplescale_flags(messages)
+add_library(protocol STATIC ${generated}/protocol.capnp.c++ ${generated}/convert.cpp)
+target_link_libraries(protocol PUBLIC messages CapnProto::capnp)
 
-simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::crypto
+simplescale_layer(transport FOLDERS transport EXCLUDE "/transport/protocol/" LINK run protocol deps::caf PkgConfig::crypto
   PRIVATE_LINK PkgConfig::sodium)
 if(TARGET transport)  # headers alone: the library is loaded when it is needed
   target_include_directories(transport SYSTEM PUBLIC ${ucx_INCLUDE_DIRS})
 endif()
 
 # The supervisor's decisions are pure functions of plain data. The simulation links them without CAF.
-simplescale_layer(decision FOLDERS actors/supervisor/decision LINK training)
+simplescale_layer(decision FOLDERS actors/supervisor/decision LINK messages)
 # Only the trainer actor uses the model; all other actors are free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/decision)/"
   LINK decision config feed checkpoint diagnostics transport)

@@ -11,7 +11,7 @@
 
 #include "actors/find_node.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 namespace simplescale {
 

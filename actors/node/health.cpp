@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "runtime/observe/health.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 namespace simplescale {
 

@@ -66,30 +66,29 @@ std::vector<LivenessMonitor::Verdict> LivenessMonitor::check(
     process.progress_ms = std::min(now_ms, process.progress_ms + late);
     process.unit_ms = std::min(now_ms, process.unit_ms + late);
     if (process.condemned || process.pid == 0) continue;
-    std::string reason = reason_to_kill(now_ms, process, state);
-    if (reason.empty()) continue;
+    std::optional<Reason> reason = reason_to_kill(now_ms, process, state);
+    if (!reason) continue;
     process.condemned = true;
-    verdicts.push_back({id, std::move(reason)});
+    verdicts.push_back({id, std::move(*reason)});
   }
   return verdicts;
 }
 
-std::string LivenessMonitor::reason_to_kill(int64_t now_ms, const Monitored& p,
-                                            const std::function<ProcessState(pid_t)>& state) const {
+std::optional<Reason> LivenessMonitor::reason_to_kill(
+    int64_t now_ms, const Monitored& p, const std::function<ProcessState(pid_t)>& state) const {
   const int64_t silent = now_ms - p.heard_ms;
   if (silent > options_.silence_ms) {
     if (state(p.pid) == ProcessState::stopped)
-      return "stopped, silent for " + std::to_string(silent) + " ms";
+      return reason_of({.kind = ReasonKind::stopped, .ms = silent});
     if (silent > (p.in_slot ? kStarved : kStarvedWarm) * options_.silence_ms)
-      return "silent for " + std::to_string(silent) + " ms";
+      return reason_of({.kind = ReasonKind::silent, .ms = silent});
   }
   double limit = static_cast<double>(options_.progress_timeout_ms);
   for (const double step_ms : p.steps_ms) limit = std::max(limit, kSlowSteps * step_ms);
   const int64_t still = now_ms - p.progress_ms;
   if (p.last.generation != 0 && !p.last.waiting && static_cast<double>(still) > limit)
-    return "stuck at step " + std::to_string(p.last.step) + ": no unit computed for " +
-           std::to_string(still) + " ms, and not waiting in a collective";
-  return "";
+    return reason_of({.kind = ReasonKind::stuck, .ms = still, .step = p.last.step});
+  return {};
 }
 
 }  // namespace simplescale

@@ -16,11 +16,12 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/process.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale {
 
@@ -41,7 +42,8 @@ class LivenessMonitor {
   void add_step(const std::string& process, double step_ms);
 
   struct Verdict {
-    std::string process, reason;
+    std::string process;
+    Reason reason;
   };
   /// What the processes in `generation` do. In the result, `trainer` is the id of the process.
   std::vector<TrainerProgress> progress(int64_t now_ms, uint64_t generation) const;
@@ -59,8 +61,8 @@ class LivenessMonitor {
     TrainerProgress last;
     std::deque<double> steps_ms;  // of its recent steps
   };
-  std::string reason_to_kill(int64_t now_ms, const Monitored& process,
-                             const std::function<ProcessState(pid_t)>& state) const;
+  std::optional<Reason> reason_to_kill(int64_t now_ms, const Monitored& process,
+                                       const std::function<ProcessState(pid_t)>& state) const;
 
   LivenessOptions options_;
   int64_t checked_ms_ = -1;

@@ -17,10 +17,10 @@ void send_from_memory(caf::event_based_actor* node, std::shared_ptr<DataPlane> p
       const bool bad = status.code() == Code::mismatch || status.code() == Code::not_found;
       self->send(to, TrainerIdle{.trainer = order.trainer,
                                  .generation = order.generation,
-                                 .fault = bad ? "bad_copy" : "failed",
+                                 .fault = bad ? Fault::bad_copy : Fault::failed,
                                  .step = part.step,
                                  .suspect = bad ? order.trainer : "",
-                                 .reason = status.message()});
+                                 .reason = {status.message()}});
       return;
     }
     log::info("generation {}: the agent helped with {} transfers", order.generation,

@@ -5,8 +5,8 @@
 #include <caf/all.hpp>
 #include <memory>
 
+#include "transport/caf/message_types.hpp"
 #include "transport/collective/data_plane.hpp"
-#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 

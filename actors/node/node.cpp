@@ -44,7 +44,7 @@ void tree_ended(Self* self) {
   s.tree = nullptr;
   if (s.shutdown) return finish(self);
   for (const auto& [name, slot] : s.table.slots())
-    to_supervisor(self, TrainerDown{name, "the node's restart budget is exhausted", false});
+    to_supervisor(self, TrainerDown{name, {"the node's restart budget is exhausted"}, false});
 }
 
 /// A trainer actor cannot be reached any more: kill its process, which must be dead before it is
@@ -53,7 +53,7 @@ void trainer_lost(Self* self, const caf::down_msg& down) {
   for (const auto& [id, process] : self->state.table.processes()) {
     if (!process.up || down.source != process.actor.address()) continue;
     if (process.pid != 0 && !process.dying && process_state(process.pid) != ProcessState::gone)
-      kill_process(self, id, "its process does not answer any more");
+      kill_process(self, id, {"its process does not answer any more"});
     return;
   }
 }

@@ -32,8 +32,8 @@
 #include "runtime/feed/ring_filler.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/names.hpp"
+#include "transport/caf/message_types.hpp"
 #include "transport/caf/transport.hpp"
-#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 

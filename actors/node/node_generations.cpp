@@ -15,7 +15,8 @@ void report_idle(Self* self, TrainerIdle idle) {
   NodeState& s = self->state;
   if (Slot* slot = s.table.slot(idle.trainer); slot && slot->generation <= idle.generation)
     slot->generation = 0;
-  if (idle.fault == "bad_copy") report_peer_copies(self);  // the copy may be one of this node's
+  if (idle.fault == Fault::bad_copy)
+    report_peer_copies(self);  // the copy may be one of this node's
   HeldState held = s.options.states->held(idle.trainer);
   idle.shard = held.shard;
   idle.held = std::move(held.steps);
@@ -45,7 +46,7 @@ void join(Self* self, const JoinGeneration& job) {
   if (o.plane) locals.push_back({o.name(), "", o.plane->address()});
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
-  if (job.source == "agents") return save_from_memory(self, job);
+  if (job.source == JoinSource::agents) return save_from_memory(self, job);
   auto orders = orders_of(job, o.plan, locals, [&](uint32_t shard, uint64_t step) {
     return segment_of_copy(job, local_memory(s), shard, step);
   });
@@ -55,8 +56,8 @@ void join(Self* self, const JoinGeneration& job) {
     for (const LocalTrainer& local : locals)
       report_idle(self, {.trainer = local.name,
                          .generation = job.generation,
-                         .fault = "failed",
-                         .reason = orders.status().message()});
+                         .fault = Fault::failed,
+                         .reason = {orders.status().message()}});
     return;
   }
   if (!orders->fill.trainers.empty()) {

@@ -33,7 +33,7 @@ caf::actor spawn_tree(Self* self);
 CpuList cpus_of(const NodeOptions& options, const std::string& slot);
 
 /// Kills the process with SIGKILL. TrainerDown will give this reason.
-void kill_process(Self* self, const std::string& id, const std::string& reason);
+void kill_process(Self* self, const std::string& id, const Reason& reason);
 
 void dataloader_started(Self* self, const caf::actor& dataloader);
 
@@ -45,7 +45,7 @@ void checkpoint_ended(Self* self);
 void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
                 bool pinned, bool last);
 /// Orders saves from this node's memory of the shards that the order assigns to this node.
-/// JoinGeneration::source is "agents".
+/// JoinGeneration::source is JoinSource::agents.
 void save_from_memory(Self* self, const JoinGeneration& job);
 /// Orders a copy of a step's state for a peer node, if the trainer has pinned the state for it.
 void stage_state(Self* self, const StepDone& done);

@@ -102,24 +102,26 @@ void process_dying(Self* self, const local::ProcessDying& dying) {
   if (process->slot.empty()) return;
   trace::instant("dying", process->slot);
   if (s.observed.logs) s.observed.logs->scan_now();
-  to_supervisor(self, TrainerDown{process->slot,
-                                  process->kill_reason.value_or("its process is dying"), true});
+  to_supervisor(
+      self, TrainerDown{process->slot, process->kill_reason.value_or(reason_of(
+                                           ReasonKind::process_ended, "its process is dying"))});
 }
 
 void process_ended(Self* self, const local::ProcessEnded& end) {
   NodeState& s = self->state;
   const Process* process = s.table.process(end.process);
   if (s.shutdown || !process || process->pid != end.pid) return;
-  const std::string how = process->kill_reason.value_or(end.how);
+  const Reason how = process->kill_reason.value_or(end.how);
   const std::string name = s.table.name_of(end.process);
   const std::string slot = s.table.process_ended(end.process);
   s.liveness.remove(end.process);
   trace::instant("ended", name);
   s.observed.traces.process_ended(end.process, name);
   if (s.observed.logs) s.observed.logs->scan_now();  // read its last lines
-  log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
+  log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot,
+            how.text);
   if (slot.empty()) return;
-  to_supervisor(self, TrainerDown{slot, how, true});
+  to_supervisor(self, TrainerDown{slot, how});
   report_memory(self, slot);
   fill_slots(self);
 }
@@ -143,11 +145,11 @@ void report_progress(Self* self, uint64_t generation) {
 
 }  // namespace
 
-void kill_process(Self* self, const std::string& id, const std::string& reason) {
+void kill_process(Self* self, const std::string& id, const Reason& reason) {
   Process* process = self->state.table.process(id);
   if (!process || process->pid == 0) return;
   log::warn("killing {}{}{}: {}", id, process->slot.empty() ? "" : ", which is ", process->slot,
-            reason);
+            reason.text);
   if (!process->kill_reason) process->kill_reason = reason;
   kill(process->pid, SIGKILL);
 }

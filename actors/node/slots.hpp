@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/protocol/messages.hpp"
+
 namespace simplescale {
 
 struct Process {
@@ -21,12 +23,12 @@ struct Process {
   bool up = false;     // its TrainerHello has arrived
   bool dying = false;  // its lifeline has ended, but it is not reaped yet
   std::vector<uint8_t> data_address;
-  std::string slot;                        // empty: warm
-  caf::actor actor = {};                   // the process's trainer actor; set while `up`
-  std::optional<std::string> kill_reason;  // why the node has killed it; nothing: the node has not
-  bool unproven = false;                   // restarted, and no step was committed since
-  int gpu = -1;                            // CUDA's index; -1: it uses none yet
-  std::vector<uint64_t> told_gpus = {};    // the GPUs that the node has told the process
+  std::string slot;                      // empty: warm
+  caf::actor actor = {};                 // the process's trainer actor; set while `up`
+  std::optional<Reason> kill_reason;     // why the node has killed it; nothing: the node has not
+  bool unproven = false;                 // restarted, and no step was committed since
+  int gpu = -1;                          // CUDA's index; -1: it uses none yet
+  std::vector<uint64_t> told_gpus = {};  // the GPUs that the node has told the process
 };
 
 struct Slot {

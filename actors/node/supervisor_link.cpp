@@ -313,9 +313,9 @@ void keep_idle(LinkState& s, const TrainerIdle& idle) {
   LinkState::Trainer& trainer = s.trainers[idle.trainer];
   const uint64_t newest =
       std::max(trainer.up.generation, trainer.idle ? trainer.idle->generation : 0);
-  const bool fault = trainer.idle && !trainer.idle->fault.empty() &&
+  const bool fault = trainer.idle && trainer.idle->fault != Fault::none &&
                      trainer.idle->generation >= trainer.up.generation;
-  const bool news = !fault || !idle.fault.empty();
+  const bool news = !fault || idle.fault != Fault::none;
   if (idle.generation >= newest && news) trainer.idle = idle;
 }
 

@@ -31,7 +31,7 @@
 #include "actors/local.hpp"
 #include "actors/node/leader_search.hpp"
 #include "runtime/run/term.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 namespace simplescale {
 

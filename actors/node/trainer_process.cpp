@@ -26,7 +26,7 @@ caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, ca
   auto started = watcher->spawn(
       command, [me](pid_t, ExitStatus status) { caf::anon_send(me, Reaped{status}); });
   if (!started.ok()) {
-    self->send(node, local::ProcessEnded{id, 0, started.status().message()});
+    self->send(node, local::ProcessEnded{id, 0, {started.status().message()}});
     self->quit(caf::make_error(caf::sec::runtime_error, started.status().message()));
     return {};
   }
@@ -41,7 +41,7 @@ caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, ca
   return {
       [self, node, id](const Reaped& end) {
         self->state.ended = true;
-        self->send(node, local::ProcessEnded{id, self->state.pid, end.status.text()});
+        self->send(node, local::ProcessEnded{id, self->state.pid, reason_of(end.status)});
         if (end.status.ok())
           self->quit();
         else

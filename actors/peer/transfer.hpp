@@ -1,6 +1,6 @@
 // The data plane of an agent, and one process's part in a transfer. A transfer sends one copy of a
 // shard's state from the memory of a node to the trainers that lack it (TransferPart of
-// transport/protocol/messages.hpp).
+// transport/protocol/protocol.capnp).
 #pragma once
 
 #include <memory>

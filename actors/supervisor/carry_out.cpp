@@ -131,7 +131,7 @@ void record(Self* self, const job::Record& record) {
   trace::instant(record.kind, record.subject);
   append_event(self, recorded.line);
   log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
-            record.reason.empty() ? "" : ": ", record.reason);
+            record.reason.text.empty() ? "" : ": ", record.reason.text);
   if (!recorded.summary) return;
   append_event(self, *recorded.summary);
   log::info("{}", (*recorded.summary)["reason"].get<std::string>());
@@ -150,7 +150,9 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
                           const std::vector<job::Place>& places) {
   JoinGeneration order;
   order.generation = join.generation;
-  order.source = join.by_agents ? "agents" : join.save_only ? "save" : job::to_string(join.source);
+  order.source = join.by_agents   ? JoinSource::agents
+                 : join.save_only ? JoinSource::save
+                                  : join.source;
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
   order.rates = s.job.rates.changes;
@@ -186,15 +188,13 @@ struct CarryOut {
   void operator()(const job::CheckNode& check) const { examine(self, check); }
   void operator()(const job::Fence& fence) const {
     publish_generation(fence.generation);
-    to_nodes(self, FenceGeneration{fence.generation, fence.reason});
+    to_nodes(self, fence);
   }
-  void operator()(const job::Leave& leave) const {
-    to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
-  }
+  void operator()(const job::Leave& leave) const { to_nodes(self, leave); }
   void operator()(const job::KillTrainer& kill) const {
-    to_node(self, node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
+    to_node(self, node_of(kill.trainer), kill);
   }
-  void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
+  void operator()(const job::StopAtStep& stop) const { to_nodes(self, stop); }
   void operator()(const job::Join& join) const {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
     if (join.regained ? s.steps.regain(join.step, s.job) : s.steps.rewind(join.step))

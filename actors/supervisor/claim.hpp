@@ -49,7 +49,7 @@ struct Candidate {
 struct Predecessor {
   uint64_t term = 0;                     // 0: the candidate is the run's first supervisor
   std::optional<SupervisorState> state;  // as the standby got it
-  std::string lost;                      // why the supervisor is considered lost
+  Reason lost;                           // why the supervisor is considered lost
   int64_t lost_at_ms = 0;                // by the actor clock
   bool silent = false;                   // it stopped answering; its process may be alive
   bool stood_by = false;                 // the candidate was its standby

@@ -41,7 +41,8 @@ CommandReply execute(Self* self, const Request& request, const std::string& who)
   if (request.fault) return execute_fault(self, *request.fault);
   if (request.trace) return execute_trace(self, *request.trace);
   for (const std::string& trainer : request.restart)
-    to_node(self, node_of(trainer), KillTrainer{trainer, "restarted by " + who});
+    to_node(self, node_of(trainer),
+            KillTrainer{trainer, reason_of(ReasonKind::restarted, "restarted by " + who)});
   if (!request.save.empty()) to_node(self, node_of(request.save), SaveCheckpoint{request.save});
   if (!request.save.empty())
     return {true, "", nlohmann::json{{"after", self->state.job.committed_step}}.dump()};

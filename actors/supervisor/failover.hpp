@@ -16,6 +16,8 @@
 #include <optional>
 #include <string>
 
+#include "transport/protocol/reason.hpp"
+
 namespace simplescale {
 
 namespace local {
@@ -35,12 +37,12 @@ class Failover {
   enum class Verdict : unsigned char { wait, take_over, end };
   struct Decision {
     Verdict verdict = Verdict::wait;
-    std::string reason = "";
+    Reason reason = {};
     bool silent = false;  // the supervisor stopped answering; its process may be alive
   };
-  /// The connection to the supervisor is lost. ended: its process has certainly ended. has_state:
-  /// the standby has received the supervisor's state. now_ms: actor clock.
-  Decision lost(const std::string& reason, bool ended, bool has_state, int64_t now_ms);
+  /// The connection to the supervisor is lost. has_state: the standby has received the supervisor's
+  /// state. now_ms: actor clock.
+  Decision lost(const Reason& reason, bool has_state, int64_t now_ms);
   /// The term files have been read, or could not be read. term: the term of the standby's state;
   /// 0: it has none.
   Decision seen(const local::LeaderSeen& seen, uint64_t term, int64_t now_ms);
@@ -48,7 +50,7 @@ class Failover {
 
  private:
   std::optional<int64_t> lost_at_ms_;
-  std::string reason_;
+  Reason reason_;
   int64_t answered_ms_ = 0;          // of the last answer
   std::optional<int64_t> lives_ms_;  // since when all answers say that the supervisor lives
   std::optional<int64_t> dead_ms_;   // since when all answers say that it does not

@@ -1,7 +1,6 @@
 #include "actors/supervisor/incidents.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "actors/supervisor/journal.hpp"
@@ -32,7 +31,7 @@ json Incidents::event_line(const job::State& job, const job::Record& record, int
                {"phase", record.phase.empty() ? json(nullptr) : json(record.phase)},
                {"kind", record.kind},
                {"subject", record.subject},
-               {"reason", record.reason},
+               {"reason", record.reason.text},
                {"ms", in_incident ? json(now_ms - current_->since_ms) : json(nullptr)}};
   if (record.kind == "joined" || record.kind == "layout_changed" || record.kind == "took_over")
     line["layout"] = job.layout.domains;
@@ -51,8 +50,7 @@ Incidents::Recorded Incidents::record(const job::State& job, const job::Record& 
   }
   result.line = event_line(job, record, now_ms);
   if (!extra.empty()) result.line.update(extra);
-  if (!current_ && record.kind == "steps_undone")
-    undone_ = std::strtoull(record.subject.c_str(), nullptr, 10);
+  if (!current_ && record.kind == "steps_undone") undone_ = record.count;
   if (!current_) return result;
   job::add(current_->facts, job, record);
   if (record.phase.empty()) return result;
@@ -137,7 +135,8 @@ json Incidents::summary_line(const job::State& job, int64_t now_ms) {
                       : "";
   json line = event_line(
       job,
-      {"", "recovered", facts.subject.empty() ? facts.reason : facts.subject + ": " + facts.reason,
+      {"", "recovered",
+       facts.subject.empty() ? facts.reason.text : facts.subject + ": " + facts.reason.text,
        newest_ + " [" + begins + std::to_string(facts.ms) + " ms: " + phases + "]"},
       now_ms);
   line["incident"] = count_;
@@ -162,7 +161,7 @@ void Incidents::save(SupervisorState& to) const {
   to.incident = current_->facts;
 }
 
-bool Incidents::resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
+bool Incidents::resume(const SupervisorState& from, const Reason& lost, int64_t lost_at_ms,
                        bool stood_by) {
   count_ = std::max(count_, from.incidents);
   // A snapshot is taken before its records are written. If the job is in no incident any more, the

@@ -61,8 +61,7 @@ class Incidents {
   /// Continues a predecessor's incident and returns true. If it had none, the loss of the
   /// predecessor begins one. lost: why the predecessor is lost; lost_at_ms: when, actor clock;
   /// stood_by: this supervisor was its standby.
-  bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
-              bool stood_by);
+  bool resume(const SupervisorState& from, const Reason& lost, int64_t lost_at_ms, bool stood_by);
 
  private:
   struct Incident {

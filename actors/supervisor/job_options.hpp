@@ -32,7 +32,7 @@ struct LeadershipOptions {
   std::string instance;  // of this start of the run
   std::shared_ptr<TermWatch> watch;
   std::optional<SupervisorState> state;  // of the predecessor; none: the run starts
-  std::string lost;                      // why the predecessor is lost
+  Reason lost;                           // why the predecessor is lost
   int64_t lost_at_ms = 0;                // when it was lost, actor clock
   bool silent = false;    // it stopped answering, so nodes may notice the loss as late
   bool elected = false;   // the predecessor resigned

@@ -13,10 +13,10 @@ namespace simplescale {
 
 namespace {
 
-using Self = caf::stateful_actor<StandbyState>;
+using StandbyActor = caf::stateful_actor<StandbyState>;
 constexpr int64_t kWatchMs = 100;  // between two reads of the term files after the loss
 
-void carry_out(Self* self, const Failover::Decision& decision) {
+void carry_out(StandbyActor* self, const Failover::Decision& decision) {
   StandbyState& s = self->state;
   if (decision.verdict == Failover::Verdict::wait) return;
   auto ended = std::exchange(s.options.ended, nullptr);
@@ -25,20 +25,17 @@ void carry_out(Self* self, const Failover::Decision& decision) {
   self->quit();
 }
 
-void lost(Self* self, const std::string& reason) {
+void lost(StandbyActor* self, const Reason& reason) {
   StandbyState& s = self->state;
   if (s.failover.is_lost() || !s.options.ended) return;
-  log::warn("the supervisor is lost: {}", reason);
+  log::warn("the supervisor is lost: {}", reason.text);
   s.options.watch->poll_every(kWatchMs);
-  // Silence may be a network fault. A connection that the supervisor's host closed proves that the
-  // process has ended.
-  const bool ended = reason.starts_with("connection lost") || reason == "its process has ended";
-  carry_out(self, s.failover.lost(reason, ended, s.replica.has_value(), now_ms(self)));
+  carry_out(self, s.failover.lost(reason, s.replica.has_value(), now_ms(self)));
 }
 
 }  // namespace
 
-caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions options) {
+caf::behavior standby_actor(StandbyActor* self, caf::actor supervisor, StandbyOptions options) {
   end_process_with(self, "standby");
   StandbyState& s = self->state;
   s.options = std::move(options);
@@ -46,8 +43,9 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
   self->monitor(s.supervisor);
   self->set_down_handler([self](const caf::down_msg& down) {
     if (down.source != self->state.supervisor.address()) return;
-    const std::string why = why_lost(down.reason);
-    lost(self, why.empty() ? "connection lost: the supervisor has ended" : why);
+    lost(self, why_lost(down.reason)
+                   .value_or(reason_of(ReasonKind::process_ended,
+                                       "connection lost: the supervisor has ended")));
   });
   self->send(s.supervisor, StandbyHello{s.options.node, getpid(), s.options.address});
   return {
@@ -65,7 +63,7 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         self->send(s.supervisor, ReplicaKept{replica.sequence});
       },
       [self](const Shutdown& order) {
-        carry_out(self, {Failover::Verdict::end, order.reason, false});
+        carry_out(self, {Failover::Verdict::end, in_words(order.reason), false});
       },
       [self](const local::LeaderSeen& seen) {
         StandbyState& s = self->state;

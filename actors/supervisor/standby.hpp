@@ -15,7 +15,7 @@
 #include "actors/supervisor/failover.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "runtime/run/term.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 namespace simplescale {
 
@@ -24,7 +24,7 @@ struct StandbyOptions {
   std::shared_ptr<TermWatch> watch;
   /// Called once, at the end. state: the state to take over with; none: this standby is not needed
   /// any more. silent: the supervisor stopped answering; its process may be alive.
-  std::function<void(std::optional<SupervisorState> state, std::string reason, bool silent)> ended;
+  std::function<void(std::optional<SupervisorState> state, Reason reason, bool silent)> ended;
 };
 
 struct StandbyState {

@@ -16,6 +16,7 @@ namespace simplescale {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateVersion, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerCopy, shard, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RateChange, step, peak)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reason, text, kind, number, ms, step, phase, block, detail)
 
 namespace job {
 
@@ -30,17 +31,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, st
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
                                    failed_at_step, checking, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
-                                   fence_timeout_ms, save_timeout_ms, check_timeout_ms,
-                                   give_up_after_cycles, max_restarts, within_ms, budget_steps,
-                                   learning_rate, min_learning_rate, rates, phase, generation,
-                                   generation_floor, node_order, nodes, trainers, layout, leaving,
-                                   paused, to_examine, examined, had_checkpoint, has_checkpoint,
-                                   checkpoint_step, older_checkpoints, failed_checkpoint,
-                                   failed_checkpoint_reason, suspect_steps, rollbacks,
-                                   committed_step, joined_step, joined_from, previous_layout,
-                                   cycles, waiting_since_ms, waiting_for, incident, bad_samples,
-                                   stop_requested, giving_up, giving_up_since_ms, exit, exit_reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
+    State, rules, max_steps, join_timeout_ms, restart_timeout_ms, fence_timeout_ms, save_timeout_ms,
+    check_timeout_ms, give_up_after_cycles, max_restarts, within_ms, budget_steps, learning_rate,
+    min_learning_rate, rates, phase, generation, generation_floor, node_order, nodes, trainers,
+    layout, leaving, paused, to_examine, examined, had_checkpoint, has_checkpoint, checkpoint_step,
+    older_checkpoints, failed_checkpoint, failed_checkpoint_reason, suspect_steps, rollbacks,
+    committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
+    waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
+    exit_reason, unrecorded_stop)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,

@@ -77,7 +77,7 @@ json stall_json(const std::optional<job::Stall>& stall) {
   if (!stall) return nullptr;
   return {{"since_s", rounded(static_cast<double>(stall->since_ms) / 1e3, 0.1)},
           {"waiting_for", stall->names()},
-          {"phase", stall->phase},
+          {"phase", to_string(stall->phase)},
           {"unit", stall->block >= 0 ? json(stall->block) : json(nullptr)},
           {"sentence", stall->sentence()}};
 }

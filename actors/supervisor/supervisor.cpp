@@ -111,7 +111,7 @@ void judge(Self* self, const std::vector<Examined>& examined) {
       examine(self, {node.node, "its links are measured once more"});
       continue;
     }
-    handle(self, job::NodeChecked{node.node, node.wrong.empty(), node.wrong});
+    handle(self, NodeChecked{node.node, node.wrong.empty(), node.wrong});
     if (!node.wrong.empty() && s.job.nodes.at(node.node).state == job::NodeState::drained)
       report_unfit(self, node);
   }
@@ -128,16 +128,14 @@ void node_checked(Self* self, const NodeChecked& checked) {
 void trainer_idle(Self* self, const TrainerIdle& idle) {
   JobSupervisorState& s = self->state;
   if (idle.state_hash != 0) s.steps.hashed(idle.trainer, idle.step, idle.state_hash);
-  if (idle.fault == "mismatch") s.steps.mismatch(idle.step);
+  if (idle.fault == Fault::mismatch) s.steps.mismatch(idle.step);
   handle(self, idle_event(s, idle, now_ms(self)));
 }
 
 // --- Stalls ---
 
 void node_progress(Self* self, const NodeProgress& report) {
-  for (const TrainerProgress& p : report.trainers)
-    self->state.stalls.report(now_ms(self), {p.trainer, p.generation, p.waiting, p.phase, p.block,
-                                             p.still_ms, p.stuck_ms, p.silent_ms});
+  for (const TrainerProgress& p : report.trainers) self->state.stalls.report(now_ms(self), p);
 }
 
 void watch_stall(Self* self) {
@@ -238,7 +236,7 @@ void validated(Self* self, const Validated& result) {
 // --- Copies and checkpoints ---
 
 void peer_copies(Self* self, const PeerCopies& held) {
-  handle(self, job::PeerCopies{held.node, held.copies, held.fence});
+  handle(self, held);
   tell_copied(self);
 }
 
@@ -334,8 +332,11 @@ void record_death(Self* self, const JobOptions::Died& died) {
   s.job.incident = true;  // the first committed step ends it
   record({"detect", "run_died", "", "no process of the last start has recorded its end"});
   if (died.step > s.job.checkpoint_step)
-    record({"", "steps_undone", std::to_string(died.step - s.job.checkpoint_step),
-            "no checkpoint has them"});
+    record({"",
+            "steps_undone",
+            std::to_string(died.step - s.job.checkpoint_step),
+            {"no checkpoint has them"},
+            died.step - s.job.checkpoint_step});
 }
 
 void start(Self* self, JobOptions options) {
@@ -405,22 +406,13 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
       [self](LogFound& m) { log_found(self, std::move(m)); },
       [self](const NodeChecked& m) { node_checked(self, m); },
       // Trainers.
-      [self](const TrainerUp& m) {
-        handle(self,
-               job::TrainerUp{m.trainer, m.pid, m.data_address, m.shard, m.held, m.generation});
-      },
-      [self](const TrainerDown& m) {
-        handle(self, job::TrainerDown{m.trainer, m.reason, m.restarting});
-      },
+      [self](const TrainerUp& m) { handle(self, m); },
+      [self](const TrainerDown& m) { handle(self, m); },
       [self](const TrainerIdle& m) { trainer_idle(self, m); },
-      [self](const TrainerReady& m) {
-        handle(self, job::TrainerReady{m.trainer, m.generation});
-      },
+      [self](const TrainerReady& m) { handle(self, m); },
       [self](const StepDone& m) { step_done(self, m); },
       [self](const Validated& m) { validated(self, m); },
-      [self](const TrainerFinished& m) {
-        handle(self, job::TrainerFinished{m.trainer, m.generation, m.step});
-      },
+      [self](const TrainerFinished& m) { handle(self, m); },
       // Copies and checkpoints.
       [self](const PeerCopies& m) { peer_copies(self, m); },
       [self](const CopySent& m) { copy_sent(self, m); },

@@ -15,13 +15,13 @@ namespace simplescale {
 /// Names what the compute thread does outside of a step, for its lifetime.
 class Doing {
  public:
-  Doing(std::atomic<const char*>& what, const char* name) : what_(what) { what_ = name; }
-  ~Doing() { what_ = nullptr; }
+  Doing(std::atomic<StepPhase>& what, StepPhase phase) : what_(what) { what_ = phase; }
+  ~Doing() { what_ = StepPhase::none; }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;
 
  private:
-  std::atomic<const char*>& what_;
+  std::atomic<StepPhase>& what_;
 };
 
 /// Everything of one generation. Members are destroyed in reverse order: the engine uses the rest.

@@ -54,7 +54,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
 }
 
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
-  if (order.source == "save") return finish(g, order);
+  if (order.source == JoinSource::save) return finish(g, order);
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
   const auto peer_every =
@@ -106,7 +106,8 @@ Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
   SS_RETURN_IF_ERROR(note_fault(g, g.engine->compare_states()));
   if (g.step > order.step) SS_RETURN_IF_ERROR(validate(g, order, g.step));
   TrainerFinished end{trainer_, order.generation, g.step, false};
-  if (g.step > order.step || order.source == "memory" || order.source == "save") {
+  if (g.step > order.step || order.source == JoinSource::memory ||
+      order.source == JoinSource::save) {
     SS_ASSIGN(end.save, pin_if_responsible(g, order, g.step));
   }
   report_(std::move(end));
@@ -117,12 +118,14 @@ Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
 /// state that has changed in memory. Returns `status`.
 Status ComputeThread::note_fault(Generation& g, Status status) {
   idle_.suspect_rank = g.engine->suspect().value_or(-1);
+  idle_.reason.step = g.step + 1;
+  idle_.reason.detail = g.engine->cause();
   if (!status.ok()) hashed_ = g.engine->hashed();
   if (status.code() == Code::bad_data) {
-    idle_.fault = "non_finite";
+    idle_.fault = Fault::non_finite;
     idle_.step = g.step + 1;
   } else if (g.engine->damaged()) {
-    idle_.fault = "bad_copy";
+    idle_.fault = Fault::bad_copy;
     idle_.step = g.step;
     idle_.suspect = trainer_;
     if (Status copied = g.state->wait_unpinned(
@@ -135,7 +138,7 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
     idle_.state_hash = hashed_->hash.low;
   }
   if (const auto& mismatch = g.engine->mismatch(); status.code() == Code::mismatch && mismatch) {
-    idle_.fault = "mismatch";
+    idle_.fault = Fault::mismatch;
     const auto wrong = mismatch->wrong();
     const bool mine = mismatch->shard == g.shard->rank() &&
                       std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
@@ -170,7 +173,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   mine.pause = leave_ == order.generation;
   const auto rate = static_cast<float>(learning_rate(order, step));
   auto result = g.engine->step(step, rate, mine, batch);
-  if (!result.ok() && g.batches->bad_tokens()) idle_.fault = "bad_tokens";
+  if (!result.ok() && g.batches->bad_tokens()) idle_.fault = Fault::bad_tokens;
   if (!result.ok()) return note_fault(g, result.status());
   SS_RETURN_IF_ERROR(g.batches->release());
   return result;
@@ -207,7 +210,7 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
              scores_due = tasks_due(options_.config, options_.plan, step);
   if (!loss_due && !scores_due) return {};
   const trace::Span span("validate", static_cast<int64_t>(step));
-  const Doing doing(doing_, "validation");
+  const Doing doing(doing_, StepPhase::validation);
   const auto began = std::chrono::steady_clock::now();
   Validated result{order.generation, step, trainer_, std::nan("")};
   if (loss_due) {

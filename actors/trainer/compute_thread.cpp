@@ -75,9 +75,9 @@ TrainerProgress ComputeThread::progress() const {
   std::lock_guard lock(engine_mutex_);
   if (engine_) progress.units += engine_->progress();
   progress.waiting = wait_.waiting || (engine_ && engine_->waiting());
-  const char* doing = doing_;
-  const Activity activity = engine_ && !doing ? engine_->activity() : Activity{};
-  progress.phase = doing ? doing : activity.phase;
+  Activity activity{.phase = doing_};
+  if (engine_ && activity.phase == StepPhase::none) activity = engine_->activity();
+  progress.phase = activity.phase;
   progress.block = activity.block;
   progress.gpu = gpu_;
   return progress;
@@ -132,7 +132,7 @@ void ComputeThread::run() {
     }
     if (const auto* fenced = std::get_if<Fenced>(&job)) {
       TrainerIdle idle{.trainer = trainer_, .generation = fenced->generation - 1};
-      idle.reason = fenced->reason;
+      idle.reason.text = fenced->reason;
       // By the hashes the supervisor finds a wrong replica. The fence may have ended this vote because
       // the ranks of another shard, which know all hashes, have reported a mismatch.
       if (hashed_) idle.step = hashed_->step, idle.state_hash = hashed_->hash.low;
@@ -175,10 +175,10 @@ void ComputeThread::report_failure(const JoinTrainer& order, const Status& statu
   log::warn("generation {} ended: {}", order.generation, status.message());
   // The fence's job, still queued, reports idle. A bad copy, checkpoint or disk is reported anyway,
   // and so is a mismatch: it says which step must be undone.
-  const bool anyway = idle_.fault.starts_with("bad_") || idle_.fault == "mismatch";
+  const bool anyway = idle_.fault >= Fault::mismatch;
   if (order.generation < fenced_ && !anyway) return;
-  if (idle_.fault.empty()) idle_.fault = "failed";
-  idle_.reason = status.message();
+  if (idle_.fault == Fault::none) idle_.fault = Fault::failed;
+  idle_.reason.text = status.message();
   report_(idle_);
 }
 
@@ -219,7 +219,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
       [this, &order] { return fenced_ > order.generation; },
       on_threads(static_cast<size_t>(options_.threads)));
   {
-    const Doing doing(doing_, "restore");
+    const Doing doing(doing_, StepPhase::restore);
     const Waiting waits(wait_);
     SS_RETURN_IF_ERROR(restore_state(g, order, restore));
   }
@@ -234,7 +234,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
       "generation {}: group {} of {}, shard {}, at step {} from {} after {:.0f} ms (joined after "
       "{:.0f} ms, with its state after {:.0f} ms)",
       order.generation, order.group, order.replicate_members.size(), order.shard, g.step,
-      order.source, ms, g.joined_ms, g.restored_ms);
+      to_string(order.source), ms, g.joined_ms, g.restored_ms);
   report_(TrainerReady{trainer_, order.generation, g.step, ms, restore.bytes()});
   set_engine(g.engine.get());
   const Status status = train(g, order);
@@ -251,7 +251,7 @@ Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Res
   span = trace::Span("transfer state");
   Status status = restore.transfer(*plane_, *g.state);
   span.end();
-  span = trace::Span("check and commit state", -1, order.source);
+  span = trace::Span("check and commit state", -1, to_string(order.source));
   if (status.ok() && order.group != no_group)
     status = restore.commit(*g.state, *g.shard, *g.replicate);
   idle_.fault = restore.fault().fault;
@@ -271,7 +271,7 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
     auto opened = TrainState::open(order.state_segment,
                                    shard_layout(units_of(options_.plan.shape), shards).total);
     if (!opened.ok()) {  // for the run its state is lost: a replica has another copy
-      idle_.fault = "bad_copy";
+      idle_.fault = Fault::bad_copy;
       idle_.suspect = trainer_;
       idle_.step = order.step;
       return opened.status();
@@ -320,7 +320,7 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
                         [this, &order] { return fenced_ > order.generation; }));
   SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
                                      *g.shard, *g.replicate, *g.state));
-  if (order.source == "initialize") {
+  if (order.source == JoinSource::initialize) {
     SS_RETURN_IF_ERROR(g.engine->initialize());
   } else {
     SS_ASSIGN(g.step, g.engine->attach());

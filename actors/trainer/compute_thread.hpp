@@ -142,9 +142,9 @@ class ComputeThread {
   // For progress().
   std::atomic<uint64_t> generation_ = 0, step_ = 0, units_ = 0;
   std::atomic<int> gpu_ = -1;
-  WaitClock wait_;                            // for other processes, outside of the engine
-  std::atomic<const char*> doing_ = nullptr;  // "restore", "validation"; null: see the engine
-  mutable std::mutex engine_mutex_;           // guards engine_ and faults_
+  WaitClock wait_;                                  // for other processes, outside of the engine
+  std::atomic<StepPhase> doing_ = StepPhase::none;  // none: see the engine
+  mutable std::mutex engine_mutex_;                 // guards engine_ and faults_
   Engine* engine_ = nullptr;
   std::vector<std::pair<EngineFault, uint64_t>> faults_;  // to be injected into the next engine
 

@@ -70,7 +70,7 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
   const Result<Hash128> hash =
       receive_state(*communicator, state, part.step, part.source, timeout_ms_);
   if (hash.status().code() == Code::bad_data || hash.status().code() == Code::not_found)
-    fault_ = {"bad_copy", part.source};
+    fault_ = {Fault::bad_copy, part.source};
   received_ = hash.ok();
   if (hash.ok()) hash_ = *hash;
   return hash.status();
@@ -81,7 +81,7 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
 Status Restore::forget_if_damaged(TrainState& state, uint64_t step, Status status) {
   if (status.code() != Code::mismatch) return status;
   state.forget(step);
-  fault_ = {"bad_copy", order_.trainer};
+  fault_ = {Fault::bad_copy, order_.trainer};
   return status;
 }
 
@@ -90,7 +90,7 @@ Status Restore::send(Collective* communicator, TrainState& state, const Transfer
     return communicator
                ? forget_if_damaged(state, part.step, send_state(*communicator, state, part.step))
                : Status();
-  fault_ = {"bad_copy", order_.trainer};
+  fault_ = {Fault::bad_copy, order_.trainer};
   SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
   SS_ASSIGN(const int side, peer.pin(part.step));
   fault_ = {};
@@ -133,7 +133,7 @@ Status Restore::read_checkpoint(TrainState& state) {
 /// Checks that this trainer's state holds its shard at the generation's step, undamaged.
 Status Restore::check_own(TrainState& state) {
   if (state.layout_hash() != layout_ || !state.holds(order_.step)) {
-    fault_ = {"bad_copy", order_.trainer};
+    fault_ = {Fault::bad_copy, order_.trainer};
     return Status(Code::not_found, "memory does not hold shard " + std::to_string(order_.shard) +
                                        " at step " + std::to_string(order_.step) +
                                        ", and no trainer has sent it");
@@ -147,15 +147,15 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
   if (order_.commit_round >= order_.commit_rounds)
     return Status(Code::bad_data, "cannot commit in round " + std::to_string(order_.commit_round) +
                                       " of " + std::to_string(order_.commit_rounds));
-  if (order_.source == "checkpoint") {
+  if (order_.source == JoinSource::checkpoint) {
     const Status read = read_checkpoint(state);
     if (read.code() == Code::io)
-      fault_ = {"bad_disk", ""};
+      fault_ = {Fault::bad_disk, ""};
     else if (read.code() == Code::bad_data || read.code() == Code::not_found)
-      fault_ = {"bad_checkpoint", ""};
+      fault_ = {Fault::bad_checkpoint, ""};
     SS_RETURN_IF_ERROR(read);
   }
-  const bool memory = order_.source == "memory" || order_.source == "save";
+  const bool memory = order_.source == JoinSource::memory || order_.source == JoinSource::save;
   if (memory && !received_) SS_RETURN_IF_ERROR(check_own(state));
   // No barrier follows the last round: a side is overwritten only after the first step's vote,
   // which every trainer reaches after its commit.
@@ -168,7 +168,7 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
 
 /// Commits the generation's shard and discards everything else that the state holds.
 Status Restore::commit_restored_state(TrainState& state) {
-  if (order_.source == "initialize")
+  if (order_.source == JoinSource::initialize)
     state.invalidate_as(layout_);
   else if (received_)
     state.commit_as(layout_, order_.step, hash_);

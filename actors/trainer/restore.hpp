@@ -24,7 +24,8 @@ namespace simplescale {
 
 /// Why a restore failed: the fields of TrainerIdle.
 struct RestoreFault {
-  std::string fault, suspect;
+  Fault fault = Fault::none;
+  std::string suspect;
 };
 
 class Restore {
@@ -38,7 +39,7 @@ class Restore {
   /// Takes this trainer's part in the generation's transfers, in the order of their ids. On return
   /// the receivers have everything that this trainer sent. What it received is not yet committed.
   Status transfer(DataPlane& plane, TrainState& state);
-  /// Makes the generation's shard at its step the committed state; for source "initialize" it
+  /// Makes the generation's shard at its step the committed state; for JoinSource::initialize it
   /// empties the segment instead. All members of the generation call it together.
   Status commit(TrainState& state, Collective& shard, Collective& replicate);
 

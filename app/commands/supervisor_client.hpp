@@ -11,7 +11,7 @@
 
 #include "app/processes/actor_process.hpp"
 #include "runtime/run/run_folder.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 namespace simplescale {
 

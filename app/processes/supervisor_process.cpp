@@ -37,7 +37,6 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kLookupMs = 1'000;   // limit for another supervisor to answer
 constexpr int kRefusalMs = 5'000;  // how long agents are told that the run cannot begin
 constexpr int kTermPollMs = 500;   // between two reads of the term files
 
@@ -125,7 +124,7 @@ std::shared_ptr<TermWatch> lead_term(const Process& p, uint64_t term,
 }
 
 /// How the supervisor actor ended.
-struct End {
+struct SupervisorEnd {
   int code;
   std::string reason;
   bool resigns;
@@ -133,7 +132,7 @@ struct End {
 
 LeadershipOptions leadership_options(const Process& p, uint64_t term, Predecessor before,
                                      std::shared_ptr<TermWatch> watch,
-                                     std::shared_ptr<std::promise<End>> end) {
+                                     std::shared_ptr<std::promise<SupervisorEnd>> end) {
   LeadershipOptions lead;
   lead.term = term;
   lead.address = p.transport.address();
@@ -190,7 +189,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   JobOptions job = prepared.take();
   // The records may name generations of the predecessor that its term file does not name.
   job.generation_floor = job::generation_floor_of(term, claim.above, job.last_generation);
-  auto end = std::make_shared<std::promise<End>>();
+  auto end = std::make_shared<std::promise<SupervisorEnd>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, term, std::move(before), watch, std::move(end));
   const auto exporter = Exporter::make(p.run(), p.config, [still_leads] {
@@ -250,7 +249,7 @@ Result<int> claim_leadership(const Process& p) {
   }
   Predecessor before;
   before.term = newest.number;
-  before.lost = "its process and its standby have ended";
+  before.lost = reason_of(ReasonKind::both_ended, "its process and its standby have ended");
   before.lost_at_ms = now_ms(p.system.clock());
   before.silent = true;
   return supervise(p, std::move(before));
@@ -276,8 +275,8 @@ Result<int> stand_by(const Process& p) {
                                           view.leader_alive()});
   });
   auto watch = options.watch;
-  options.ended = [end, &system = p.system](std::optional<SupervisorState> state,
-                                            std::string reason, bool silent) {
+  options.ended = [end, &system = p.system](std::optional<SupervisorState> state, Reason reason,
+                                            bool silent) {
     Predecessor before;
     before.term = state ? state->term : 0;
     before.state = std::move(state);
@@ -303,7 +302,7 @@ Result<int> stand_by(const Process& p) {
   folder_watch.reset();
   watch.reset();
   if (before.state) return supervise(p, std::move(before));
-  log::info("standby ends: {}", before.lost);
+  log::info("standby ends: {}", before.lost.text);
   return 0;
 }
 

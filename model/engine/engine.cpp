@@ -12,7 +12,6 @@ namespace {
 
 constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread initializes at a time
 constexpr int kStoreAtEndMs = 1'000;  // for readers of the side that an engine's end writes
-constexpr const char* kPhases[] = {"", "data", "forward", "backward", "vote", "copy", "optimizer"};
 
 }  // namespace
 
@@ -39,7 +38,7 @@ Status Engine::start_commit() {
 Status Engine::wait_for_commit() {
   SS_RETURN_IF_ERROR(start_commit());
   parts_->finish_store();
-  parts_->at(Parts::kIdle);
+  parts_->at(StepPhase::none);
   return {};
 }
 
@@ -107,7 +106,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const trace::Span optimizer_span("optimizer");
     SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm, over_trained)));
     SS_RETURN_IF_ERROR(end_on_error(p.commit()));
-    p.at(Parts::kIdle);
+    p.at(StepPhase::none);
   }
   result.wait_ms = p.wait.ms;
   return result;
@@ -136,6 +135,7 @@ Status Engine::compare_states() {
   p.mismatch.reset();
   p.hashed.reset();
   p.suspect.reset();
+  p.cause.clear();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
   SS_RETURN_IF_ERROR(wait_for_commit());
@@ -163,6 +163,10 @@ const std::optional<HashedState>& Engine::hashed() const {
 
 std::optional<int> Engine::suspect() const {
   return parts_->suspect;
+}
+
+const std::string& Engine::cause() const {
+  return parts_->cause;
 }
 
 int Engine::accumulation() const {
@@ -198,7 +202,7 @@ bool Engine::waiting() const {
 
 Activity Engine::activity() const {
   const int64_t now = parts_->activity.load(std::memory_order_relaxed);
-  return {kPhases[now & 0xff], static_cast<int>(now >> 8) - 1};
+  return {static_cast<StepPhase>(now & 0xff), static_cast<int>(now >> 8) - 1};
 }
 
 void Engine::inject(EngineFault fault, uint64_t step) {

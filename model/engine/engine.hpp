@@ -53,6 +53,7 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/sharding.hpp"
+#include "runtime/training/step_phase.hpp"
 #include "runtime/training/train_state.hpp"
 
 namespace simplescale {
@@ -100,9 +101,8 @@ struct HashedState {
 
 /// What the compute thread does in a step.
 struct Activity {
-  const char* phase = "";  // "data", "forward", "backward", "vote", "copy" (waits until a copy of
-                           // the older state has been made), "optimizer"; "": it makes no step
-  int block = -1;          // of forward and backward; -1: embeddings, head, or another phase
+  StepPhase phase = StepPhase::none;
+  int block = -1;  // of forward and backward; -1: embeddings, head, or another phase
 };
 
 /// Faults for tests and drills.
@@ -188,6 +188,8 @@ class Engine {
   /// (ENGINE-5).
   /// In device memory gradients are not examined, only losses.
   std::optional<int> suspect() const;
+  /// What was wrong there, if the vote of the last step() found it; without step and rank. Else "".
+  const std::string& cause() const;
 
   /// Micro-batches per step of this trainer.
   int accumulation() const;
@@ -201,7 +203,7 @@ class Engine {
   void abort(const std::string& reason);
   /// Number of units computed so far; the watchdog checks that it grows. Any thread.
   uint64_t progress() const;
-  /// True while the compute thread waits in a collective, or in the phase "copy" for a copy of the
+  /// True while the compute thread waits in a collective, or in the phase `copy` for a copy of the
   /// state: if progress() then stands still, another rank or that copy is late. Any thread.
   bool waiting() const;
   /// Any thread.

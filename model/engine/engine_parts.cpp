@@ -138,7 +138,7 @@ Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
 /// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next.
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
                                            const void** tied_params) {
-  at(kForward);
+  at(StepPhase::forward);
   SS_ASSIGN(const void* params, gather->use(0, 1, wait));
   {
     const trace::Span span("forward embeddings");
@@ -146,13 +146,13 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
   }
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
-    at(kForward, static_cast<int64_t>(layer));
+    at(StepPhase::forward, static_cast<int64_t>(layer));
     SS_RETURN_IF_ERROR(unit_computed());
     SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
     const trace::Span span("forward block", static_cast<int64_t>(layer));
     backend.forward_block(static_cast<int>(layer), params);
   }
-  at(kForward);
+  at(StepPhase::forward);
   SS_RETURN_IF_ERROR(unit_computed());
   return gather->use(head(), after_head, wait);
 }
@@ -161,7 +161,7 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
 /// each unit's gradient. Returns the mean loss.
 Result<double> Engine::Parts::backward(int k, const void* head_params, const void* tied_params) {
   void* tied_grad = nullptr;
-  at(kBackward);
+  at(StepPhase::backward);
   SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
   if (tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
@@ -173,7 +173,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
   const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
   for (size_t unit = layers(); unit > 0; --unit) {
-    at(kBackward, static_cast<int64_t>(unit) - 1);
+    at(StepPhase::backward, static_cast<int64_t>(unit) - 1);
     SS_RETURN_IF_ERROR(unit_computed());
     if (unit == 1 && after == GatherSchedule::kNone) optimizer->start_hash();
     SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
@@ -184,7 +184,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
     }
     SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
   }
-  at(kBackward);
+  at(StepPhase::backward);
   SS_RETURN_IF_ERROR(unit_computed());
   if (!tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
@@ -203,6 +203,7 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
   mismatch.reset();
   hashed.reset();
   suspect.reset();
+  cause.clear();
   damaged = false;
   wait.ms = 0;
   Ballot ballot{
@@ -223,7 +224,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
     if (ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
       const trace::Span span("data");
-      at(kData);
+      at(StepPhase::data);
       const Result<const int32_t*> next = batch(k);
       if (next.ok())
         tokens = *next;
@@ -249,7 +250,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
 }
 
 void Engine::Parts::finish_store() {
-  at(kCopy);
+  at(StepPhase::copy);
   optimizer->finish_store(wait);
 }
 
@@ -258,7 +259,7 @@ void Engine::Parts::finish_store() {
 /// ENGINE-2: what a rank that votes for this step has stored is complete in host memory.
 Status Engine::Parts::check_committed_state(Ballot& ballot) {
   finish_store();
-  at(kVote);
+  at(StepPhase::vote);
   trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->current_hash();
   hash_span.end();
@@ -287,6 +288,7 @@ Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) 
   SS_ASSIGN(Verdict verdict, vote->hold(ballot, wait));
   mismatch = verdict.mismatch;
   suspect = verdict.suspect;
+  cause = verdict.cause;
   return verdict;
 }
 
@@ -312,9 +314,9 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
               newest_step,
               {o.moments, rounding_key(o.seed, newest_step)}};
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
-  at(kCopy);
+  at(StepPhase::copy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
-  at(kOptimizer);
+  at(StepPhase::optimizer);
   optimizer->apply(adamw, reduce->total(), updated_units());
   if (muon) {
     const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};

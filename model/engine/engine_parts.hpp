@@ -26,7 +26,6 @@ inline std::string at_step(uint64_t step) {
 }
 
 struct Engine::Parts {
-  enum Phase : uint8_t { kIdle, kData, kForward, kBackward, kVote, kCopy, kOptimizer };
   static constexpr uint64_t kNever = UINT64_MAX;
 
   Parts(const EngineOptions& o, Backend& b, Collective& s, Collective& r, TrainState& t)
@@ -51,6 +50,7 @@ struct Engine::Parts {
   std::optional<Mismatch> mismatch;
   std::optional<HashedState> hashed;
   std::optional<int> suspect;
+  std::string cause;
   bool damaged = false;
   uint64_t all_rows = 0;                    // of the step, over all groups
   RowRange rows;                            // of this group
@@ -61,7 +61,7 @@ struct Engine::Parts {
   WaitClock wait;
   std::atomic<uint64_t> fault_step[3] = {kNever, kNever, kNever};  // by EngineFault
   std::atomic<uint64_t> progress = 0;
-  std::atomic<int64_t> activity = kIdle;  // block + 1, then 8 bits for the phase
+  std::atomic<int64_t> activity = 0;  // block + 1, then 8 bits for the phase
   std::atomic<bool> aborted = false;
   std::mutex mutex;
   std::string abort_reason;  // guarded by mutex
@@ -77,8 +77,8 @@ struct Engine::Parts {
   void use_rows(uint64_t step_rows);
   void load();
   Status end(Status error);
-  void at(Phase phase, int64_t block = -1) {
-    activity.store((block + 1) << 8 | phase, std::memory_order_relaxed);
+  void at(StepPhase phase, int64_t block = -1) {
+    activity.store((block + 1) << 8 | static_cast<int64_t>(phase), std::memory_order_relaxed);
   }
   Status unit_computed();
   bool take_fault(EngineFault fault);

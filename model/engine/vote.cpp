@@ -44,11 +44,11 @@ std::string text(double value, int digits = 17) {
   return text;
 }
 
-Status failure_of(const BallotHeader& header, const std::string& voter) {
+Status failure_of(const BallotHeader& header) {
   if (header.code == static_cast<uint8_t>(Code::ok)) return {};
   const size_t length = strnlen(header.message, sizeof(header.message));
   return {is_code(header.code) ? static_cast<Code>(header.code) : Code::internal,
-          voter + ": " + std::string(header.message, length)};
+          std::string(header.message, length)};
 }
 
 /// The records of all ranks of one communicator.
@@ -109,7 +109,7 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
     result.control.stop |= header.stop != 0;
     result.control.save |= header.save != 0;
     result.control.pause |= header.pause != 0;
-    Status failure = failure_of(header, voter);
+    Status failure = failure_of(header);
     if (result.failure.ok() && !failure.ok()) found.failed = static_cast<int32_t>(rank);
     auto differ = [&](const std::string& what, const std::string& first, const std::string& here) {
       if (failure.ok())
@@ -216,7 +216,13 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   if (of_world.failed >= 0) {
     const auto failed = static_cast<size_t>(of_world.failed);
     const int32_t shard = world.header(failed).failed;
-    if (shard >= 0) verdict.suspect = static_cast<int>(failed * shards) + shard;
+    std::string where = "group " + std::to_string(failed);
+    if (shard >= 0) {
+      where += ": trainer " + std::to_string(shard);
+      verdict.suspect = static_cast<int>(failed * shards) + shard;
+      verdict.cause = verdict.status.message();
+    }
+    verdict.status = verdict.status.in(where);
   }
   verdict.grad_norm = world.numbers(0)[2 * shards];
   std::vector<Hash128> hashes(groups * shards);
@@ -241,8 +247,9 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   }
   verdict.loss = tree_mean(losses);
   if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm))) {
-    verdict.status = {Code::bad_data, "loss " + text(verdict.loss, 4) + " or gradient norm " +
-                                          text(verdict.grad_norm, 4) + " is not finite"};
+    verdict.cause =
+        "loss " + text(verdict.loss, 4) + " or gradient norm " + text(verdict.grad_norm, 4);
+    verdict.status = {Code::bad_data, verdict.cause + " is not finite"};
     verdict.suspect = suspect_of(losses, rows_, groups, shards);
   }
   verdict.status = verdict.status.in("step " + std::to_string(ballot.step));

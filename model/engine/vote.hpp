@@ -39,6 +39,7 @@ struct Verdict {
   StepControl agreed;
   std::optional<Mismatch> mismatch;  // set if the status is mismatch because states differ
   std::optional<int> suspect;        // as Engine::suspect()
+  std::string cause;                 // as Engine::cause()
 };
 
 /// The first shard whose replicas differ in the state of `step`. hashes: (G, S), group by group.

@@ -236,20 +236,15 @@ class Agents {
   }
   template <class T>
   void tell(Agent& agent, const T& message, uint64_t id = kNormal) {
-    wire::SizeHint hint;
-    hint.add(message);
     send(agent, remote::make_envelope(
                     [&](wire::Envelope::Builder out) {
                       auto envelope = out.initMessage();
                       envelope.setSender(kAgentActor);
                       envelope.setReceiver(agent.supervisor);
                       envelope.setId(id);
-                      capnp::DynamicStruct::Builder body = envelope.initBody();
-                      wire::write_struct(
-                          message, body.init(wire::member_name(message_name(&message)).c_str())
-                                       .template as<capnp::DynamicStruct>());
+                      wire::write(message, envelope.initBody());
                     },
-                    hint.bytes));
+                    wire::bytes_of(message)));
   }
 
   // --- Received messages ---

@@ -40,8 +40,8 @@
 #include "runtime/base/log.hpp"
 #include "tests/bench/network_namespace.hpp"
 #include "transport/caf/codec.hpp"
+#include "transport/caf/message_types.hpp"
 #include "transport/caf/transport.hpp"
-#include "transport/protocol/messages.hpp"
 
 extern char** environ;
 

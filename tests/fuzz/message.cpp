@@ -52,7 +52,12 @@ std::vector<std::string> fuzz_seeds() {
   });
   body([](wire::Body::Builder out) {
     auto x = out.initJoinGeneration();
-    x.setSource("memory");
+    x.setSource(wire::JoinSource::MEMORY);
+  });
+  body([](wire::Body::Builder out) {
+    auto x = out.initTrainerIdle();
+    x.setFault(wire::Fault::BAD_TOKENS);
+    x.initReason().setKind(wire::ReasonKind::RESTARTED);
   });
   body([](wire::Body::Builder out) {
     auto copies = out.initCopyToPeers().initCopies(3);
@@ -68,7 +73,7 @@ std::vector<std::string> fuzz_seeds() {
       envelope([](wire::Envelope::Builder out) { out.initDown().initReason().setText("why"); }));
   SupervisorState state;
   state.job = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
-  state.job.layout.cells = {{"n0"}, {"n1"}};
+  state.job.layout.domains = {{"n0"}, {"n1"}};
   const auto bytes = encode(state);
   seeds.emplace_back(bytes.begin(), bytes.end());
   return seeds;

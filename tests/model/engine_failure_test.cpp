@@ -230,7 +230,7 @@ TEST_SUITE("engine_failure") {
       });
       const Engine& engine = *world.seats[hit].engine;
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (std::string(engine.activity().phase) != "copy" &&
+      while (engine.activity().phase != StepPhase::copy &&
              std::chrono::steady_clock::now() < deadline)
         std::this_thread::yield();
       state.committed().exp_avg[5] += 1;
@@ -319,7 +319,7 @@ TEST_SUITE("engine_failure") {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (engine.activity().block != 0 && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();
-    CHECK(std::string(engine.activity().phase) == "forward");
+    CHECK(engine.activity().phase == StepPhase::forward);
     CHECK(engine.activity().block == 0);
     CHECK(ended->get_future().wait_for(std::chrono::milliseconds(50)) ==
           std::future_status::timeout);

@@ -157,7 +157,7 @@ TEST_SUITE("engine memory") {
     seat.fake().during_copies = [&, &engine = *seat.engine] {
       ++copies;
       CHECK(engine.waiting());
-      CHECK(std::string(engine.activity().phase) == "copy");
+      CHECK(engine.activity().phase == StepPhase::copy);
     };
     REQUIRE(world.step(seat, 1).ok());
     REQUIRE(world.step(seat, 2).ok());  // its vote
@@ -165,7 +165,7 @@ TEST_SUITE("engine memory") {
     REQUIRE(seat.engine->wait_for_commit().ok());
     CHECK(copies == 2);
     CHECK_FALSE(seat.engine->waiting());
-    CHECK(std::string(seat.engine->activity().phase) == "");
+    CHECK(seat.engine->activity().phase == StepPhase::none);
     REQUIRE(world.step(seat, 3).ok());
     seat.engine.reset();
     CHECK(copies == 3);

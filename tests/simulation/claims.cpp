@@ -56,7 +56,8 @@ void Cluster::succeed(Supervisor& lost, std::shared_ptr<Standby> standby) {
   Failover::Decision decision;
   const Time works = std::max(folder_works_at(standby->host), node.hung_until);
   if (!standby->failover.is_lost()) {
-    decision = standby->failover.lost("lost", !standby->silent, true, now / ms);
+    decision = standby->failover.lost(
+        {"lost", standby->silent ? ReasonKind::silent : ReasonKind::process_ended}, true, now / ms);
   } else if (works <= now) {
     if (std::exchange(standby->beat, lost.beat) != lost.beat) standby->beat_at = now;
     const bool lives =

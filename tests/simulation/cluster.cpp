@@ -274,7 +274,7 @@ void Cluster::report_to_supervisor(int index) {
     up.generation = t.idle && !news ? 0 : t.told_generation;
     if (t.up) to_supervisor(index, up);
     if (news) to_supervisor(index, *t.idle);
-    if (!t.up) to_supervisor(index, job::TrainerDown{t.name, "it has ended", true});
+    if (!t.up) to_supervisor(index, job::TrainerDown{t.name, {"it has ended"}});
     auto g = generations.find(t.told_generation);
     if (g == generations.end() || !g->second->restored || t.told_generation == 0) continue;
     to_supervisor(index, job::TrainerReady{t.name, g->first});
@@ -328,7 +328,7 @@ void Cluster::report_step(int index, StepReport report) {
 
 /// The agent reports what the memory of a trainer holds that is not up.
 void Cluster::report_memory(int index) {
-  report_idle(index, {.generation = nodes[node_of(index)].ended, .reason = "its agent reports"});
+  report_idle(index, {.generation = nodes[node_of(index)].ended, .reason = {"its agent reports"}});
 }
 
 void Cluster::report_peer_copies(int index, uint64_t fence) {
@@ -405,7 +405,7 @@ void Cluster::notice_death(int index, int32_t agent) {
   }
   trainers[index].told_generation = 0;
   trainers[index].idle.reset();
-  to_supervisor(node, job::TrainerDown{trainers[index].name, "signal 9", true});
+  to_supervisor(node, job::TrainerDown{trainers[index].name, {"signal 9"}});
   report_memory(index);
   start_trainer(index,
                 random.chance(70) ? random.between(20, 200) * ms : random.between(1000, 4000) * ms);

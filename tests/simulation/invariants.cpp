@@ -259,7 +259,7 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     const std::string* reason = nullptr;
     if (const auto* a = std::get_if<job::Fence>(&action)) reason = &a->reason;
     if (const auto* a = std::get_if<job::Leave>(&action)) reason = &a->reason;
-    if (const auto* a = std::get_if<job::KillTrainer>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::KillTrainer>(&action)) reason = &a->reason.text;
     if (const auto* a = std::get_if<job::CheckNode>(&action)) reason = &a->reason;
     if (const auto* a = std::get_if<job::StopAtStep>(&action)) reason = &a->reason;
     if (const auto* a = std::get_if<job::Shutdown>(&action)) reason = &a->reason;
@@ -278,7 +278,7 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
 void Invariants::check_waited(const Supervisor& supervisor, const job::Action& action) {
   const auto* record = std::get_if<job::Record>(&action);
   const auto* end = std::get_if<job::Shutdown>(&action);
-  const std::string why = record && record->kind == "gives_up" ? record->reason
+  const std::string why = record && record->kind == "gives_up" ? record->reason.text
                           : end && !supervisor.job.giving_up   ? end->reason
                                                                : "";
   require(!why.starts_with("There were not enough nodes") ||

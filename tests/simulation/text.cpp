@@ -86,8 +86,7 @@ std::string text_of(const job::Action& action) {
           [](const job::Leave& a) { return "Leave " + number(a.generation) + ": " + a.reason; },
           [](const job::Join& a) {
             std::string text = "Join " + number(a.generation) + " step " + number(a.step) +
-                               " from " + job::to_string(a.source) +
-                               (a.by_agents ? " by agents" : "");
+                               " from " + to_string(a.source) + (a.by_agents ? " by agents" : "");
             for (const job::Move& move : a.moves) {
               text += "; " + number(move.shard) + "@" + number(move.step) + " " + move.source +
                       (move.peer ? "'s peer copy to" : " to");
@@ -95,7 +94,9 @@ std::string text_of(const job::Action& action) {
             }
             return text;
           },
-          [](const job::KillTrainer& a) { return "KillTrainer " + a.trainer + ": " + a.reason; },
+          [](const job::KillTrainer& a) {
+            return "KillTrainer " + a.trainer + ": " + a.reason.text;
+          },
           [](const job::CheckNode& a) { return "CheckNode " + a.node + ": " + a.reason; },
           [](const job::StopAtStep& a) { return "StopAtStep: " + a.reason; },
           [](const job::PruneCheckpoints& a) {
@@ -105,7 +106,7 @@ std::string text_of(const job::Action& action) {
             return std::string("Shutdown ") + to_string(a.exit) + ": " + a.reason;
           },
           [](const job::Record& a) {
-            return "Record " + a.phase + " " + a.kind + " " + a.subject + ": " + a.reason;
+            return "Record " + a.phase + " " + a.kind + " " + a.subject + ": " + a.reason.text;
           },
       },
       action);

@@ -375,7 +375,7 @@ void Cluster::leave(int index, uint64_t generation, job::Fault fault, const std:
                       .fault = fault,
                       .step = step,
                       .suspect = suspect,
-                      .reason = fault == job::Fault::none ? "asked to leave" : "a fault"});
+                      .reason = {fault == job::Fault::none ? "asked to leave" : "a fault"}});
 }
 
 void Cluster::fence(int index, uint64_t generation) {
@@ -392,7 +392,7 @@ void Cluster::fence(int index, uint64_t generation) {
       abort_generation(*g->second, job::Fault::failed, "");
     }
   }
-  if (t.generation == 0) report_idle(index, {.generation = generation - 1, .reason = "fenced"});
+  if (t.generation == 0) report_idle(index, {.generation = generation - 1, .reason = {"fenced"}});
 }
 
 }  // namespace simplescale::simulation

@@ -1,8 +1,9 @@
 #include "transport/caf/codec.hpp"
 
-#include <capnp/schema.h>
+#include <capnp/dynamic.h>
 
-#include <caf/all.hpp>
+#include <caf/make_message.hpp>
+#include <caf/unit.hpp>
 #include <typeindex>
 #include <unordered_map>
 
@@ -12,90 +13,38 @@
 namespace simplescale::remote {
 namespace {
 
-/// How one type is encoded: its member of Body, and the conversions.
+/// The conversions of a message whose type only `content` knows.
 struct MessageType {
-  std::string name;
-  capnp::StructSchema::Field member;
-  void (*write)(const void* message, capnp::DynamicStruct::Builder out);
-  caf::message (*read)(capnp::DynamicStruct::Reader in);
-  Status (*check)(capnp::StructSchema schema);
+  void (*write)(const void* message, wire::Body::Builder out);
   size_t (*bytes)(const void* message);
 };
 
-struct Table {
-  Status status;  // ok if Body has a member for every type
-  std::unordered_map<std::type_index, MessageType> by_type;
-  std::unordered_map<uint16_t, const MessageType*> by_discriminant;
-};
+template <class T>
+constexpr MessageType type_of{
+    [](const void* message, wire::Body::Builder out) {
+      wire::write(*static_cast<const T*>(message), out);
+    },
+    [](const void* message) { return wire::bytes_of(*static_cast<const T*>(message)); }};
+
+/// nullptr if it is no message.
+const MessageType* find(const caf::type_erased_tuple& content) {
+#define SS_TYPE(T, MEMBER) {typeid(T), type_of<T>},
+  static const std::unordered_map<std::type_index, MessageType> all = {SS_MESSAGES(SS_TYPE)};
+#undef SS_TYPE
+  const auto rtti = content.type(0);
+  if (!rtti.second) return nullptr;
+  const auto found = all.find(*rtti.second);
+  return found == all.end() ? nullptr : &found->second;
+}
 
 template <class T>
-void add(Table& table, capnp::StructSchema body) {
-  const T* tag = nullptr;
-  std::string name = wire::member_name(message_name(tag));
-  KJ_IF_MAYBE (member, body.findFieldByName(name)) {
-    auto write = [](const void* message, capnp::DynamicStruct::Builder out) {
-      wire::write_struct(*static_cast<const T*>(message), out);
-    };
-    auto read = [](capnp::DynamicStruct::Reader in) {
-      T x{};
-      wire::read_struct(x, in);
-      return caf::make_message(std::move(x));
-    };
-    auto bytes = [](const void* message) {
-      wire::SizeHint hint;
-      hint.add(*static_cast<const T*>(message));
-      return hint.bytes;
-    };
-    MessageType made{message_name(tag), *member, write, read, &wire::check_struct<T>, bytes};
-    auto& type = table.by_type.emplace(std::type_index(typeid(T)), std::move(made)).first->second;
-    table.by_discriminant.emplace(member->getProto().getDiscriminantValue(), &type);
-  } else {
-    table.status =
-        Status(Code::internal, std::string(message_name(tag)) + ": Body has no member " + name);
-  }
-}
-
-template <class... Ts>
-Table make_table(MessageList<Ts...>) {
-  Table table;
-  auto body = capnp::Schema::from<wire::Body>();
-  (add<Ts>(table, body), ...);
-  return table;
-}
-
-const Table& table() {
-  static const Table instance = make_table(Messages{});
-  return instance;
-}
-
-const MessageType* find(const caf::type_erased_tuple& content) {
-  auto rtti = content.type(0);
-  if (!rtti.second) return nullptr;
-  auto found = table().by_type.find(std::type_index(*rtti.second));
-  return found == table().by_type.end() ? nullptr : &found->second;
+caf::message message_of(wire::Body::Reader in) {
+  T x;
+  wire::read(x, in);
+  return caf::make_message(std::move(x));
 }
 
 }  // namespace
-
-Status check_messages() {
-  const Table& all = table();
-  SS_RETURN_IF_ERROR(all.status);
-  for (auto& [key, type] : all.by_type) {
-    if (!type.member.getType().isStruct()) {
-      return {Code::internal, type.name + ": its member of Body is not a struct"};
-    }
-    SS_RETURN_IF_ERROR(type.check(type.member.getType().asStruct()));
-  }
-  for (auto member : capnp::Schema::from<wire::Body>().getUnionFields()) {
-    uint16_t which = member.getProto().getDiscriminantValue();
-    if (which == wire::Body::NOTHING || which == wire::Body::ERROR) continue;
-    if (!all.by_discriminant.count(which)) {
-      return {Code::internal, std::string("Body.") + member.getProto().getName().cStr() +
-                                  " has no C++ message in SS_MESSAGES"};
-    }
-  }
-  return {};
-}
 
 bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out) {
   if (content.empty()) {
@@ -113,8 +62,7 @@ bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out) 
   }
   const MessageType* type = find(content);
   if (!type) return false;
-  capnp::DynamicStruct::Builder body(out);
-  type->write(content.get(0), body.init(type->member).as<capnp::DynamicStruct>());
+  type->write(content.get(0), out);
   return true;
 }
 
@@ -130,11 +78,18 @@ std::string name_of(wire::Envelope::Reader envelope) {
     KJ_IF_MAYBE (member, any.which()) return member->getProto().getName().cStr();
     return "unknown";
   }
-  const auto body = envelope.getMessage().getBody();
-  if (body.isNothing()) return "answer";
-  if (body.isError()) return "error";
-  const auto found = table().by_discriminant.find(static_cast<uint16_t>(body.which()));
-  return found == table().by_discriminant.end() ? "unknown" : found->second->name;
+  switch (envelope.getMessage().getBody().which()) {
+    case wire::Body::NOTHING:
+      return "answer";
+    case wire::Body::ERROR:
+      return "error";
+#define SS_NAME(T, MEMBER) \
+  case wire::Body::MEMBER: \
+    return #T;
+      SS_MESSAGES(SS_NAME)
+#undef SS_NAME
+  }
+  return "unknown";
 }
 
 BodyKind read_body(wire::Body::Reader in, caf::message& content) {
@@ -145,14 +100,14 @@ BodyKind read_body(wire::Body::Reader in, caf::message& content) {
     case wire::Body::ERROR:
       content = caf::make_message(read_error(in.getError()));
       return BodyKind::message;
-    default:
-      break;
+#define SS_READ(T, MEMBER)       \
+  case wire::Body::MEMBER:       \
+    content = message_of<T>(in); \
+    return BodyKind::message;
+      SS_MESSAGES(SS_READ)
+#undef SS_READ
   }
-  auto found = table().by_discriminant.find(static_cast<uint16_t>(in.which()));
-  if (found == table().by_discriminant.end()) return BodyKind::unknown;
-  capnp::DynamicStruct::Reader body(in);
-  content = found->second->read(body.get(found->second->member).as<capnp::DynamicStruct>());
-  return BodyKind::message;
+  return BodyKind::unknown;
 }
 
 void write_error(const caf::error& error, wire::Error::Builder out) {
@@ -161,7 +116,7 @@ void write_error(const caf::error& error, wire::Error::Builder out) {
   out.setCategory(static_cast<uint64_t>(error.category()));
   const caf::message& context = error.context();
   if (context.empty()) return;
-  out.setText(context.match_elements<std::string>() ? context.get_as<std::string>(0)
+  out.setText(context.match_element<std::string>(0) ? context.get_as<std::string>(0)
                                                     : caf::to_string(context));
 }
 

@@ -1,5 +1,4 @@
-// Converts CAF messages to wire::Body and back. Holds the table of message types. Pure functions,
-// any thread.
+// Converts CAF messages to wire::Body and back. Pure functions, any thread.
 //
 // Wire rule: a message holds exactly one registered struct, or nothing (the response of a void
 // handler), or a caf::error.
@@ -10,14 +9,9 @@
 #include <caf/error.hpp>
 #include <caf/message.hpp>
 
-#include "runtime/base/status.hpp"
 #include "transport/protocol/protocol.capnp.h"
 
 namespace simplescale::remote {
-
-/// ok if every C++ message has a struct in the schema with the same fields, and every struct of the
-/// schema's Body has a C++ message. Otherwise internal, with the difference.
-Status check_messages();
 
 /// Encodes `content` into `out`. False, and `out` is unchanged, if the wire rule does not allow
 /// `content`.

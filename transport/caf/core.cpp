@@ -55,7 +55,7 @@ void Core::on_peer_lost(Transport::OnPeerLost callback) {
 void Core::peer_is_dead(const caf::node_id& node, const std::string& reason) {
   loop_.post([this, node, reason]() {
     auto found = peers_.find(node);
-    if (found != peers_.end()) disconnect(PeerPtr(found->second), reason, false);
+    if (found != peers_.end()) disconnect(PeerPtr(found->second), in_words(reason), false);
   });
 }
 
@@ -109,7 +109,7 @@ void Core::shut_down() {
   stopping_ = true;
   // by_token_ also has the callers without a proof, which are not in peers_.
   while (!by_token_.empty())
-    disconnect(PeerPtr(by_token_.begin()->second), "the process is stopping", true);
+    disconnect(PeerPtr(by_token_.begin()->second), {"the process is stopping"}, true);
   while (!lookups_.empty()) {
     end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
   }
@@ -120,19 +120,20 @@ void Core::shut_down() {
 
 // ---- disconnecting ----------------------------------------------------------------------------
 
-void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expected) {
+void Core::disconnect(const PeerPtr& peer, const Reason& reason, bool expected) {
   if (peer->lost) return;
   PeerPtr keep = peer;  // `peer` may refer to an element of a map that this function erases
   bool was_established = peer->established;
   bool say_goodbye = was_established && !peer->broken;
   if (say_goodbye) {
-    transmit(peer, make_envelope([&](wire::Envelope::Builder out) { out.setGoodbye(reason); }));
+    transmit(peer,
+             make_envelope([&](wire::Envelope::Builder out) { out.setGoodbye(reason.text); }));
   }
   if (was_established) {
     if (expected) {
-      log::debug("transport: disconnected from {}: {}", peer->name, reason);
+      log::debug("transport: disconnected from {}: {}", peer->name, reason.text);
     } else {
-      log::warn("transport: lost {}: {}", peer->name, reason);
+      log::warn("transport: lost {}: {}", peer->name, reason.text);
     }
   }
   peer->lost = true;
@@ -153,7 +154,7 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
   for (auto& [id, lookup] : lookups_) {
     if (lookup.peer == peer) waiting.push_back(id);
   }
-  for (uint64_t id : waiting) end_lookup(id, Status(Code::unavailable, reason));
+  for (uint64_t id : waiting) end_lookup(id, Status(Code::unavailable, reason.text));
 
   auto requests = std::move(peer->requests);
   auto exported = std::move(peer->exported);
@@ -168,10 +169,11 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
   }
   for (auto& [id, actor] : exported) actor->get()->detach(DownNotifier::token_of(*peer));
   auto lost = make_error(caf::exit_reason::remote_link_unreachable);
-  lost.context() = caf::make_message(reason);
+  lost.context() =
+      caf::make_message(reason.text, static_cast<uint8_t>(reason.kind), reason.ms, reason.detail);
   for (auto& [id, proxy] : proxies) static_cast<Proxy*>(proxy->get())->kill_proxy(&loop_, lost);
   if (was_established) {
-    for (auto& callback : on_peer_lost_) callback(peer->node, reason);
+    for (auto& callback : on_peer_lost_) callback(peer->node, reason.text);
   }
 }
 
@@ -191,12 +193,12 @@ void Core::tick() {
   auto now = Clock::now();
   // If this process itself was stopped or got no CPU, that time does not count as a peer's silence.
   const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
-  std::vector<std::pair<PeerPtr, std::string>> lost;
+  std::vector<std::pair<PeerPtr, Reason>> lost;
   for (auto& [node, peer] : peers_) {
     if (late > late.zero()) peer->last_received = std::min(now, peer->last_received + late);
     if (peer->received_since_tick) peer->last_received = now;
-    if (std::string why = silence_reason(*peer, now); !why.empty()) {
-      lost.emplace_back(peer, std::move(why));
+    if (auto why = silence_reason(*peer, now)) {
+      lost.emplace_back(peer, std::move(*why));
     } else if (peer->established && !peer->sent_since_tick) {
       transmit(peer, make_envelope([](wire::Envelope::Builder out) { out.setHeartbeat(); }));
     }
@@ -206,23 +208,24 @@ void Core::tick() {
   start_ticking();
 }
 
-/// Why the silent peer counts as lost, or "". If the kernel reports a peer on this host as running,
+/// Why the silent peer counts as lost; nothing: it does not. If the kernel reports a peer on this host as running,
 /// it may only lack CPU time, so it gets three times silence_ms.
-std::string Core::silence_reason(const Peer& peer, Clock::time_point now) const {
-  if (peer.received_since_tick || options_.silence_ms == 0) return "";
+std::optional<Reason> Core::silence_reason(const Peer& peer, Clock::time_point now) const {
+  if (peer.received_since_tick || options_.silence_ms == 0) return {};
   const auto limit = std::chrono::milliseconds(options_.silence_ms);
   const auto silence = now - peer.last_received;
-  if (silence <= limit / 4) return "";
+  if (silence <= limit / 4) return {};
   ProcessState state = ProcessState::runs;
   if (peer.pid != 0) state = process_state(peer.pid);
-  if (state == ProcessState::gone) return "its process has ended";
+  if (state == ProcessState::gone) return process_ended();
   if (silence <= limit || (peer.pid != 0 && state == ProcessState::runs && silence <= 3 * limit))
-    return "";
-  return (state == ProcessState::stopped ? "stopped, silent for "
-          : peer.established             ? "silent for "
-                                         : "no answer for ") +
-         std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count()) +
-         " ms";
+    return {};
+  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+  if (state != ProcessState::stopped && !peer.established)
+    return in_words("no answer for " + std::to_string(ms) + " ms");
+  return reason_of(
+      {.kind = state == ProcessState::stopped ? ReasonKind::stopped : ReasonKind::silent,
+       .ms = ms});
 }
 
 // ---- lookups ----------------------------------------------------------------------------------
@@ -266,7 +269,7 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
   if (!lookup.peer->established && lookup.peer->ours && !waited_for)
-    disconnect(lookup.peer, "no answer", false);
+    disconnect(lookup.peer, {"no answer"}, false);
 }
 
 }  // namespace simplescale::remote

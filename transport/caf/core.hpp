@@ -29,6 +29,7 @@
 #include "transport/caf/peer.hpp"
 #include "transport/caf/transport.hpp"
 #include "transport/protocol/protocol.capnp.h"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::remote {
 
@@ -95,7 +96,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void attach(const PeerPtr& peer, const stream::LinkPtr& link);
   void establish(const PeerPtr& peer);
   void make_current(const PeerPtr& peer);
-  void disconnect(const PeerPtr& peer, const std::string& reason, bool expected);
+  void disconnect(const PeerPtr& peer, const Reason& reason, bool expected);
   void drop_caller(const stream::LinkPtr& link, Bad kind, const std::string& what);
   void refuse(const stream::LinkPtr& link, uint64_t token, const std::string& reason);
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
@@ -104,7 +105,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void handle_proof(const PeerPtr& peer, capnp::Data::Reader proof);
   // disconnecting, heartbeats, lookups (core.cpp)
   void tick();
-  std::string silence_reason(const Peer& peer, Clock::time_point now) const;
+  std::optional<Reason> silence_reason(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
   void begin_lookup(Address address, std::string name, int timeout_ms, Transport::OnLookup on_done);
   void send_lookup(uint64_t id, const Lookup& lookup);

@@ -91,8 +91,9 @@ void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
                    {bytes.begin(), bytes.size()}, pending);
   counters_.sent.fetch_add(1, std::memory_order_relaxed);
   if (peer->queued_bytes > options_.queue_bytes_max) {
-    loop_.post(
-        [this, peer]() { disconnect(peer, "it does not receive, the send queue is full", false); });
+    loop_.post([this, peer]() {
+      disconnect(peer, {"it does not receive, the send queue is full"}, false);
+    });
   }
 }
 
@@ -114,7 +115,7 @@ void Core::on_end(const stream::LinkPtr& link, stream::End end, const std::strin
           "a connection with " + link->name() + ": " + why);
   if (!peer) return;
   peer->broken = true;
-  disconnect(peer, "connection lost: " + why, false);
+  disconnect(peer, connection_lost(why), false);
 }
 
 void Core::receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
@@ -152,7 +153,7 @@ void Core::unknown_token(const stream::LinkPtr& link, const PeerPtr& peer) {
   const std::string what = "a message with an unknown token";
   if (!peer) return drop_caller(link, Bad::malformed, what);
   count(Bad::malformed, peer.get(), what);
-  disconnect(peer, "it sent " + what, false);
+  disconnect(peer, {"it sent " + what}, false);
 }
 
 /// Counts the message as handled, and as a sign that the peer lives.

@@ -82,7 +82,7 @@ void Core::watch_process(const PeerPtr& peer) {
     auto peer = weak.lock();
     if (!peer) return;
     peer->broken = true;
-    disconnect(peer, "its process has ended", false);
+    disconnect(peer, process_ended(), false);
   });
 }
 
@@ -100,7 +100,7 @@ Result<PeerPtr> Core::connect(const Address& address) {
   make_current(peer);
   const auto link = messenger_->connect(address.worker);
   if (!link.ok()) {
-    disconnect(peer, link.status().message(), false);
+    disconnect(peer, {link.status().message()}, false);
     return Status(Code::unavailable, link.status().message());
   }
   attach(peer, *link);
@@ -175,13 +175,13 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
   if (!side || in.getVersion() != wire::PROTOCOL_VERSION ||
       std::string(in.getRunId()) != options_.run_id || node_from_bytes(side->node) != peer->node) {
     count(Bad::malformed, peer.get(), "a welcome of another node or run");
-    return disconnect(peer, "the welcome is of another node or run", false);
+    return disconnect(peer, {"the welcome is of another node or run"}, false);
   }
   const Side ours = our_side(*peer);
   if (!equal(prove(options_.key, options_.run_id, Role::welcome, *side, ours),
              to_span(in.getProof()))) {
     count(Bad::malformed, peer.get(), "a welcome without the run's key");
-    return disconnect(peer, "it does not have this run's key", false);
+    return disconnect(peer, {"it does not have this run's key"}, false);
   }
   const auto other = in.getOther() == 0 ? by_token_.end() : by_token_.find(in.getOther());
   const bool alive =
@@ -200,14 +200,14 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
   if (!equal(prove(options_.key, options_.run_id, Role::proof, caller->hello, our_side(*caller)),
              to_span(proof))) {
     count(Bad::malformed, caller.get(), "a proof without the run's key");
-    return disconnect(caller, "it does not have this run's key", false);
+    return disconnect(caller, {"it does not have this run's key"}, false);
   }
   const PeerPtr before = current_peer(caller->node);
   const auto connection = connection_of(before);
   const TieBreak decision = break_tie(pointer(connection), caller->number,
                                       caller->established_at_hello, lower_than(caller->node));
   if (decision == TieBreak::keep)
-    return disconnect(caller, "another connection with it stays", false);
+    return disconnect(caller, {"another connection with it stays"}, false);
   caller->awaiting_proof = false;
   // Send no goodbye and report no lost peer: the other process replaces the connection, too.
   if (decision == TieBreak::replace_silently) before->established = false;
@@ -220,7 +220,7 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
 void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
   for (auto& [id, lookup] : lookups_)
     if (lookup.peer == from) lookup.peer = to;  // establish() sends it again
-  disconnect(from, reason, false);
+  disconnect(from, {reason}, false);
 }
 
 /// Makes `peer` the connection that current_peer() returns for its node.

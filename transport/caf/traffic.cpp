@@ -247,12 +247,12 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
       return handle_welcome(peer, envelope.getWelcome());
     case Kind::REFUSED:
       if (peer->established) return;
-      return disconnect(peer, "refused: " + std::string(envelope.getRefused()).substr(0, 500),
+      return disconnect(peer, {"refused: " + std::string(envelope.getRefused()).substr(0, 500)},
                         false);
     case Kind::GOODBYE:
       peer->broken = true;
       return disconnect(
-          peer, "the peer disconnected: " + std::string(envelope.getGoodbye()).substr(0, 500),
+          peer, {"the peer disconnected: " + std::string(envelope.getGoodbye()).substr(0, 500)},
           true);
     case Kind::PROOF:
       if (peer->awaiting_proof) return handle_proof(peer, envelope.getProof());

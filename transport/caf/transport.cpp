@@ -39,7 +39,6 @@ Result<std::unique_ptr<Transport>> Transport::start(caf::actor_system& system,
   if (!system.node()) {
     return Status(Code::internal, "Transport::configure was not called for this actor system");
   }
-  SS_RETURN_IF_ERROR(remote::check_messages());
   auto impl = std::make_unique<Impl>();
   impl->core = std::make_shared<remote::Core>(system, std::move(options));
   std::promise<Result<std::string>> ready;
@@ -83,11 +82,15 @@ void Transport::lookup(const std::string& address, const std::string& name, int 
   impl_->core->lookup(address, name, timeout_ms, std::move(on_done));
 }
 
-std::string why_lost(const caf::error& reason) {
-  if (reason != caf::exit_reason::remote_link_unreachable) return "";
-  const caf::message& context = reason.context();
-  return context.match_elements<std::string>() ? context.get_as<std::string>(0)
-                                               : "it does not answer any more";
+std::optional<Reason> why_lost(const caf::error& reason) {
+  if (reason != caf::exit_reason::remote_link_unreachable) return {};
+  const caf::message& context = reason.context();  // of Core::disconnect()
+  if (!context.match_elements<std::string, uint8_t, int64_t, std::string>())
+    return in_words("it does not answer any more");
+  return Reason{.text = context.get_as<std::string>(0),
+                .kind = static_cast<ReasonKind>(context.get_as<uint8_t>(1)),
+                .ms = context.get_as<int64_t>(2),
+                .detail = context.get_as<std::string>(3)};
 }
 
 void Transport::on_peer_lost(OnPeerLost callback) {

@@ -11,8 +11,8 @@
 //            or the receiver's process is lost.
 //   ACTOR-4  Nothing that a peer sends crashes this process or makes it use unbounded memory.
 //
-// Wire rule: a remote message has exactly one struct of transport/protocol/messages.hpp (a response
-// may also be void or an error). If a local actor sends anything else, its Transport refuses the
+// Wire rule: a remote message has exactly one message of transport/protocol/protocol.capnp (a
+// response may also be void or an error). If a local actor sends anything else, its Transport refuses the
 // message: it counts it, logs it once for each type, and fails its request with
 // caf::sec::unknown_type. Handlers for remote messages run on the transport thread (unless the
 // actor is detached), so they must not block.
@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
@@ -72,8 +73,8 @@ struct TransportFault {
 };
 
 /// Why the transport lost an actor's process, from the reason of a down or exit message: "silent
-/// for 5003 ms", "its process has ended", "connection lost: …". "": the actor itself has ended.
-std::string why_lost(const caf::error& reason);
+/// for 5003 ms", "its process has ended", "connection lost: …". Nothing: the actor itself has ended.
+std::optional<Reason> why_lost(const caf::error& reason);
 
 class Transport {
  public:
@@ -84,9 +85,8 @@ class Transport {
   /// messages and gives the system a node id.
   static void configure(caf::actor_system_config& config);
 
-  /// Opens the sockets and starts the thread. internal: configure() was not called, or messages.hpp
-  /// and protocol.capnp differ; io: a socket cannot be created. Stop (or destroy) the transport
-  /// before the actor system.
+  /// Opens the sockets and starts the thread. internal: configure() was not called;
+  /// io: a socket cannot be created. Stop (or destroy) the transport before the actor system.
   static Result<std::unique_ptr<Transport>> start(caf::actor_system& system,
                                                   TransportOptions options);
   ~Transport();

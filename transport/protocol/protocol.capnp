@@ -1,14 +1,21 @@
-# The wire format of the control plane. An active message holds one Envelope; the Body of a Message holds one message.
+# The wire format of the control plane, and the one source of its messages. An active message holds one Envelope; the
+# Body of a Message holds one message. generate.cpp makes the C++ structs and their conversions from this file.
 #
-# To add a message, add a struct and a member of Body here, and a C++ struct with its SS_FIELDS line in messages.hpp.
-# Number the fields in the order of the C++ fields and name them like those in camelCase; a check at start compares both.
-# To change a message, only append fields, and raise `protocolVersion` if older programs would misread the result.
+# To add a message, add a struct and a member of Body here. The C++ struct has the same name and the same fields, in the
+# order of this text, in snake_case, with the same comments and defaults. Fields may be: Bool, (U)Int8 to 64, Float32,
+# Float64, Text, Data, an enum, another struct, and List of any of these but enums. Tensors are not sent in messages but
+# over the data plane.
+# To change a message, only append numbers, and raise `protocolVersion` if older programs would misread the result.
 @0xd3a6c1f5b2e84977;
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 6;
+annotation cxxName(struct) :Text;       # the name of the C++ struct
+annotation header(struct, enum) :Text;  # where the C++ type already is
+annotation text(enumerant) :Text;       # to_string() of the value in C++; without it, its C++ name
+
+const protocolVersion :UInt32 = 7;
 
 struct Envelope {
   union {
@@ -36,7 +43,7 @@ struct Hello {
   address @4 :Data;             # of the sender: see encode() in transport/stream/address.hpp
   nonce @5 :Data;               # 32 random bytes
   proof @6 :Data;               # see transport/caf/proof.hpp
-  other @7 :UInt64;             # in a welcome: the receiver's token of another established connection of the two; 0: none
+  other @7 :UInt64;             # in a welcome: the receiver's token of another established connection; 0: none
 }
 
 struct Message {
@@ -130,6 +137,8 @@ struct Body {
 }
 
 struct Ping {
+  # Answered by a Pong with the same id and payload. Measures a link.
+
   id @0 :UInt64;
   payload @1 :Text;
 }
@@ -140,6 +149,9 @@ struct Pong {
 }
 
 struct NodeHello {
+  # Agent to supervisor: registers a node, also with a new supervisor during the run. term: of the agent's previous
+  # supervisor, 0 for none. address: of the agent's transport. data_address: of its data plane.
+
   node @0 :Text;
   host @1 :Text;
   pid @2 :Int32;
@@ -150,17 +162,22 @@ struct NodeHello {
 }
 
 struct TrainerHello {
+  # Trainer to its node's agent: registers the trainer. data_address: of its data plane.
+
   trainer @0 :Text;
   pid @1 :Int32;
   dataAddress @2 :Data;
 }
 
-struct StateVersion {
+struct StateVersion $header("runtime/training/state_version.hpp") {
   step @0 :UInt64;
   generation @1 :UInt64;
 }
 
 struct TrainerUp {
+  # Node to supervisor: a trainer is up. held: the steps of `shard` whose state is in its memory. generation: in which
+  # it trains (for a new supervisor), 0 for none.
+
   trainer @0 :Text;
   pid @1 :Int32;
   dataAddress @2 :Data;
@@ -169,29 +186,88 @@ struct TrainerUp {
   generation @5 :UInt64;
 }
 
-struct TrainerDown {
-  trainer @0 :Text;
-  reason @1 :Text;
-  restarting @2 :Bool;
+enum StepPhase $header("runtime/training/step_phase.hpp") {
+  none @0;
+  data @1;
+  forward @2;
+  backward @3;
+  vote @4;
+  copy @5;
+  optimizer @6;
+  restore @7;
+  validation @8;
 }
 
+enum ReasonKind {
+  words @0;                     # only the text says more
+  exitCode @1;                  # number
+  signal @2;                    # number
+  processEnded @3;              # nothing more is known
+  bothEnded @4;                 # a supervisor and its standby
+  connectionLost @5;            # detail: why
+  silent @6;                    # ms: for how long
+  stopped @7;                   # the operating system has stopped the process, which is silent for ms
+  stuck @8;                     # step, ms: a trainer in a generation computes nothing and waits for nobody
+  hung @9;                      # step, phase, block, ms: as stuck; number: of trainers that wait for it
+  restarted @10;                # by a user
+}
+
+struct Reason {
+  # Why a process, a connection or a step ended. reason.hpp makes the words of the facts.
+
+  text @0 :Text;                # in words, as events.jsonl has them
+  kind @1 :ReasonKind;
+  number @2 :Int32;
+  ms @3 :Int64;
+  step @4 :UInt64;
+  phase @5 :StepPhase;
+  block @6 :Int32 = -1;
+  detail @7 :Text;              # the heart of the text; of `step`: in the words of the trainer at fault
+}
+
+struct TrainerDown {
+  # Node to supervisor: a trainer's process has ended, or is about to. restarting: the node starts it again.
+
+  trainer @0 :Text;
+  reason @1 :Reason;
+  restarting @2 :Bool = true;
+}
+
+const noGroup :UInt32 = 0xffffffff;
+# Member::group of a trainer or agent that takes part only in state transfers.
+
 struct Member {
+  # One trainer of a generation, or an agent ("n1") that sends from its node's memory.
+
   trainer @0 :Text;
   group @1 :UInt32;
   shard @2 :UInt32;
   dataAddress @3 :Data;
 }
 
-struct RateChange {
+struct RateChange $header("runtime/training/rate_change.hpp") {
   step @0 :UInt64;
   peak @1 :Float64;
 }
 
+enum JoinSource {
+  # Where the state comes from with which a generation begins.
+
+  initialize @0;
+  checkpoint @1;
+  memory @2;
+  save @3;                      # as memory, but the trainers train no step and save the state
+  agents @4;                    # as save, but no trainer joins: the source of each transfer writes the shard
+}
+
 struct JoinGeneration {
+  # Supervisor to nodes: a generation of `groups` groups begins at `step`. transfers: to the trainers that lack the
+  # state of that step. rates: the changes of the learning rate so far.
+
   generation @0 :UInt64;
-  source @1 :Text;
+  source @1 :JoinSource;
   step @2 :UInt64;
-  checkpoint @3 :Text;
+  checkpoint @3 :Text;          # the checkpoints folder
   groups @4 :UInt32;
   members @5 :List(Member);
   transfers @6 :List(Transfer);
@@ -203,6 +279,10 @@ struct DataAddress {
 }
 
 struct JoinTrainer {
+  # Node to trainer: its name (new to a warm process) and its place in a generation. Members are in the rank order of
+  # the two communicators. group = no_group: it takes part only in the transfers and is then idle again. commit_round,
+  # commit_rounds: see commit_rounds() in actors/node/join.hpp.
+
   trainer @0 :Text;
   generation @1 :UInt64;
   group @2 :UInt32;
@@ -210,31 +290,58 @@ struct JoinTrainer {
   ring @4 :UInt32;
   stateSegment @5 :Text;
   ringSegment @6 :Text;
-  source @7 :Text;
+  source @7 :JoinSource;
   step @8 :UInt64;
   checkpoint @9 :Text;
   shardMembers @10 :List(DataAddress);
   replicateMembers @11 :List(DataAddress);
   transfers @12 :List(TransferPart);
   commitRound @13 :UInt32;
-  commitRounds @14 :UInt32;
+  commitRounds @14 :UInt32 = 1;
   rates @15 :List(RateChange);
 }
 
+enum Fault {
+  # Why a trainer left its generation. The texts are kinds of events in events.jsonl.
+
+  none @0 $text("left");        # it was fenced or asked to leave, or took part only in transfers
+  failed @1 $text("step_failed");  # a collective failed, a peer was lost, or a timeout
+  nonFinite @2;                 # loss or gradient norm
+  mismatch @3;                  # replicas have different states of `step`; with those below: something is damaged
+  badCopy @4;                   # the copy that `suspect` sent or holds is damaged
+  badCheckpoint @5;             # the checkpoint of `step` is damaged or missing
+  badDisk @6;                   # the checkpoint of `step` gave an I/O error and may be intact
+  badTokens @7;                 # the token file has a token that the model does not know
+}
+
 struct TrainerIdle {
+  # A trainer has left `generation` and waits for orders. The node adds shard and held. If the trainer is down, its
+  # agent sends this, to report what the trainer's memory holds. If `trainer` is the name of a node, that node's agent
+  # could not send a copy. suspect: the trainer at fault, or "". suspect_rank: if `suspect` is empty, the rank (group x
+  # shards + shard) at fault; -1: not known. state_hash: for a mismatch, of the trainer's own state; 0 if its own state
+  # is not in doubt.
+
   trainer @0 :Text;
   generation @1 :UInt64;
   shard @2 :UInt32;
   held @3 :List(StateVersion);
-  fault @4 :Text;
+  fault @4 :Fault;
   step @5 :UInt64;
   suspect @6 :Text;
-  reason @7 :Text;
+  reason @7 :Reason;
   stateHash @8 :UInt64;
-  suspectRank @9 :Int32;
+  suspectRank @9 :Int32 = -1;
+  samples @10 :List(UInt64);    # as StepDone.samples, of a value that is not finite; the supervisor adds them
 }
 
 struct StepDone {
+  # A trainer has committed a step. loss: nats per token; NaN if no target of the global batch counts. samples: of its
+  # micro-batches, as first, count, first, count, ... save: the trainer has pinned the step's state for a checkpoint.
+  # copy: the trainer has pinned it for a peer node. busy_ms: step_ms without waiting for other trainers. state_hash: of
+  # the shard's state before the step, 0 without replicas. time: of the commit, seconds since 1970. interval_ms: since
+  # the trainer's step before, or since it began to train, without validation; by the trainer's own clock. validates:
+  # Validated of this step follows.
+
   generation @0 :UInt64;
   step @1 :UInt64;
   trainer @2 :Text;
@@ -248,7 +355,7 @@ struct StepDone {
   stateHash @10 :UInt64;
   time @11 :Float64;
   copy @12 :Bool;
-  dataMs @13 :Float64;
+  dataMs @13 :Float64;          # part of step_ms, like the next three
   forwardMs @14 :Float64;
   backwardMs @15 :Float64;
   optimizerMs @16 :Float64;
@@ -256,7 +363,7 @@ struct StepDone {
   validates @18 :Bool;
 }
 
-struct TaskScore {
+struct TaskScore $header("runtime/training/task_score.hpp") {
   task @0 :Text;
   questions @1 :UInt64;
   right @2 :UInt64;
@@ -267,6 +374,12 @@ struct TaskScore {
 }
 
 struct Validated {
+  # What is known of the state of `step`; the same on every trainer. loss: the validation loss, in nats per token; NaN
+  # if the step has only scores, or no target counts. sources: the loss of each source of data.blend, in its order, NaN
+  # where no target counts; empty without data.blend. tasks: the scores of train.tasks; empty if they are not due.
+  # targets: how many targets the loss of each source is the mean of, one number without data.blend; empty if no loss is
+  # due.
+
   generation @0 :UInt64;
   step @1 :UInt64;
   trainer @2 :Text;
@@ -277,6 +390,8 @@ struct Validated {
 }
 
 struct TrainerFinished {
+  # A trainer has made its last step. save: as in StepDone.
+
   trainer @0 :Text;
   generation @1 :UInt64;
   step @2 :UInt64;
@@ -284,15 +399,21 @@ struct TrainerFinished {
 }
 
 struct FenceGeneration {
+  # Supervisor to trainers: leave all generations below this one at once.
+
   generation @0 :UInt64;
   reason @1 :Text;
 }
 
 struct StopTraining {
+  # Supervisor to trainers: agree on the last step, save it, finish.
+
   reason @0 :Text;
 }
 
 struct ShardSaved {
+  # Node to supervisor: a shard of a checkpoint is on disk. record: JSON. error: why saving failed, else empty.
+
   generation @0 :UInt64;
   step @1 :UInt64;
   shard @2 :UInt64;
@@ -301,21 +422,28 @@ struct ShardSaved {
 }
 
 struct RequestStop {
+  # To the supervisor: stop the run. now: at once, without another step and without saving.
+
   exitCode @0 :Int32;
   reason @1 :Text;
   now @2 :Bool;
 }
 
 struct Shutdown {
+  # Supervisor to nodes, nodes to trainers: exit.
+
   exitCode @0 :Int32;
   reason @1 :Text;
 }
 
-struct TextMessage {
+struct TextMessage $cxxName("Text") {
   text @0 :Text;
 }
 
 struct Transfer {
+  # Sends the state of a shard at `step` from trainer or agent `source` to the trainers in `targets`: from its memory,
+  # or if `peer` from other memory of its node. id: unique in the generation.
+
   id @0 :UInt32;
   shard @1 :UInt32;
   step @2 :UInt64;
@@ -325,6 +453,10 @@ struct Transfer {
 }
 
 struct TransferPart {
+  # A trainer's part in a transfer. members: in rank order; rank 0 sends. rank: this trainer's. source: rank 0's name.
+  # segment: shared memory from which rank 0 sends, empty for its own state. If rank 0 is the only member, it copies the
+  # segment to its own state.
+
   id @0 :UInt32;
   shard @1 :UInt32;
   step @2 :UInt64;
@@ -335,6 +467,8 @@ struct TransferPart {
 }
 
 struct TrainerReady {
+  # A trainer has the state of `step` and begins to train. ms, bytes: time and size of the restore.
+
   trainer @0 :Text;
   generation @1 :UInt64;
   step @2 :UInt64;
@@ -343,24 +477,34 @@ struct TrainerReady {
 }
 
 struct TrainerProgress {
+  # Trainer to node, several times a second: a sign of life. units: how many units it has computed. waiting: it waits in
+  # a collective or for another process of its node. gpu: CUDA's index of the GPU that it uses; -1: none yet. block: as
+  # Activity::block in model/engine/engine.hpp. The node adds what it has observed: still_ms, since the trainer computed
+  # its last unit; stuck_ms, since it computed or waited; silent_ms, since its last message.
+
   trainer @0 :Text;
   generation @1 :UInt64;
   step @2 :UInt64;
   units @3 :UInt64;
   waiting @4 :Bool;
-  phase @5 :Text;
-  block @6 :Int32;
+  phase @5 :StepPhase;
+  block @6 :Int32 = -1;
   stillMs @7 :Int64;
   stuckMs @8 :Int64;
   silentMs @9 :Int64;
-  gpu @10 :Int32;
+  gpu @10 :Int32 = -1;
 }
 
 struct PrepareGpus {
+  # Node to a warm process: the GPUs of the node's trainers, one of which it may have to replace.
+
   gpus @0 :List(UInt64);
 }
 
 struct ReportProgress {
+  # Supervisor to nodes, while no step is committed: what do the trainers of this generation do? Answered by
+  # NodeProgress.
+
   generation @0 :UInt64;
 }
 
@@ -369,19 +513,23 @@ struct NodeProgress {
   trainers @1 :List(TrainerProgress);
 }
 
-struct PeerCopy {
+struct PeerCopy $header("runtime/training/state_version.hpp") {
   shard @0 :UInt32;
   step @1 :UInt64;
   generation @2 :UInt64;
 }
 
 struct PeerCopies {
+  # Node to supervisor: the contents of its peer store. fence: the newest FenceGeneration that this answers; 0: none.
+  # From then on the store takes no copy that an older generation made, and the agent has reported the memory of each
+  # trainer that has left its generation. It reports that of the others later, when they leave.
+
   node @0 :Text;
   copies @1 :List(PeerCopy);
   fence @2 :UInt64;
 }
 
-struct GpuHealthReport {
+struct GpuHealth $header("runtime/observe/health.hpp") {
   name @0 :Text;
   utilization @1 :Float64;
   temperatureC @2 :Float64;
@@ -394,6 +542,8 @@ struct GpuHealthReport {
 }
 
 struct TrainerTimes {
+  # The times of a trainer's newest step. wait_ms is contained in the others.
+
   trainer @0 :Text;
   step @1 :UInt64;
   stepMs @2 :Float64;
@@ -401,21 +551,25 @@ struct TrainerTimes {
   forwardMs @4 :Float64;
   backwardMs @5 :Float64;
   optimizerMs @6 :Float64;
-  waitMs @7 :Float64;
+  waitMs @7 :Float64;           # for other trainers, in collectives
 }
 
 struct NodeHealth {
+  # Node to supervisor, every supervision.health_ms: for display only.
+
   node @0 :Text;
   cpu @1 :Float64;
   memory @2 :Float64;
   disk @3 :Float64;
   receivedMbPerS @4 :Float64;
   sentMbPerS @5 :Float64;
-  gpus @6 :List(GpuHealthReport);
+  gpus @6 :List(GpuHealth);
   trainers @7 :List(TrainerTimes);
 }
 
 struct CopyTask {
+  # Copy a shard from the memory of trainer `source` to the peer store of `node`. address: of the agent of `node`.
+
   shard @0 :UInt32;
   source @1 :Text;
   node @2 :Text;
@@ -423,6 +577,10 @@ struct CopyTask {
 }
 
 struct CopyToPeers {
+  # Supervisor to nodes: send the staged copies of `step` (StepDone.copy). keep: the newest step of which the peer
+  # stores hold every shard, which must stay; UINT64_MAX: none. Older copies, and copies of shards that the store no
+  # longer keeps, may be deleted. The node answers with a CopySent for each task.
+
   generation @0 :UInt64;
   step @1 :UInt64;
   keep @2 :UInt64;
@@ -430,6 +588,9 @@ struct CopyToPeers {
 }
 
 struct OfferCopy {
+  # Node to the node that will keep a copy. generation: also the one in which the copy was made (PEER-3 in
+  # actors/supervisor/copy_plan.hpp). Answered by AcceptCopy; then both join a communicator, the sender as rank 0.
+
   from @0 :Text;
   generation @1 :UInt64;
   step @2 :UInt64;
@@ -439,12 +600,16 @@ struct OfferCopy {
 }
 
 struct AcceptCopy {
+  # held: the node already has the copy. error: why it refuses the copy, else empty.
+
   held @0 :Bool;
   error @1 :Text;
   dataAddress @2 :Data;
 }
 
 struct CopySent {
+  # Node to supervisor: a task of CopyToPeers has ended. error: why it failed, else empty.
+
   generation @0 :UInt64;
   step @1 :UInt64;
   shard @2 :UInt32;
@@ -453,26 +618,37 @@ struct CopySent {
 }
 
 struct LeaveGeneration {
+  # Supervisor to trainers: leave this generation together after a step, so that no work is lost.
+
   generation @0 :UInt64;
   reason @1 :Text;
 }
 
 struct KillTrainer {
+  # Supervisor to node: kill this trainer's process, because it is stuck or has ignored a fence. The node starts another
+  # one.
+
   trainer @0 :Text;
-  reason @1 :Text;
+  reason @1 :Reason;
 }
 
 struct CheckNode {
+  # Supervisor to node: diagnose the node and its links to `links`. Answered by NodeChecked.
+
   reason @0 :Text;
   links @1 :List(LinkEnd);
 }
 
 struct LinkEnd {
+  # Another node's agent, as the other end of a link to measure.
+
   node @0 :Text;
   address @1 :Text;
 }
 
 struct NodeChecked {
+  # ok: the node may train. reason: what is wrong, in one line. report: all results as JSON.
+
   node @0 :Text;
   ok @1 :Bool;
   reason @2 :Text;
@@ -480,6 +656,10 @@ struct NodeChecked {
 }
 
 struct InjectFault {
+  # Supervisor to node: inject a fault. docs/operations.md lists the kinds. The node forwards faults of a trainer to it.
+  # step: before which it starts, 0: now. ms: how long it lasts, 0: the kind's default. value: its strength, if the kind
+  # has one.
+
   kind @0 :Text;
   target @1 :Text;
   step @2 :UInt64;
@@ -488,10 +668,16 @@ struct InjectFault {
 }
 
 struct SaveCheckpoint {
+  # Supervisor to the node of a training trainer: propose a checkpoint of the next step. All trainers then agree on the
+  # step.
+
   trainer @0 :Text;
 }
 
 struct LogFound {
+  # Node to supervisor: a log rule matches a line. subject: the trainer or node. file: path in the run's logs, or
+  # "kernel". line: 0 if unknown. root: the line can be the root cause of an incident.
+
   node @0 :Text;
   subject @1 :Text;
   file @2 :Text;
@@ -505,12 +691,18 @@ struct LogFound {
 }
 
 struct WriteTrace {
+  # Supervisor to nodes: write the trace of your processes in this time (ns of wall clock) to the run's folder; see
+  # runtime/observe/trace_parts.hpp.
+
   name @0 :Text;
   beginNs @1 :Int64;
   endNs @2 :Int64;
 }
 
 struct Lead {
+  # Supervisor to its nodes, when they register and after every change: the supervisor and its standby. standby_address:
+  # empty if there is none. recorded_step: the ledger has all reports up to this step, so the nodes may delete theirs.
+
   term @0 :UInt64;
   node @1 :Text;
   address @2 :Text;
@@ -520,17 +712,23 @@ struct Lead {
 }
 
 struct HostStandby {
+  # Supervisor to a node: start a standby of this supervisor.
+
   term @0 :UInt64;
-  address @1 :Text;
+  address @1 :Text;             # the supervisor's
 }
 
 struct StandbyHello {
+  # Standby to supervisor: registers the standby.
+
   node @0 :Text;
   pid @1 :Int32;
   address @2 :Text;
 }
 
 struct Replica {
+  # Supervisor to standby: the state (MessagePack) on which the supervisor will act next. Answered by ReplicaKept.
+
   term @0 :UInt64;
   sequence @1 :UInt64;
   state @2 :Data;
@@ -541,11 +739,16 @@ struct ReplicaKept {
 }
 
 struct Command {
+  # A client's command to the supervisor, as the words of a console command. who: the client's name, for the event log.
+  # Answered by CommandReply.
+
   words @0 :List(Text);
   who @1 :Text;
 }
 
 struct CommandReply {
+  # ok: the command succeeded. text: the answer or the error. json: the same, for programs.
+
   ok @0 :Bool;
   text @1 :Text;
   json @2 :Text;

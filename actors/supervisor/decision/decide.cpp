@@ -16,9 +16,11 @@ namespace {
 constexpr int64_t first_step_factor = 30;  // a first step may take this many times join_timeout_ms
 }  // namespace
 
-void Decider::record(std::string phase, std::string kind, std::string subject, std::string reason) {
+void Decider::record(std::string phase, std::string kind, std::string subject, Reason reason,
+                     uint64_t count) {
   if (phase == "detect") s_.incident = true;
-  add_action(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
+  add_action(
+      Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason), count});
 }
 
 void Decider::begin_wait(std::string what) {
@@ -50,7 +52,7 @@ void Decider::operator()(const Tick&) {
     for (const Place& p : places(s_.rules, s_.layout))
       if (!s_.trainers.at(p.trainer).ready) {
         late += (late.empty() ? "" : ", ") + p.trainer;
-        add_action(KillTrainer{p.trainer, "it did not restore its state in time"});
+        add_action(KillTrainer{p.trainer, {"it did not restore its state in time"}});
       }
     fence("detect", "no_first_step", late,
           "generation " + number(s_.generation) + " committed no step in time");

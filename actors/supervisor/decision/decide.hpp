@@ -1,7 +1,7 @@
 // The decisions of the supervisor as a function of plain data: decide(now, state, event) changes
 // the state and returns actions and their reason. No clock, no I/O, no actors; any thread. The
 // supervisor actor, its standby, the console's `plan`, the tests and the simulation call the same
-// function.
+// function (JOB-5).
 //
 // A job is a sequence of generations. In a generation the nodes of one layout (layout.hpp) train
 // together. A generation ends when the layout changes or one of its trainers fails. The next
@@ -39,8 +39,7 @@
 
 #include "actors/supervisor/decision/layout.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/training/rate_change.hpp"
-#include "runtime/training/state_version.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale::job {
 
@@ -122,10 +121,6 @@ inline bool over(Phase phase) {
 }
 const char* to_string(Phase phase);
 
-/// Where the state that a generation begins with comes from.
-enum class Source : unsigned char { initialize, checkpoint, memory };
-const char* to_string(Source source);
-
 /// Changes of the learning rate that users have set.
 struct Rates {
   std::vector<RateChange> changes;  // in order of steps; rate_changes_max at most
@@ -194,9 +189,16 @@ struct State {
                // supervisor begins again
   Code exit = Code::ok;
   std::string exit_reason;
+  bool unrecorded_stop =
+      false;  // only trainers know of the stop: no supervisor has recorded it, and
+              // an agent may report the true reason and exit code later
 };
 
 // --- Events ---
+// Some events are the messages that report them.
+using simplescale::Fault, simplescale::NodeChecked, simplescale::PeerCopies,
+    simplescale::TrainerDown, simplescale::TrainerFinished, simplescale::TrainerIdle,
+    simplescale::TrainerReady, simplescale::TrainerUp;
 /// The agent of a node reports. pid: the agent's. If the pid is known already, the same agent now
 /// reports to a new supervisor.
 struct NodeUp {
@@ -206,69 +208,11 @@ struct NodeUp {
 };
 /// The agent of a node no longer reports.
 struct NodeLost {
-  std::string node, reason;
-};
-/// A trainer's process is up. generation: the one that the trainer is in, as it tells a new
-/// supervisor; 0: none.
-struct TrainerUp {
-  std::string trainer;
-  int32_t pid = 0;
-  std::vector<uint8_t> address;
-  uint32_t shard = 0;
-  std::vector<StateVersion> held;
-  uint64_t generation = 0;
-};
-/// A trainer's process has ended. restarting: its node starts it again.
-struct TrainerDown {
-  std::string trainer, reason;
-  bool restarting = true;
-};
-/// Why a trainer left its generation.
-enum class Fault : unsigned char {
-  none,            // the trainer was ordered to leave
-  failed,          // a collective failed, a peer was lost, or a timeout
-  non_finite,      // loss or gradient norm
-  mismatch,        // replicas have different states of `step`
-  bad_copy,        // the copy that `suspect` sent is damaged
-  bad_checkpoint,  // the checkpoint of `step` is damaged or missing
-  bad_disk,        // the checkpoint of `step` gave an I/O error and may be intact
-  bad_tokens,      // the token file has a token that the model does not know
-};
-/// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "". If a
-/// trainer is down, its agent sends this, to report what the trainer's memory holds. If `trainer`
-/// is the name of a node, that node's agent could not send a copy.
-struct TrainerIdle {
-  std::string trainer;
-  uint64_t generation = 0;
-  uint32_t shard = 0;
-  std::vector<StateVersion> held;
-  Fault fault = Fault::none;
-  uint64_t step = 0;
-  std::string suspect;
-  std::string reason;
-  std::string samples;  // samples of the value that is not finite, as --skip-samples takes them
-};
-/// A trainer has restored the state that its generation begins with.
-struct TrainerReady {
-  std::string trainer;
-  uint64_t generation = 0;
-};
-/// The peer store of a node holds these copies now. fence: the newest fence that the agent answers
-/// with this event; 0: none. After its answer, the agent's store takes no copy that an older
-/// generation made. The agent has reported the memory of each trainer that has left its generation;
-/// for the other trainers it reports later, when they leave.
-struct PeerCopies {
   std::string node;
-  std::vector<PeerCopy> copies;
-  uint64_t fence = 0;
+  Reason reason;
 };
 /// Every trainer of the generation has reported the step.
 struct StepCommitted {
-  uint64_t generation = 0, step = 0;
-};
-/// A trainer has trained the run's last step.
-struct TrainerFinished {
-  std::string trainer;
   uint64_t generation = 0, step = 0;
 };
 /// All shards of this state are on disk. CheckpointSaved or CheckpointFailed follows.
@@ -297,13 +241,7 @@ struct Suspected {
 struct TrainerHung {
   std::string trainer;
   uint64_t generation = 0;
-  std::string reason;
-};
-/// The diagnosis of a node has ended. ok: it found nothing wrong.
-struct NodeChecked {
-  std::string node;
-  bool ok = false;
-  std::string reason;
+  Reason reason;
 };
 // Requests. A request that cannot be met changes nothing; Decision::reason says why.
 /// The run is to end. now: at once, without another step and without a checkpoint.
@@ -343,16 +281,11 @@ using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle
                            DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
-/// All trainers leave generations older than this one at once.
-struct Fence {
-  uint64_t generation = 0;
-  std::string reason;
-};
-/// All trainers leave this generation after a step.
-struct Leave {
-  uint64_t generation = 0;
-  std::string reason;
-};
+using Fence = FenceGeneration;
+using Leave = LeaveGeneration;
+using StopAtStep = StopTraining;
+using simplescale::KillTrainer;
+using Source = JoinSource;
 /// The trainers of state.layout join the generation and begin with the state of `step`. by_agents:
 /// no trainer joins. Instead the source node of each move writes that shard from its memory to the
 /// disk, and the moves have no targets.
@@ -365,16 +298,9 @@ struct Join {
   bool by_agents = false;
   bool regained = false;  // the steps up to `step` were rolled back before, and count again
 };
-struct KillTrainer {
-  std::string trainer, reason;
-};
 /// Order a diagnosis of the node; NodeChecked answers.
 struct CheckNode {
   std::string node, reason;
-};
-/// All trainers agree on a last step, save it and finish.
-struct StopAtStep {
-  std::string reason;
 };
 /// Remove the checkpoints that are not kept, up to the newest one that is known now (CHECKPOINT-1).
 struct PruneCheckpoints {
@@ -386,9 +312,12 @@ struct Shutdown {
   std::string reason;
 };
 /// A line of events.jsonl. phase: the part of an incident ("detect", "fence", "abort", "decide",
-/// "heal", "resume"), or "" outside of an incident.
+/// "heal", "resume"), or "" outside of an incident. count: how many steps were undone or regained,
+/// or the step of the checkpoint.
 struct Record {
-  std::string phase, kind, subject, reason;
+  std::string phase, kind, subject;
+  Reason reason;
+  uint64_t count = 0;
 };
 using Action = std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep,
                             PruneCheckpoints, Shutdown, Record>;

@@ -23,6 +23,7 @@ void Decider::give_up(Code exit, std::string reason) {
   if (std::max(s_.committed_step, newest_state(s_).step) <= saved_step(s_))
     return shut_down(exit, reason + advice(s_));
   s_.giving_up = s_.stop_requested = true;
+  s_.unrecorded_stop = false;
   s_.giving_up_since_ms = now_;
   s_.cycles = 0;  // as many failures end the tries to save
   s_.paused = false;

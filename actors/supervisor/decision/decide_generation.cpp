@@ -102,10 +102,11 @@ Join Decider::next_generation(const Beginning& beginning) {
     settle_rollbacks(s_);
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
-           "no newer step has a copy of every shard left");
+           "no newer step has a copy of every shard left", s_.committed_step - order.step);
   if (order.regained && order.step > s_.committed_step)
     record("", "steps_regained", number(order.step - s_.committed_step),
-           "a memory with step " + number(order.step) + " came back before a step was made again");
+           "a memory with step " + number(order.step) + " came back before a step was made again",
+           order.step - s_.committed_step);
   s_.leaving = false;
   s_.joined_step = order.step;
   // If the step is read from a checkpoint, older copies of it are not needed and may differ.
@@ -158,8 +159,8 @@ void Decider::end_generation(std::string what) {
   add_action(Fence{s_.generation, "the last generation has ended"});
 }
 
-void Decider::fence(std::string phase, std::string kind, std::string subject, std::string reason) {
-  const std::string what = subject.empty() ? reason : subject + ": " + reason;
+void Decider::fence(std::string phase, std::string kind, std::string subject, Reason reason) {
+  const std::string what = subject.empty() ? reason.text : subject + ": " + reason.text;
   record(std::move(phase), kind, subject, reason);
   use_next_number();
   ++s_.cycles;

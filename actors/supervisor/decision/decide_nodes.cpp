@@ -25,7 +25,7 @@ void Decider::operator()(const NodeUp& e) {
     node->since_ms = now_;
     return;
   }
-  if (known) declare_lost(e.node, "its agent was restarted");
+  if (known) declare_lost(e.node, {"its agent was restarted"});
   const bool returns = node->state == NodeState::lost;
   node->pid = e.pid;
   node->peer.clear();
@@ -119,7 +119,7 @@ void Decider::set_node_state(const std::string& name, NodeState state, std::stri
   node.since_ms = now_;
 }
 
-void Decider::declare_lost(const std::string& name, const std::string& reason) {
+void Decider::declare_lost(const std::string& name, const Reason& reason) {
   bool in = false;
   for_each_trainer(s_, name, [&](Trainer& t) {
     in = in || in_generation(t);
@@ -129,7 +129,7 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
   node.peer.clear();
   node.checking = false;
   record_failure(s_, now_, name);
-  set_node_state(name, NodeState::lost, reason);
+  set_node_state(name, NodeState::lost, reason.text);
   if (in)
     fence("detect", "node_lost", name, reason);
   else

@@ -40,7 +40,7 @@ void Decider::operator()(const TrainerFinished& e) {
   // Only an order to stop ends training before the last step. The predecessor gave that order, and
   // died before it replicated the decision.
   if (e.step < s_.max_steps && !s_.stop_requested)
-    (*this)(StopRequested{Code::ok, unrecorded_stop});
+    request_stop({Code::ok, "stopped by an order of an earlier supervisor"}, false);
   if (!all_in_generation(s_))
     return fence("detect", "left", "", "a trainer is missing in the last step");
   begin_wait("the last checkpoint to be saved");
@@ -99,7 +99,8 @@ void Decider::skip_checkpoint(uint64_t step, const std::string& reason) {
   if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
   record("", "checkpoint_skipped", "step-" + number(step),
          reason + (s_.older_checkpoints.empty() ? "; there is no older checkpoint"
-                                                : "; the next older checkpoint is used"));
+                                                : "; the next older checkpoint is used"),
+         step);
   s_.has_checkpoint = !s_.older_checkpoints.empty();
   s_.checkpoint_step = s_.has_checkpoint ? s_.older_checkpoints.back() : 0;
   if (s_.has_checkpoint) s_.older_checkpoints.pop_back();

@@ -9,25 +9,29 @@
 namespace simplescale::job {
 
 void Decider::operator()(const StopRequested& e) {
-  if (e.now) {
+  if (e.now)
     shut_down(e.exit, e.reason);
-  } else if (!s_.stop_requested || s_.exit_reason == unrecorded_stop) {
-    s_.stop_requested = true;
-    s_.paused = false;
-    s_.to_examine.clear();
-    s_.exit = e.exit;
-    s_.exit_reason = e.reason;
-    record("", "stop_requested", "", e.reason);
-    // No state exists yet that could be saved.
-    if (s_.phase == Phase::starting && s_.generation == 0)
-      return shut_down(e.exit, e.reason + " before the first step");
-    if (s_.phase == Phase::training) {
-      s_.phase = Phase::stopping;
-      begin_wait("the step in progress");
-    }
-    if (all_in_generation(s_) && !s_.leaving) add_action(StopAtStep{e.reason});
-    plan();
+  else if (!s_.stop_requested || s_.unrecorded_stop)
+    request_stop(e, true);
+}
+
+void Decider::request_stop(const StopRequested& e, bool recorded) {
+  s_.unrecorded_stop = !recorded;
+  s_.stop_requested = true;
+  s_.paused = false;
+  s_.to_examine.clear();
+  s_.exit = e.exit;
+  s_.exit_reason = e.reason;
+  record("", "stop_requested", "", e.reason);
+  // No state exists yet that could be saved.
+  if (s_.phase == Phase::starting && s_.generation == 0)
+    return shut_down(e.exit, e.reason + " before the first step");
+  if (s_.phase == Phase::training) {
+    s_.phase = Phase::stopping;
+    begin_wait("the step in progress");
   }
+  if (all_in_generation(s_) && !s_.leaving) add_action(StopAtStep{e.reason});
+  plan();
 }
 
 void Decider::operator()(const PauseRequested& e) {

@@ -5,40 +5,16 @@
 #include "actors/supervisor/decision/decider.hpp"
 #include "actors/supervisor/decision/restart_budget.hpp"
 #include "actors/supervisor/decision/rollback.hpp"
+#include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale::job {
-
-namespace {
-/// The kind of the event in events.jsonl.
-const char* event_kind(Fault fault) {
-  switch (fault) {
-    case Fault::none:
-      return "left";
-    case Fault::failed:
-      return "step_failed";
-    case Fault::non_finite:
-      return "non_finite";
-    case Fault::mismatch:
-      return "mismatch";
-    case Fault::bad_copy:
-      return "bad_copy";
-    case Fault::bad_checkpoint:
-      return "bad_checkpoint";
-    case Fault::bad_disk:
-      return "bad_disk";
-    case Fault::bad_tokens:
-      return "bad_tokens";
-  }
-  return "?";
-}
-}  // namespace
 
 void Decider::operator()(const TrainerUp& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (e.generation != 0 && e.generation == s_.generation && in_generation(*trainer)) {
     trainer->pid = e.pid;  // a supervisor that took over adopts it
-    trainer->address = e.address;
+    trainer->address = e.data_address;
     trainer->held = e.held;
     return;
   }
@@ -48,7 +24,7 @@ void Decider::operator()(const TrainerUp& e) {
       trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
   *trainer = {.state = TrainerState::idle,
               .pid = e.pid,
-              .address = e.address,
+              .address = e.data_address,
               .shard = e.shard,
               .held = e.held,
               .generation = std::max(ordered ? trainer->generation : 0, e.generation)};
@@ -77,7 +53,7 @@ void Decider::operator()(const TrainerDown& e) {
   if (trainer->state == TrainerState::down) {
     record("", "trainer_ended", e.trainer, e.reason);
     if (e.restarting) return;
-    drain_node(node_of(e.trainer), e.reason);
+    drain_node(node_of(e.trainer), e.reason.text);
     return plan();
   }
   const bool in = in_generation(*trainer);
@@ -87,7 +63,7 @@ void Decider::operator()(const TrainerDown& e) {
     fence("detect", "trainer_down", e.trainer, e.reason);
   else
     record(awaiting_first_step(s_) ? "detect" : "", "trainer_down", e.trainer, e.reason);
-  if (!e.restarting) drain_node(node_of(e.trainer), e.reason);
+  if (!e.restarting) drain_node(node_of(e.trainer), e.reason.text);
   enforce_restart_budget(node_of(e.trainer));
   plan();
 }
@@ -97,7 +73,7 @@ void Decider::agent_failed(const TrainerIdle& e) {
   const bool current = e.generation == s_.generation && all_in_generation(s_);  // GEN-1
   if (!current || !awaiting_first_step(s_)) return;
   if (e.fault == Fault::bad_copy) record_failure(s_, now_, e.trainer);
-  fence("detect", event_kind(e.fault), e.trainer, e.reason);
+  fence("detect", to_string(e.fault), e.trainer, e.reason);
 }
 
 void Decider::operator()(const TrainerIdle& e) {
@@ -128,7 +104,7 @@ void Decider::operator()(const TrainerIdle& e) {
   trainer->state = TrainerState::idle;
   if (s_.leaving && !any_in_generation(s_)) begin_wait("nodes");  // the wait to leave is over
   if (e.fault == Fault::mismatch && e.step > 0) suspect_step(e.step, e.generation);
-  if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
+  if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason.text);
   if (e.fault == Fault::bad_disk) {
     trainer->unreadable = true;
     if (!current) record("", "bad_disk", e.trainer, e.reason);
@@ -144,8 +120,10 @@ void Decider::operator()(const TrainerIdle& e) {
     const bool of_all = e.fault == Fault::mismatch || e.fault == Fault::non_finite;
     std::string subject = e.suspect.empty() && !of_all ? e.trainer : e.suspect;
     if (e.fault == Fault::bad_checkpoint) subject = "step-" + number(e.step);
-    if (e.fault == Fault::non_finite) s_.bad_samples = e.samples;
-    fence("detect", event_kind(e.fault), subject, e.reason);
+    if (e.fault == Fault::non_finite) s_.bad_samples = samples_text(e.samples);
+    Reason reason = e.reason;
+    if (e.fault == Fault::mismatch) reason.step = e.step;
+    fence("detect", to_string(e.fault), subject, std::move(reason));
   }
   if (unknown) {
     s_.generation = e.generation + 1;
@@ -154,7 +132,8 @@ void Decider::operator()(const TrainerIdle& e) {
               ", which this supervisor did not begin");
   }
   // Each generation would read these tokens again. Another trainer may have reported them first.
-  if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up) give_up(Code::bad_data, e.reason);
+  if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up)
+    give_up(Code::bad_data, e.reason.text);
   plan();
 }
 
@@ -202,7 +181,7 @@ void Decider::suspect_step(uint64_t step, uint64_t generation) {
     s_.suspect_steps.erase(s_.suspect_steps.begin());
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
-         "replicas computed different states");
+         "replicas computed different states", s_.committed_step - step + 1);
   s_.committed_step = step - 1;
 }
 
@@ -216,7 +195,7 @@ void Decider::kill_trainers_ignoring_fence() {
     const std::string why =
         "it did not leave its generation within " + milliseconds(s_.fence_timeout_ms);
     record("abort", "fence_ignored", name, "killed: " + why);
-    add_action(KillTrainer{name, why});
+    add_action(KillTrainer{name, {why}});
     begin_wait("trainers that were killed");
   }
 }

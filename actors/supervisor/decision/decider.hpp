@@ -10,14 +10,11 @@
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/decision/newest_state.hpp"
 #include "actors/supervisor/decision/queries.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
 
 constexpr int64_t disk_retry_ms = 5'000;  // between two tries of a checkpoint that no node can read
-
-/// Reason for a stop that only trainers know, because no supervisor has recorded it. An agent may
-/// report the true reason and exit code later.
-constexpr const char* unrecorded_stop = "stopped by an order of an earlier supervisor";
 
 class Decider {
  public:
@@ -75,14 +72,20 @@ class Decider {
   void add_action(A action) {
     decision_.actions.push_back(std::move(action));
   }
-  void record(std::string phase, std::string kind, std::string subject, std::string reason);
+  void record(std::string phase, std::string kind, std::string subject, Reason reason,
+              uint64_t count = 0);
+  void record(std::string phase, std::string kind, std::string subject, std::string reason,
+              uint64_t count = 0) {
+    record(std::move(phase), std::move(kind), std::move(subject), in_words(std::move(reason)),
+           count);
+  }
   void set_reason(std::string reason) { decision_.reason = std::move(reason); }
   void begin_wait(std::string what);
 
   // --- Membership (decide_nodes.cpp) ---
 
   void set_node_state(const std::string& name, NodeState state, std::string reason);
-  void declare_lost(const std::string& name, const std::string& reason);
+  void declare_lost(const std::string& name, const Reason& reason);
   void suspect_node(const std::string& name, const std::string& reason);
   void drain_node(const std::string& name, const std::string& reason);
   /// Drains a node that has used up its restart budget.
@@ -110,11 +113,13 @@ class Decider {
   /// Kills trainers that do not leave their generation in time.
   void kill_trainers_ignoring_fence();
 
-  // --- Checkpoints (decide_progress.cpp) and the learning rate (decide_requests.cpp) ---
+  // --- Checkpoints (decide_progress.cpp), and requests (decide_requests.cpp) ---
 
   /// Replaces the damaged checkpoint of `step` by the next older one. No effect if `step` is not
   /// the current checkpoint, because several trainers may report the same one.
   void skip_checkpoint(uint64_t step, const std::string& reason);
+  /// The run is to end after a step. recorded: a supervisor knows the order.
+  void request_stop(const StopRequested& e, bool recorded);
   void request_rate(const SetRequested& e);
   /// Applies a requested learning rate, if there is one, from the step after `step` on.
   void begin_rate(uint64_t step);
@@ -141,7 +146,10 @@ class Decider {
   /// Begins that generation with its trainers.
   void join(Layout next, const Beginning& beginning);
   /// Ends the current generation at once, for all of its trainers.
-  void fence(std::string phase, std::string kind, std::string subject, std::string reason);
+  void fence(std::string phase, std::string kind, std::string subject, Reason reason);
+  void fence(std::string phase, std::string kind, std::string subject, std::string reason) {
+    fence(std::move(phase), std::move(kind), std::move(subject), in_words(std::move(reason)));
+  }
   /// Ends a generation that has made no step, if a newer state than it began with has come back.
   void fence_if_newer_state_returned();
   /// Ends a generation that trainers have left or are leaving. All agents then report what their

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "runtime/base/words.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
 namespace {
@@ -32,7 +35,7 @@ std::string duration(int64_t ms) {
   return text;
 }
 
-/// The text with "60012 ms" written as "60 s".
+/// Words of another layer with "60012 ms" written as "60 s".
 std::string with_durations(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -50,53 +53,42 @@ std::string with_durations(const std::string& text) {
   return out;
 }
 
-/// Returns the text after `prefix`; "" if the text does not begin with it.
-std::string after(const std::string& text, const std::string& prefix) {
-  return text.starts_with(prefix) ? text.substr(prefix.size()) : "";
-}
-
-/// Returns the text before `end`, or the whole text if it does not contain `end`.
-std::string before(const std::string& text, const std::string& end) {
-  return text.substr(0, text.find(end));
-}
-
 std::string in_brackets(const std::string& text) {
   return text.empty() ? "" : " (" + text + ")";
 }
 
-/// Names the step in which replicas became different: " in step 57".
-std::string differing(const std::string& reason) {
-  const std::string key = "differ after step ";
-  const size_t at = reason.find(key);
-  if (at == std::string::npos) return in_brackets(reason);
-  return " in step " + number(std::strtoull(reason.c_str() + at + key.size(), nullptr, 10));
+/// The words of the reason, with short durations.
+std::string shown(const Reason& reason) {
+  return reason.kind == ReasonKind::words ? with_durations(reason.text)
+                                          : words_of(reason, duration);
 }
 
 /// How a trainer ended, as a predicate: "was killed (signal 9)".
-std::string how_it_ended(const std::string& reason) {
-  if (const std::string signal = after(reason, "killed by signal "); !signal.empty()) {
-    const std::string code = signal.substr(0, signal.find(' '));
-    if (code == "9" || code == "15") return "was killed (signal " + code + ")";
-    std::string name = signal.size() > code.size() + 3
-                           ? signal.substr(code.size() + 2, signal.size() - code.size() - 3)
-                           : "";
-    if (!name.empty()) name[0] = static_cast<char>(std::tolower(name[0]));
-    return "crashed (signal " + code + (name.empty() ? "" : ", " + name) + ")";
+std::string how_it_ended(const Reason& reason) {
+  switch (reason.kind) {
+    case ReasonKind::signal: {
+      const std::string code = "(signal " + std::to_string(reason.number);
+      if (reason.number == SIGKILL || reason.number == SIGTERM) return "was killed " + code + ")";
+      std::string name = strsignal(reason.number);
+      name[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(name[0])));
+      return "crashed " + code + ", " + name + ")";
+    }
+    case ReasonKind::exit_code:
+      return "ended with " + reason.text;
+    case ReasonKind::process_ended:
+      return "died";
+    case ReasonKind::restarted:
+    case ReasonKind::stopped:
+    case ReasonKind::silent:
+      return "was " + shown(reason);
+    case ReasonKind::stuck:
+      return "hung in step " + number(reason.step + 1) + " (" + duration(reason.ms) +
+             " without progress)";
+    case ReasonKind::hung:
+      return shown(reason);
+    default:
+      return reason.text.empty() ? "died" : "failed: " + shown(reason);
   }
-  if (reason.starts_with("exit code ")) return "ended with " + reason;
-  if (reason.empty() || reason == "its process is dying") return "died";
-  for (const char* passive : {"restarted by ", "stopped"})
-    if (reason.starts_with(passive)) return "was " + with_durations(reason);
-  if (reason.starts_with("silent ")) return "was " + with_durations(reason);
-  if (const std::string at = after(reason, "stuck at step "); !at.empty()) {
-    const size_t since = at.find(" for ");
-    const std::string still =
-        since == std::string::npos ? "" : with_durations(at.substr(since + 5));
-    return "hung in step " + number(std::strtoull(at.c_str(), nullptr, 10) + 1) +
-           (still.empty() ? "" : " (" + still.substr(0, still.find(',')) + " without progress)");
-  }
-  if (reason.starts_with("hung ")) return with_durations(reason);
-  return "failed: " + with_durations(reason);
 }
 
 /// True if the process of the trainer, or the node, has ended.
@@ -227,34 +219,36 @@ std::string of_supervisor(const IncidentFacts& f) {
 
 }  // namespace
 
-std::string what_failed(const std::string& kind, const std::string& subject,
-                        const std::string& reason) {
+std::string what_failed(const std::string& kind, const std::string& subject, const Reason& reason) {
   if (kind == "run_died")
     return "All processes of the run ended without a word: they were killed, or their hosts went "
            "down";
-  const std::string why = reason.empty() ? "" : ": " + with_durations(reason);
+  const std::string why = reason.text.empty() ? "" : ": " + shown(reason);
   const std::string who = (is_trainer(subject) ? "Trainer " : "Node ") + subject;
   if (kind == "supervisor_lost") {
-    const bool ended = reason.find("ended") != std::string::npos;
     const std::string where = subject == "supervisor" ? "" : " on " + subject;
-    if (ended && reason.find("standby") != std::string::npos)
+    if (reason.kind == ReasonKind::both_ended)
       return "The supervisor" + where + " and its standby died";
-    return "The supervisor" + where + (ended ? " died" : " was lost" + why);
+    return "The supervisor" + where +
+           (reason.kind == ReasonKind::process_ended ? " died" : " was lost" + why);
   }
-  if (kind == "node_lost") return who + " was lost" + why;
+  if (kind == "node_lost") {
+    const bool silent = reason.kind == ReasonKind::silent || reason.kind == ReasonKind::stopped;
+    return who + " was lost" + (silent ? ": its agent was " + shown(reason) : why);
+  }
   if (kind == "newer_state") return who + " came back with a newer state" + why;
-  if (kind == "trainer_hung") return who + " " + with_durations(reason);
+  if (kind == "trainer_hung") return who + " " + shown(reason);
   if (ended(kind)) return who + " " + how_it_ended(reason);
   if (kind == "non_finite")
     return (is_trainer(subject) ? who + " computed a value that is not finite"
                                 : "The loss or gradient is not finite") +
-           in_brackets(before(reason, " is not finite"));
+           in_brackets(reason.detail);
   if (kind == "mismatch")
     return (is_trainer(subject) ? who + " computed another state than its replicas"
                                 : "Replicas computed different states") +
-           differing(reason);
+           (reason.step > 0 ? " in step " + number(reason.step) : in_brackets(reason.text));
   if (kind == "bad_copy")
-    return "The state in the memory of " + subject + " was damaged" + in_brackets(reason);
+    return "The state in the memory of " + subject + " was damaged" + in_brackets(reason.text);
   if (kind == "bad_checkpoint") return "A checkpoint could not be used" + why;
   if (kind == "bad_disk") return who + " could not read the checkpoint" + why;
   if (kind == "bad_tokens") return "The data cannot be trained" + why;
@@ -264,18 +258,24 @@ std::string what_failed(const std::string& kind, const std::string& subject,
   return who + " failed" + why;
 }
 
-std::string why_node_lost(const std::string& why) {
-  if (why.empty() || why == "its process has ended") return "its agent has ended";
-  if (const std::string broke = after(why, "connection lost: "); !broke.empty())
-    return "the connection to its agent broke (" + broke + ")";
-  return (why.starts_with("silent") || why.starts_with("stopped") ? "its agent was "
-                                                                  : "its agent: ") +
-         why;
+Reason why_node_lost(const std::optional<Reason>& why) {
+  if (!why || why->kind == ReasonKind::process_ended) return in_words("its agent has ended");
+  Reason reason = *why;
+  switch (reason.kind) {
+    case ReasonKind::connection_lost:
+      reason.text = "the connection to its agent broke (" + reason.detail + ")";
+      return reason;
+    case ReasonKind::silent:
+    case ReasonKind::stopped:
+      reason.text = "its agent was " + reason.text;
+      return reason;
+    default:
+      return in_words("its agent: " + reason.text);
+  }
 }
 
 void add(IncidentFacts& f, const State& state, const Record& r) {
-  if (r.kind == "checkpoint_skipped")
-    f.skipped.push_back("checkpoint " + r.subject.substr(r.subject.find('-') + 1));
+  if (r.kind == "checkpoint_skipped") f.skipped.push_back("checkpoint " + number(r.count));
   const bool of_another = r.kind == "supervisor_lost" || r.kind == "bad_checkpoint";
   if ((r.phase == "detect" && (f.kind.empty() || !of_another)) || r.kind == "fence_ignored" ||
       r.kind == "bad_copy") {
@@ -291,10 +291,9 @@ void add(IncidentFacts& f, const State& state, const Record& r) {
     }
   }
   if (r.kind == "trainer_ended" && f.subject == r.subject) f.reason = r.reason;
-  const uint64_t steps = std::strtoull(r.subject.c_str(), nullptr, 10);
-  if (r.kind == "steps_undone") f.undone += steps;
-  if (r.kind == "steps_regained") f.undone -= std::min<uint64_t>(f.undone, steps);
-  if (r.kind == "node_up" && !r.reason.empty() && r.subject == f.subject)
+  if (r.kind == "steps_undone") f.undone += r.count;
+  if (r.kind == "steps_regained") f.undone -= std::min(f.undone, r.count);
+  if (r.kind == "node_up" && !r.reason.text.empty() && r.subject == f.subject)
     f.returned.push_back(r.subject);
   if (r.kind == "took_over") f.successor = r.subject;
   if (r.phase != "decide" || r.kind == "took_over") return;

@@ -15,7 +15,8 @@ namespace simplescale::job {
 /// An incident as far as it is known.
 struct IncidentFacts {
   // What went wrong: the fields of the most informative record.
-  std::string kind, subject, reason;
+  std::string kind, subject;
+  Reason reason;
   std::vector<std::string> also;  // further trainers and nodes that failed in the same incident
   std::string cause;              // root cause that was found in a log; or ""
   // What was done. groups: how many trained before and after.
@@ -46,11 +47,10 @@ std::string sentence(const IncidentFacts& facts);
 std::string forecast(const IncidentFacts& facts);
 
 /// "Trainer n1.0 was killed (signal 9)", from the fields of a record that begins an incident.
-std::string what_failed(const std::string& kind, const std::string& subject,
-                        const std::string& reason);
+std::string what_failed(const std::string& kind, const std::string& subject, const Reason& reason);
 
-/// Makes the reason of NodeLost from the transport's reason; "" means that the agent has ended.
+/// Makes the reason of NodeLost from the transport's reason; nothing: the agent has ended.
 /// Example: "its agent was silent for 5003 ms". Users can so tell a cut network from a crash.
-std::string why_node_lost(const std::string& why);
+Reason why_node_lost(const std::optional<Reason>& why);
 
 }  // namespace simplescale::job

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/words.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
 
@@ -16,13 +17,8 @@ constexpr int64_t kSlowSteps = 3, kHungSteps = 10;
 constexpr size_t kNames = 3;  // the most names in a sentence
 
 /// True if the trainer waits for something that no other trainer provides.
-bool waits_alone(const TrainerActivity& a) {
-  return a.waiting && (a.phase == "data" || a.phase == "copy");
-}
-
-std::string what(const std::string& phase, int block) {
-  if (phase.empty()) return "";
-  return " (" + phase + (block >= 0 ? ", block " + std::to_string(block) : "") + ")";
+bool waits_alone(const TrainerProgress& a) {
+  return a.waiting && (a.phase == StepPhase::data || a.phase == StepPhase::copy);
 }
 
 }  // namespace
@@ -35,12 +31,12 @@ std::string Stall::names() const {
 std::string Stall::sentence() const {
   const std::string since = "no step for " + std::to_string(since_ms / 1000) + " s, ";
   if (waiting_for.empty())
-    return since + "all trainers wait in collectives" + what(phase, block) +
+    return since + "all trainers wait in collectives" + place_in_step(phase, block) +
            ": is the network slow?";
   if (silent)
     return since + "waiting for " + names() + ", which " +
            (waiting_for.size() == 1 ? "does" : "do") + " not answer";
-  return since + "waiting for " + names() + what(phase, block);
+  return since + "waiting for " + names() + place_in_step(phase, block);
 }
 
 void StallWatch::begin() {
@@ -76,32 +72,31 @@ bool StallWatch::ask(int64_t now_ms, const State& job) {
   return true;
 }
 
-void StallWatch::report(int64_t now_ms, TrainerActivity activity) {
-  const std::string trainer = activity.trainer;
-  reported_[trainer] = {std::move(activity), now_ms};
+void StallWatch::report(int64_t now_ms, const TrainerProgress& progress) {
+  reported_[progress.trainer] = {progress, now_ms};
 }
 
-const TrainerActivity* StallWatch::fresh(int64_t now_ms, const State& job,
+const TrainerProgress* StallWatch::fresh(int64_t now_ms, const State& job,
                                          const std::string& trainer) const {
   const auto found = reported_.find(trainer);
-  if (found == reported_.end() || found->second.activity.generation != job.generation ||
-      now_ms - found->second.at_ms > kFreshMs || found->second.activity.silent_ms > kSilentMs)
+  if (found == reported_.end() || found->second.progress.generation != job.generation ||
+      now_ms - found->second.at_ms > kFreshMs || found->second.progress.silent_ms > kSilentMs)
     return nullptr;
-  return &found->second.activity;
+  return &found->second.progress;
 }
 
 std::optional<Stall> StallWatch::stall(int64_t now_ms, const State& job) const {
   if (!first_asked_ms_ || !stalled(now_ms, job)) return {};
   std::vector<std::string> silent, computing, alone;
-  const TrainerActivity *computes = nullptr, *waits = nullptr, *any = nullptr;
+  const TrainerProgress *computes = nullptr, *waits = nullptr, *any = nullptr;
   for (const Place& place : places(job.rules, job.layout)) {
-    const TrainerActivity* a = fresh(now_ms, job, place.trainer);
+    const TrainerProgress* a = fresh(now_ms, job, place.trainer);
     if (!a) {
       silent.push_back(place.trainer);
       continue;
     }
     // A validation takes as long as many steps.
-    if (a->phase == "validation" && a->still_ms < kStallMs) return {};
+    if (a->phase == StepPhase::validation && a->still_ms < kStallMs) return {};
     any = a;
     if (!a->waiting) {
       computing.push_back(place.trainer);
@@ -112,7 +107,7 @@ std::optional<Stall> StallWatch::stall(int64_t now_ms, const State& job) const {
     }
   }
   Stall stall{.since_ms = now_ms - *committed_ms_};
-  const TrainerActivity* first = any;
+  const TrainerProgress* first = any;
   if (!silent.empty()) {
     if (now_ms - *first_asked_ms_ < kSilentMs) return {};  // the reports are on their way
     stall.waiting_for = std::move(silent);
@@ -131,11 +126,11 @@ std::optional<Stall> StallWatch::stall(int64_t now_ms, const State& job) const {
 std::optional<TrainerHung> StallWatch::hung(int64_t now_ms, const State& job) const {
   if (reported_.empty() || !stalled(now_ms, job)) return {};
   const int64_t limit = std::max(kHangMs, kHungSteps * *std::ranges::max_element(steps_ms_));
-  const TrainerActivity* alone = nullptr;
+  const TrainerProgress* alone = nullptr;
   size_t waiting = 0;
   for (const Place& place : places(job.rules, job.layout)) {
-    const TrainerActivity* a = fresh(now_ms, job, place.trainer);
-    if (!a || a->phase == "validation" || waits_alone(*a)) return {};
+    const TrainerProgress* a = fresh(now_ms, job, place.trainer);
+    if (!a || a->phase == StepPhase::validation || waits_alone(*a)) return {};
     if (a->waiting) {
       if (a->still_ms <= limit / 2) return {};  // it has just begun to wait
       ++waiting;
@@ -145,10 +140,12 @@ std::optional<TrainerHung> StallWatch::hung(int64_t now_ms, const State& job) co
   }
   if (!alone || waiting == 0 || alone->stuck_ms <= limit) return {};
   return TrainerHung{alone->trainer, job.generation,
-                     "hung in step " + std::to_string(job.committed_step + 1) +
-                         what(alone->phase, alone->block) + ": no progress for " +
-                         std::to_string(alone->stuck_ms) + " ms while " + std::to_string(waiting) +
-                         (waiting == 1 ? " trainer waited" : " trainers waited")};
+                     reason_of({.kind = ReasonKind::hung,
+                                .number = static_cast<int32_t>(waiting),
+                                .ms = alone->stuck_ms,
+                                .step = job.committed_step + 1,
+                                .phase = alone->phase,
+                                .block = alone->block})};
 }
 
 }  // namespace simplescale::job

@@ -23,21 +23,11 @@
 
 namespace simplescale::job {
 
-/// What a trainer does, as its node reports it: TrainerProgress in transport/protocol/messages.hpp.
-struct TrainerActivity {
-  std::string trainer;
-  uint64_t generation = 0;
-  bool waiting = false;
-  std::string phase;
-  int block = -1;
-  int64_t still_ms = 0, stuck_ms = 0, silent_ms = 0;
-};
-
 struct Stall {
   int64_t since_ms = 0;                  // time since the newest committed step
   std::vector<std::string> waiting_for;  // trainers; empty: all trainers wait in collectives
   bool silent = false;                   // these trainers do not answer
-  std::string phase;                     // of the first of these trainers; "": not known
+  StepPhase phase = StepPhase::none;     // of the first of these trainers
   int block = -1;
   std::string names() const;     // "n0.0", "n0.0, n0.1", "4 trainers"
   std::string sentence() const;  // "no step for 12 s, waiting for n0.0 (backward, block 3)"
@@ -56,19 +46,19 @@ class StallWatch {
   std::optional<int64_t> committed_ms() const { return committed_ms_; }
   /// True if the nodes should report now what their trainers do.
   bool ask(int64_t now_ms, const State& job);
-  void report(int64_t now_ms, TrainerActivity activity);
+  void report(int64_t now_ms, const TrainerProgress& progress);
   /// Nullopt: training goes on, or the trainers are not supposed to train now.
   std::optional<Stall> stall(int64_t now_ms, const State& job) const;
   std::optional<TrainerHung> hung(int64_t now_ms, const State& job) const;
 
  private:
   struct Reported {
-    TrainerActivity activity;
+    TrainerProgress progress;
     int64_t at_ms = 0;
   };
   bool stalled(int64_t now_ms, const State& job) const;
-  /// The trainer's activity, if it is known and not older than kFreshMs.
-  const TrainerActivity* fresh(int64_t now_ms, const State& job, const std::string& trainer) const;
+  /// The trainer's progress, if it is known and not older than kFreshMs.
+  const TrainerProgress* fresh(int64_t now_ms, const State& job, const std::string& trainer) const;
 
   std::deque<int64_t> steps_ms_;  // of recent steps, also of older generations
   std::optional<int64_t> committed_ms_;

@@ -42,18 +42,6 @@ const char* to_string(Phase phase) {
   return "?";
 }
 
-const char* to_string(Source source) {
-  switch (source) {
-    case Source::initialize:
-      return "initialize";
-    case Source::checkpoint:
-      return "checkpoint";
-    case Source::memory:
-      return "memory";
-  }
-  return "?";
-}
-
 State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes) {
   State state;
   state.rules = rules;

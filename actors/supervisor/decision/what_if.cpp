@@ -131,7 +131,7 @@ void lose_node(Rehearsal& r, const std::string& node, const std::string& kind) {
 
 void lose_trainer(Rehearsal& r, const std::string& trainer, const std::string& kind) {
   const Trainer before = r.state().trainers.at(trainer);
-  r.tell(TrainerDown{trainer, kind, true});
+  r.tell(TrainerDown{trainer, {kind}});
   r.all_leave();
   r.tell(TrainerUp{trainer, before.pid, before.address, r.shard(trainer), r.held()});
 }

@@ -138,7 +138,7 @@ struct Monitored {
       CHECK(pid == 5);
       return state;
     });
-    return verdicts.empty() ? "" : verdicts[0].reason;
+    return verdicts.empty() ? "" : verdicts[0].reason.text;
   }
   /// Checks every 100 ms until the process is condemned, for at most `ms`. Returns the reason or
   /// "".
@@ -247,7 +247,8 @@ std::vector<uint8_t> address(uint8_t x) {
 
 /// n0.0 n0.1 are group 0, n1.0 n1.1 group 1; n2.0 is in no group.
 JoinGeneration two_groups() {
-  JoinGeneration job{.generation = 5, .source = "memory", .step = 8, .checkpoint = "", .groups = 2};
+  JoinGeneration job{
+      .generation = 5, .source = JoinSource::memory, .step = 8, .checkpoint = "", .groups = 2};
   job.members = {{"n0.0", 0, 0, address(1)},
                  {"n0.1", 0, 1, address(2)},
                  {"n1.0", 1, 0, address(3)},

@@ -22,7 +22,7 @@ TrainerIdle leaves(const char* trainer, Fault fault, const char* suspect, const 
           .fault = fault,
           .step = 6,
           .suspect = suspect,
-          .reason = reason};
+          .reason = {reason}};
 }
 TrainerIdle waited(const char* trainer) {
   return leaves(trainer, Fault::failed, "", "shard@1, all_gather: rank 1 has left");

@@ -1,9 +1,7 @@
 // Replicas that differ, damaged copies, and checkpoints that cannot be used.
 #include "tests/actors/supervisor/decide_cases.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-using namespace simplescale::job::test;
+namespace simplescale::job::test {
 
 TEST_CASE("job: a step that replicas differ in is undone and made again") {
   State s = training(2);
@@ -175,3 +173,5 @@ TEST_CASE("job: a checkpoint that no node can read is retried; no older one is u
   CHECK(only<Shutdown>(last).reason.ends_with("n0.0 could not read the checkpoint: stale handle"));
   for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
 }
+
+}  // namespace simplescale::job::test

@@ -3,9 +3,7 @@
 
 #include "tests/actors/supervisor/decide_cases.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-using namespace simplescale::job::test;
+namespace simplescale::job::test {
 
 TEST_CASE("job: a node that fails its diagnosis is drained") {
   State s = training(2);
@@ -115,7 +113,8 @@ TEST_CASE(
   CHECK(!diagnosing(s));
   const auto told = all<Record>(over);
   CHECK(std::ranges::any_of(told, [](const Record& r) {
-    return r.kind == "diagnosed" && r.subject == "n0, n1, n2" && r.reason == "nothing is wrong";
+    return r.kind == "diagnosed" && r.subject == "n0, n1, n2" &&
+           r.reason.text == "nothing is wrong";
   }));
 }
 
@@ -155,7 +154,7 @@ TEST_CASE("job: a diagnosis ends also when nodes fail it, are lost, or do not an
   CHECK(nodes_of(s) == Names{"n0"});
   for (const Record& r : all<Record>(over))
     if (r.kind == "diagnosed")
-      CHECK(r.reason ==
+      CHECK(r.reason.text ==
             "n1 is drained: it failed its diagnosis: memory: slow; n2 is drained: its "
             "diagnosis did not end within 60 s; n3 is lost: gone");
 }
@@ -190,3 +189,5 @@ TEST_CASE("job: a failure before a diagnosis is fenced at once; the diagnosis fo
   CHECK(all<Shutdown>(decide(20, s, Tick{})).empty());
   CHECK(only<Join>(decide(0, s, NodeChecked{"n0", true, ""})).step == 3);
 }
+
+}  // namespace simplescale::job::test

@@ -1,9 +1,7 @@
 // How a run ends: stopped, finished, or given up.
 #include "tests/actors/supervisor/decide_cases.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-using namespace simplescale::job::test;
+namespace simplescale::job::test {
 
 TEST_CASE("job: without any node it stops with the code for a requeue") {
   State s = job_of(2);
@@ -17,8 +15,17 @@ Decision fails_too_often(State& s) {
   for (int i = 0; i <= s.give_up_after_cycles; ++i) {
     if (i > 0) REQUIRE(all<Join>(all_idle(s, Steps{3})).size() == 1);
     d = decide(0, s,
-               TrainerIdle{"n0.0", s.generation, 0, made(newest_joined(s), {3}), Fault::non_finite,
-                           4, "n1.0", "step 4: loss nan is not finite", "84-87"});
+               TrainerIdle{"n0.0",
+                           s.generation,
+                           0,
+                           made(newest_joined(s), {3}),
+                           Fault::non_finite,
+                           4,
+                           "n1.0",
+                           {"step 4: loss nan is not finite"},
+                           0,
+                           -1,
+                           {84, 4}});
   }
   return d;
 }
@@ -456,3 +463,5 @@ TEST_CASE("job: GEN-1: a checkpoint that an older generation could not save does
     CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
   }
 }
+
+}  // namespace simplescale::job::test

@@ -1,9 +1,7 @@
 // Fences, stale events, trainers that do not leave a generation, and a change of the supervisor.
 #include "tests/actors/supervisor/decide_cases.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-using namespace simplescale::job::test;
+namespace simplescale::job::test {
 
 TEST_CASE("job: GEN-1: an event that carries an older generation has no effect") {
   State s = training(2);
@@ -312,7 +310,7 @@ TEST_CASE("job: JOB-4: a paused run waits for no trainer; a resumed run not for 
 
 TEST_CASE("job: a node that starts a dead trainer no more is drained") {
   State s = paused_without_one(0);
-  decide(0, s, TrainerDown{"n0.0", "it ended 6 times within 60 s", false});
+  decide(0, s, TrainerDown{"n0.0", {"it ended 6 times within 60 s"}, false});
   CHECK(s.nodes.at("n0").state == NodeState::drained);
   CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
 }
@@ -335,3 +333,5 @@ TEST_CASE(
   decide(end + s.restart_timeout_ms + 1, s, Tick{});
   CHECK(s.nodes.at("n1").state == NodeState::suspect);
 }
+
+}  // namespace simplescale::job::test

@@ -39,7 +39,7 @@ TEST_CASE("job: JOB-1: no older checkpoint is used while the memory of a living 
     CHECK(join.step == 6);
   }
   SUBCASE("the node is drained: its memory still counts") {
-    decide(late, s, TrainerDown{"n0.0", "the node's restart budget is exhausted", false});
+    decide(late, s, TrainerDown{"n0.0", {"the node's restart budget is exhausted"}, false});
     decide(late, s, DrainRequested{"n0", true, "maintenance"});
     CHECK(all<Join>(decide(s.join_timeout_ms - 1, s, Tick{})).empty());
     CHECK(only<Join>(back(s, "n0.0", 0, Steps{5, 6})).step == 6);

@@ -126,7 +126,7 @@ TEST_CASE("job: failures count for a limited time") {
 
 TEST_CASE("job: a node that cannot start its trainers again is drained") {
   State s = training(2, 1);
-  decide(0, s, TrainerDown{"n1.0", "it ended too often", false});
+  decide(0, s, TrainerDown{"n1.0", {"it ended too often"}, false});
   CHECK(s.nodes.at("n1").state == NodeState::drained);
 }
 

@@ -4,9 +4,7 @@
 #include "actors/supervisor/decision/what_if.hpp"
 #include "tests/actors/supervisor/decide_cases.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-using namespace simplescale::job::test;
+namespace simplescale::job::test {
 
 TEST_CASE("job: a generation begins when enough nodes are up") {
   State s = job_of(2, 1);
@@ -195,7 +193,7 @@ TEST_CASE("job: a learning rate takes effect with the next generation, and repla
   CHECK(s.rates.requested < 0);
   bool told = false;
   for (const Record& r : all<Record>(joined))
-    told = told || (r.kind == "learning_rate" && r.reason == "0.0005 from step 5 on");
+    told = told || (r.kind == "learning_rate" && r.reason.text == "0.0005 from step 5 on");
   CHECK(told);
   // A recovery repeats step 5 with the same rate.
   decide(0, s, StepCommitted{s.generation, 5});
@@ -224,3 +222,5 @@ TEST_CASE("job: a learning rate that cannot be is refused") {
   for (uint64_t i = 0; i < rate_changes_max; ++i) s.rates.changes.push_back({i + 1, 1e-3});
   CHECK(decide(0, s, SetRequested{"train.learning_rate", 1e-3, "me"}).actions.empty());
 }
+
+}  // namespace simplescale::job::test

@@ -13,7 +13,9 @@ const local::LeaderSeen nothing{false, true, 0, false};
 
 /// A standby of term 3. Time passes in polls of 100 ms.
 struct Fixture {
-  void lose() { REQUIRE(standby.lost("silence", false, true, now).verdict == Verdict::wait); }
+  void lose() {
+    REQUIRE(standby.lost({"silence", ReasonKind::silent}, true, now).verdict == Verdict::wait);
+  }
   /// The last verdict, or the first that is not to wait.
   Verdict see(const local::LeaderSeen& seen, int64_t ms) {
     for (const int64_t until = now + ms; now < until;) {
@@ -31,17 +33,17 @@ struct Fixture {
 
 TEST_SUITE("failover") {
   TEST_CASE("failover: a supervisor whose process has ended is succeeded at once") {
-    const auto decision = Failover().lost("its process has ended", true, true, 1);
+    const auto decision = Failover().lost(process_ended(), true, 1);
     CHECK(decision.verdict == Verdict::take_over);
     CHECK(!decision.silent);
-    CHECK(Failover().lost("its process has ended", true, false, 1).verdict == Verdict::end);
+    CHECK(Failover().lost(process_ended(), false, 1).verdict == Verdict::end);
   }
 
   TEST_CASE("LEAD-1: a silent supervisor is succeeded only if its heartbeat has stopped, too") {
     Fixture f;
     CHECK(f.see(dead, 5'000) == Verdict::wait);  // its link works
     f.lose();
-    CHECK(f.standby.lost("silence", true, true, f.now).verdict == Verdict::wait);  // known
+    CHECK(f.standby.lost(process_ended(), true, f.now).verdict == Verdict::wait);  // known
     CHECK(f.see(alive, 1'000) == Verdict::wait);
     CHECK(f.see(dead, 100) == Verdict::take_over);
 

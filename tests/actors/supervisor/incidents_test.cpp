@@ -1,4 +1,5 @@
 #include "actors/supervisor/incidents.hpp"
+#include "transport/protocol/reason.hpp"
 
 #include <doctest/doctest.h>
 
@@ -31,7 +32,7 @@ TEST_SUITE("incidents") {
     CHECK_FALSE(incidents.record(job, {"detect", "node_lost", "n1", "gone"}, 2'010).began);
     incidents.record(job, {"", "trainer_ended", "n1.0", "signal 9"}, 2'020);
     incidents.record(job, {"fence", "trainer_down", "n1.0", "generation 2"}, 2'030);
-    incidents.record(job, {"", "steps_undone", "3", ""}, 2'040);
+    incidents.record(job, {"", "steps_undone", "3", {}, 3}, 2'040);
     incidents.record(job, {"decide", "plan", "", "restart n1.0"}, 2'100);
     const auto end = incidents.record(job, {"resume", "committed", "", "step 7"}, 2'500);
     REQUIRE(end.summary);
@@ -63,12 +64,13 @@ TEST_SUITE("incidents") {
       const auto begin = before.record(job, {"detect", "run_died", "", "no end"}, now, {}, since);
       CHECK(begin.line["incident"] == 3);
       CHECK(begin.line["ms"] == 720'000);
-      if (*undone) before.record(job, {"", "steps_undone", undone, ""}, now, {}, since);
+      if (*undone)
+        before.record(job, {"", "steps_undone", undone, {}, std::stoull(undone)}, now, {}, since);
       SupervisorState state;  // the supervisor dies, too
       state.job = job;
       before.save(state);
       Incidents incidents(3);
-      CHECK(incidents.resume(state, "its process has ended", now, true));
+      CHECK(incidents.resume(state, process_ended(), now, true));
       incidents.record(job, {"detect", "node_lost", "n1", "late"}, now + 500);
       incidents.record(job, {"decide", "joined", "", ""}, now + 1'000);
       const auto end = incidents.record(job, {"resume", "committed", "", ""}, now + 2'000);
@@ -125,10 +127,10 @@ TEST_SUITE("incidents") {
     first.save(state);
     state.job = job;
     state.job.incident = true;
-    CHECK(second.resume(state, "its process has ended", 3'000, true));
+    CHECK(second.resume(state, process_ended(), 3'000, true));
     CHECK(second.count() == 1);
     state.job.incident = false;  // it ended with records that were not written
-    CHECK_FALSE(third.resume(state, "its process has ended", 3'000, true));
+    CHECK_FALSE(third.resume(state, process_ended(), 3'000, true));
     CHECK(third.count() == 2);
     const auto end = third.record(job, {"resume", "took_over", "n0", ""}, 3'100);
     CHECK((*end.summary)["subject"] == "supervisor: its process has ended");

@@ -180,7 +180,7 @@ TEST_SUITE("job records") {
     CHECK(document["run"] == "a \"run\"");
     CHECK(document["standby"].is_null());
     CHECK(document["stall"].is_null());
-    s.stall = job::Stall{12'340, {"n0.0"}, false, "backward", 3};
+    s.stall = job::Stall{12'340, {"n0.0"}, false, StepPhase::backward, 3};
     const auto stall = nlohmann::json::parse(status_text(s, false))["stall"];
     CHECK(stall["since_s"] == 12.3);
     CHECK(stall["waiting_for"] == "n0.0");

@@ -14,6 +14,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/faults.hpp"
 #include "tests/paths.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
 namespace {
@@ -22,8 +23,16 @@ constexpr uint64_t kStep = 57, kCheckpoint = 50;
 constexpr const char *kReplicas = "parallel.group_nodes = 1",
                      *kBoth = "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1";
 // What the transport says of a lost agent.
-constexpr const char *kReset = "connection lost: Connection reset by remote peer",
-                     *kSilent = "silent for 5003 ms";
+const Reason kReset = connection_lost("Connection reset by remote peer"),
+             kSilent = reason_of({.kind = ReasonKind::silent, .ms = 5003});
+
+Reason signal(int number) {
+  return reason_of({.kind = ReasonKind::signal, .number = number});
+}
+Reason stopped(int64_t ms) {
+  return reason_of({.kind = ReasonKind::stopped, .ms = ms});
+}
+const Reason kExit3 = reason_of({.kind = ReasonKind::exit_code, .number = 3});
 
 struct Arrangement {
   const char* name;
@@ -64,7 +73,7 @@ class Story {
   }
   void record(const Record& r) {
     const auto recorded = incidents.record(s, r, now_ms);
-    if (over(s.phase)) text = r.reason;
+    if (over(s.phase)) text = r.reason.text;
     if (recorded.summary) text = (*recorded.summary)["sentence"];
   }
   /// The agents answer the last fence, at once.
@@ -111,15 +120,15 @@ class Story {
   std::string text;
 };
 
-void lose_trainer(Story& t, const std::string& how) {
-  t.tell(TrainerDown{"n1.0", "its process is dying"});
+void lose_trainer(Story& t, const Reason& how) {
+  t.tell(TrainerDown{"n1.0", process_ended()});
   t.tell(TrainerDown{"n1.0", how});
   t.others_leave();
   t.replaced("n1.0");
 }
 
-/// why: what the transport says of the node's agent; "": the agent has ended.
-void lose_node(Story& t, bool with_memory, const std::string& why) {
+/// why: what the transport says of the node's agent.
+void lose_node(Story& t, bool with_memory, const Reason& why) {
   // The collectives of the other trainers fail first.
   t.tell(TrainerIdle{"n0.0", t.s.generation, 0, t.held(), Fault::failed, 0, "",
                      "shard-0: rank 2 has died"});
@@ -131,8 +140,7 @@ void lose_node(Story& t, bool with_memory, const std::string& why) {
   if (t.s.waiting_for == "all trainers to be idle") t.tell(Tick{});
 }
 
-void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect,
-          const std::string& reason) {
+void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect, const Reason& reason) {
   for (const auto& [name, trainer] : State(t.s).trainers)
     if (trainer.state == TrainerState::training) {
       auto held = t.held();
@@ -147,19 +155,22 @@ void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect,
 
 const std::map<std::string, std::function<void(Story&)>>& stories() {
   static const std::map<std::string, std::function<void(Story&)>> table = {
-      {"kill_trainer", [](Story& t) { lose_trainer(t, "killed by signal 9 (Killed)"); }},
-      {"stop_trainer", [](Story& t) { lose_trainer(t, "stopped, silent for 1012 ms"); }},
+      {"kill_trainer", [](Story& t) { lose_trainer(t, signal(9)); }},
+      {"stop_trainer", [](Story& t) { lose_trainer(t, stopped(1012)); }},
       {"hang_trainer",
        [](Story& t) {
-         const std::string why =
-             "hung in step 58 (backward, block 3): no progress for 5112 ms while 3 trainers waited";
+         const Reason why = reason_of({.kind = ReasonKind::hung,
+                                       .number = 3,
+                                       .ms = 5112,
+                                       .step = 58,
+                                       .phase = StepPhase::backward,
+                                       .block = 3});
          t.tell(TrainerHung{"n1.0", t.s.generation, why});
          t.tell(TrainerDown{"n1.0", why});
          t.others_leave();
          t.replaced("n1.0");
        }},
-      {"segfault_trainer",
-       [](Story& t) { lose_trainer(t, "killed by signal 11 (Segmentation fault)"); }},
+      {"segfault_trainer", [](Story& t) { lose_trainer(t, signal(11)); }},
       {"oom_trainer",
        [](Story& t) {
          LogFound found;
@@ -167,46 +178,47 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
          found.text = "Out of memory: Killed process 4711", found.rule = "oom_killer";
          found.root = true;
          t.incidents.log_rule_line(t.s, found, t.now_ms);
-         lose_trainer(t, "killed by signal 9 (Killed)");
+         lose_trainer(t, signal(9));
        }},
       {"kill_agent", [](Story& t) { lose_node(t, false, kReset); }},
-      {"stop_agent", [](Story& t) { lose_node(t, true, "stopped, silent for 5003 ms"); }},
+      {"stop_agent", [](Story& t) { lose_node(t, true, stopped(5003)); }},
       {"partition_node", [](Story& t) { lose_node(t, true, kSilent); }},
       {"lose_messages", [](Story& t) { lose_node(t, true, kSilent); }},
       {"kill_supervisor",
        [](Story& t) {
          SupervisorState before;
          before.node = "n0", before.job = t.s;
-         t.incidents.resume(before, "its process has ended", t.now_ms, true);
-         t.record({"detect", "supervisor_lost", "supervisor", "its process has ended"});
+         t.incidents.resume(before, process_ended(), t.now_ms, true);
+         t.record({"detect", "supervisor_lost", "supervisor", process_ended()});
          t.record({"resume", "took_over", "n1", "it leads after step 57"});
        }},
       {"slow_link",
        [](Story& t) {
          fail(t, Fault::failed, 0, "",
-              "replicate-0: n1.0 did not take part in all_reduce (operation 12) within 60000 ms");
+              {"replicate-0: n1.0 did not take part in all_reduce (operation 12) within 60000 ms"});
        }},
       {"corrupt_snapshot",
        [](Story& t) {
          fail(t, Fault::bad_copy, kStep, "n1.0",
-              "the copy of step 57 has changed in memory since it was committed");
+              {"the copy of step 57 has changed in memory since it was committed"});
        }},
       {"corrupt_checkpoint",
        [](Story& t) {
-         lose_node(t, false, "its process has ended");
+         lose_node(t, false, process_ended());
          t.forgets = true;
-         fail(t, Fault::bad_checkpoint, kCheckpoint, "", "step-00000050: shard 1 is damaged");
+         fail(t, Fault::bad_checkpoint, kCheckpoint, "", {"step-00000050: shard 1 is damaged"});
        }},
       {"bitflip_gradient",
        [](Story& t) {
          fail(t, Fault::mismatch, kStep, "",
-              "step 58: the replicas of shard 0 differ after step 57; no majority shows which one "
-              "is wrong, so the step is made again");
+              {"step 58: the replicas of shard 0 differ after step 57; no majority shows which one "
+               "is wrong, so the step is made again"});
        }},
       {"nan_loss",
        [](Story& t) {
+         const std::string what = "step 58: loss nan or gradient norm nan";
          fail(t, Fault::non_finite, kStep + 1, "n1.0",
-              "step 58: loss nan or gradient norm nan is not finite");
+              {.text = what + " is not finite", .detail = what});
        }},
   };
   return table;
@@ -262,8 +274,8 @@ std::string more_sentences() {
     out += name + "\n  happened: " + t.text + "\n";
   };
   add_story("two trainers at once", [](Story& t) {
-    t.tell(TrainerDown{"n1.0", "killed by signal 9 (Killed)"});
-    t.tell(TrainerDown{"n0.1", "exit code 3"});
+    t.tell(TrainerDown{"n1.0", signal(9)});
+    t.tell(TrainerDown{"n0.1", kExit3});
     t.others_leave();
     t.replaced("n1.0");
     t.replaced("n0.1");
@@ -271,18 +283,18 @@ std::string more_sentences() {
   add_story("the supervisor and its standby die", [](Story& t) {
     SupervisorState before;
     before.job = t.s;
-    t.incidents.resume(before, "its process and its standby have ended", t.now_ms, false);
+    t.incidents.resume(before, Reason{"", ReasonKind::both_ended}, t.now_ms, false);
     t.record({"resume", "took_over", "n1", ""});
   });
   add_story("the supervisor dies during a recovery", [](Story& t) {
-    t.tell(TrainerDown{"n1.0", "killed by signal 9 (Killed)"});
+    t.tell(TrainerDown{"n1.0", signal(9)});
     SupervisorState before;
     t.incidents.save(before);
     before.job = t.s, before.node = "n0";
     Incidents next;
-    next.resume(before, "its process has ended", t.now_ms, true);
+    next.resume(before, process_ended(), t.now_ms, true);
     t.incidents = next;
-    t.record({"detect", "supervisor_lost", "supervisor", "its process has ended"});
+    t.record({"detect", "supervisor_lost", "supervisor", process_ended()});
     t.record({"decide", "took_over", "n1", ""});
     t.others_leave();
     t.replaced("n1.0");
@@ -297,13 +309,13 @@ std::string more_sentences() {
     t.tell(Tick{});
   });
   add_story("it is not over", [](Story& t) {
-    t.tell(TrainerDown{"n1.0", "exit code 3"});
+    t.tell(TrainerDown{"n1.0", kExit3});
     t.text = t.incidents.newest()["sentence"];
   });
   add_story("gave up", [](Story& t) {
     t.s.has_checkpoint = true;  // of the newest step: nothing is left to save
     t.s.checkpoint_step = t.s.committed_step;
-    for (int i = 0; i <= t.s.give_up_after_cycles; ++i) lose_trainer(t, "exit code 3");
+    for (int i = 0; i <= t.s.give_up_after_cycles; ++i) lose_trainer(t, kExit3);
   });
   return out;
 }

@@ -31,7 +31,7 @@ struct Run {
     ++job.committed_step;
     watch.committed(now);
   }
-  using What = TrainerActivity;
+  using What = TrainerProgress;
   /// Time passes until a trainer hangs, or for `ms`; every 100 ms the nodes report `what` of n0.0
   /// and of the other three trainers, with the times that have passed since now.
   std::optional<TrainerHung> wait(int64_t ms, What first, What others) {
@@ -62,7 +62,7 @@ struct Run {
       watch.report(now, {.trainer = name,
                          .generation = 4,
                          .waiting = !computing.contains(name),
-                         .phase = "forward",
+                         .phase = StepPhase::forward,
                          .still_ms = 20'000,
                          .stuck_ms = 20'000});
   }
@@ -72,11 +72,11 @@ struct Run {
   }
 };
 
-const TrainerActivity kComputes{.phase = "backward", .block = 3};
-const TrainerActivity kProgresses{.phase = "backward", .block = 3, .still_ms = 40};
-const TrainerActivity kWaits{.waiting = true, .phase = "backward", .block = 3};
-const TrainerActivity kWaitsForTokens{.waiting = true, .phase = "data"};
-const TrainerActivity kWaitsForCopy{.waiting = true, .phase = "copy"};
+const TrainerProgress kComputes{.phase = StepPhase::backward, .block = 3};
+const TrainerProgress kProgresses{.phase = StepPhase::backward, .block = 3, .still_ms = 40};
+const TrainerProgress kWaits{.waiting = true, .phase = StepPhase::backward, .block = 3};
+const TrainerProgress kWaitsForTokens{.waiting = true, .phase = StepPhase::data};
+const TrainerProgress kWaitsForCopy{.waiting = true, .phase = StepPhase::copy};
 
 }  // namespace
 
@@ -85,12 +85,12 @@ TEST_SUITE("stall") {
     Run run;
     CHECK_FALSE(run.wait(4'900, kComputes, kWaits));
     CHECK(run.sentence() == "no step for 4 s, waiting for n0.0 (backward, block 3)");
-    const auto hung = run.wait(1'000, {.phase = "backward", .block = 3, .still_ms = 5'100},
+    const auto hung = run.wait(1'000, {.phase = StepPhase::backward, .block = 3, .still_ms = 5'100},
                                {.waiting = true, .still_ms = 5'000});
     REQUIRE(hung);
     CHECK(hung->trainer == "n0.0");
     CHECK(hung->generation == 4);
-    CHECK(hung->reason ==
+    CHECK(hung->reason.text ==
           "hung in step 7 (backward, block 3): no progress for 5100 ms while 3 trainers waited");
   }
 
@@ -164,14 +164,14 @@ TEST_SUITE("stall") {
           run.watch.report(run.now, {.trainer = name,
                                      .generation = 4,
                                      .waiting = name != std::string("n0.0"),
-                                     .phase = "forward",
+                                     .phase = StepPhase::forward,
                                      .still_ms = 20'000,
                                      .stuck_ms = 20'000});
       CHECK_FALSE(run.watch.hung(run.now, run.job));
     }
     CHECK(run.sentence() == "no step for 30 s, waiting for n1.1, which does not answer");
     Run silent;
-    CHECK_FALSE(silent.wait(30'000, {.phase = "forward", .silent_ms = 1'500}, kWaits));
+    CHECK_FALSE(silent.wait(30'000, {.phase = StepPhase::forward, .silent_ms = 1'500}, kWaits));
     CHECK(silent.sentence() == "no step for 30 s, waiting for n0.0, which does not answer");
   }
 
@@ -205,12 +205,12 @@ TEST_SUITE("stall") {
     finished.job.trainers.at("n1.1").state = TrainerState::finished;
     CHECK(quiet(finished));
     Run validates;
-    CHECK_FALSE(validates.wait(600'000, {.phase = "validation", .still_ms = 50},
-                               {.waiting = true, .phase = "validation", .still_ms = 50}));
+    CHECK_FALSE(validates.wait(600'000, {.phase = StepPhase::validation, .still_ms = 50},
+                               {.waiting = true, .phase = StepPhase::validation, .still_ms = 50}));
     CHECK(validates.sentence().empty());
     Run long_validation;  // some trainers have less to validate than others
-    CHECK_FALSE(long_validation.wait(60'000, {.phase = "validation"},
-                                     {.waiting = true, .phase = "validation"}));
+    CHECK_FALSE(long_validation.wait(60'000, {.phase = StepPhase::validation},
+                                     {.waiting = true, .phase = StepPhase::validation}));
   }
 
   TEST_CASE("stall: a step ends it, and what was reported before says nothing about the next") {

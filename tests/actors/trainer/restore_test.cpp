@@ -45,7 +45,7 @@ void commit(TrainState& state, uint64_t step, float first) {
 TEST_SUITE("restore") {
   TEST_CASE("restore: every pass over a whole state goes over the trainer's threads") {
     ThreadCommunicator alone(1, 1'000);
-    JoinTrainer order{.trainer = "n0.0", .generation = 3, .source = "memory", .step = 7};
+    JoinTrainer order{.trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
     size_t tasks_run = 0;
     const Parallel counting = [&](size_t tasks, const std::function<void(size_t)>& body) {
       for (size_t task = 0; task < tasks; ++task) body(task);
@@ -84,27 +84,28 @@ TEST_SUITE("restore") {
     TrainState state = make_state("with-lost-peer");
     const JoinTrainer order{.trainer = "n0.0",
                             .generation = 3,
-                            .source = "memory",
+                            .source = JoinSource::memory,
                             .step = 8,
                             .transfers = {{.step = 8, .segment = "ss-none", .members = {{}}}}};
     Restore restore(
         order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
     const Status status = restore.transfer(**plane, state);
     CHECK(status.message().find("no process of this host holds ss-none") != std::string::npos);
-    CHECK(restore.fault().fault == "bad_copy");  // so that another copy is taken
+    CHECK(restore.fault().fault == Fault::bad_copy);  // so that another copy is taken
     CHECK(restore.fault().suspect == "n0.0");
   }
 
   TEST_CASE("restore: STATE-2, a damaged copy is forgotten and reported") {
     ThreadCommunicator alone(1, 1'000);
-    const JoinTrainer order{.trainer = "n0.0", .generation = 3, .source = "memory", .step = 7};
+    const JoinTrainer order{
+        .trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
     TrainState state = make_state("damaged");
     commit(state, 7, 1);
     state.committed().exp_avg.back() += 1;
     Restore restore(
         order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
     CHECK(restore.commit(state, alone.rank(0), alone.rank(0)).code() == Code::mismatch);
-    CHECK(restore.fault().fault == "bad_copy");
+    CHECK(restore.fault().fault == Fault::bad_copy);
     CHECK(restore.fault().suspect == "n0.0");
     CHECK_FALSE(state.holds(7));
   }

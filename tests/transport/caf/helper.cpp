@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 extern char** environ;
 

@@ -6,7 +6,7 @@
 #include <future>
 
 #include "tests/transport/caf/helper.hpp"
-#include "transport/protocol/messages.hpp"
+#include "transport/caf/message_types.hpp"
 
 using namespace simplescale;
 using simplescale::testing::Helper;
@@ -47,7 +47,7 @@ void wait_until_lost(caf::scoped_actor& self) {
   self->receive(
       [](caf::down_msg& x) {
         CHECK(x.reason == caf::exit_reason::remote_link_unreachable);
-        CHECK_FALSE(why_lost(x.reason).empty());
+        CHECK(why_lost(x.reason).has_value());
       },
       caf::after(std::chrono::seconds(30)) >> [] { FAIL("no down message"); });
 }

@@ -14,8 +14,8 @@
 #include "transport/caf/address.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
+#include "transport/caf/message_types.hpp"
 #include "transport/caf/proof.hpp"
-#include "transport/protocol/messages.hpp"
 #include "transport/stream/messenger.hpp"
 
 namespace simplescale::testing {
