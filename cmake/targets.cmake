@@ -70,7 +70,7 @@ simplescale_tool(prepare LINK feed PRIVATE_LINK PkgConfig::archive PkgConfig::zl
 simplescale_tool(verify LINK checkpoint)
 simplescale_tool(convert LINK verify)
 simplescale_tool(report LINK config run)
-simplescale_tool(exports LINK report)
+simplescale_tool(exports LINK report PRIVATE_LINK PkgConfig::zlib)
 simplescale_tool(trace LINK report observe)
 simplescale_tool(http LINK config run PRIVATE_LINK PkgConfig::httplib)
 

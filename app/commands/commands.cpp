@@ -92,9 +92,8 @@ Result<nlohmann::json> current_status(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
   auto document = parse_json(text);
-  if (!document.is_object() || !document["supervisor"].is_object() || !document["nodes"].is_array())
-    return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  if (!document["state"].is_string())
+  if (!document.is_object() || !document["supervisor"].is_object() ||
+      !document["nodes"].is_array() || !document["state"].is_string())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   const RunFolder folder{run};
   const bool current = text_of(document, "instance") == instance_of(folder);
@@ -213,10 +212,8 @@ std::string protection(const RunFolder& run) {
 
 /// What carries the run's messages and collectives, and what protects them (docs/security.md).
 void show_network(const RunFolder& run) {
-  const auto text = read_text(run.supervisor());
-  const auto file = text.ok() ? parse_json(*text) : nlohmann::json();
-  if (!file.is_object() || !file.contains("address") || !file["address"].is_string()) return;
-  const auto address = remote::parse_address(file["address"].get<std::string>());
+  const auto file = json_of(read_text(run.supervisor()));
+  const auto address = remote::parse_address(text_of(file, "address"));
   const auto supervisor = address.ok() ? stream::decode(address->worker) : std::nullopt;
   if (!supervisor) return;
   std::string endpoints;

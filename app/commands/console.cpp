@@ -19,16 +19,18 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/line_editor.hpp"
 #include "app/commands/render.hpp"
-#include "app/commands/run_events.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/bounded_read.hpp"
+#include "runtime/base/files.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/config/secrets.hpp"
 #include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
 
@@ -37,6 +39,42 @@ namespace simplescale {
 namespace {
 
 using nlohmann::json;
+
+// Reads events.jsonl of a run that may be training. Blocks on the disk.
+
+/// Bytes of events.jsonl now; 0 without the file.
+int64_t size_of_events(const RunFolder& run) {
+  std::ifstream file = open_lines(run.events());
+  return file.is_open() ? static_cast<int64_t>(file.seekg(0, std::ios::end).tellg()) : 0;
+}
+
+/// The events from byte `from` on. Lines that are no events are skipped.
+std::vector<json> events_from(const RunFolder& run, int64_t from) {
+  std::vector<json> list;
+  std::ifstream file = open_lines(run.events());
+  std::string line;
+  if (from > 0) {
+    file.seekg(from - 1);
+    next_line(file, line);  // skips to the next beginning of a line
+  }
+  while (next_line(file, line)) {
+    json event = parse_json(shown_events(line));
+    if (event.is_object()) list.push_back(std::move(event));
+  }
+  return list;
+}
+
+/// The newest events, from the last bytes_max bytes of the file.
+std::vector<json> events_of(const RunFolder& run, int64_t bytes_max) {
+  return events_from(run, std::max<int64_t>(0, size_of_events(run) - bytes_max));
+}
+
+/// The last `count` of the events.
+std::vector<json> newest(std::vector<json> events, size_t count) {
+  if (events.size() > count)
+    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(count));
+  return events;
+}
 
 constexpr int64_t kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
 constexpr int kRedrawMs = 500;

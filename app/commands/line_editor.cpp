@@ -1,6 +1,5 @@
 #include "app/commands/line_editor.hpp"
 
-#include <fcntl.h>
 #include <histedit.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
@@ -28,10 +29,10 @@ SupervisorClient::~SupervisorClient() {
 Status SupervisorClient::connect() {
   SS_ASSIGN(const std::string text, read_text(run_.supervisor()));
   const auto document = parse_json(text);
-  if (!document.is_object() || !document.contains("address") || !document["address"].is_string() ||
-      !document.contains("instance") || !document["instance"].is_string())
+  const std::string address = text_of(document, "address"),
+                    instance = text_of(document, "instance");
+  if (address.empty() || instance.empty())
     return Status(Code::bad_data, run_.supervisor() + " is damaged");
-  const std::string address = document["address"], instance = document["instance"];
   if (lost_->exchange(false)) supervisor_ = nullptr;  // lost since the last command
   if (supervisor_ && address == address_) return {};
   supervisor_ = nullptr;

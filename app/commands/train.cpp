@@ -6,9 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -21,7 +25,6 @@
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/auto_device.hpp"
-#include "app/launch/background.hpp"
 #include "app/launch/bucket_start.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
@@ -29,6 +32,8 @@
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/secrets.hpp"
@@ -40,6 +45,98 @@
 namespace simplescale {
 
 namespace {
+
+// A launcher that continues without its terminal, because of `--detach` or because the terminal is
+// gone.
+
+/// The background part of `train --detach`. Only with one thread.
+class Background {
+ public:
+  /// Forks this process. The child gets a session of its own, and logs/train.log instead of its
+  /// terminal. io.
+  static Result<Background> start(const RunFolder& run);
+  Background(Background&& other) noexcept;
+  Background& operator=(Background&&) = delete;
+  ~Background();
+  /// True in the process that the user has started, which only waits and ends.
+  bool is_parent() const { return child_ > 0; }
+  /// In the parent: waits until the child has called started(). internal: it ended before that.
+  Status wait(const RunFolder& run);
+  /// In the child: the run has started.
+  void started();
+
+ private:
+  Background(pid_t child, int pipe) : child_(child), pipe_(pipe) {}
+  pid_t child_ = 0;
+  int pipe_ = -1;  // the child writes a byte into it when the run has started
+};
+
+std::string log_of(const RunFolder& run) {
+  return run.logs() + "/train.log";
+}
+
+bool is_file(int descriptor) {
+  struct stat status {};
+  return fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/// Replaces stdin by /dev/null, and stdout and stderr by logs/train.log. keep_files: keeps those
+/// that are files, because only a terminal, or the reader of a pipe, can disappear.
+void leave_terminal(const RunFolder& run, bool keep_files) {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int log = open_output(log_of(run), Output::append);
+  if (null >= 0) dup2(null, STDIN_FILENO);
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO})
+    if (!(keep_files && is_file(output)) && null >= 0) dup2(log >= 0 ? log : null, output);
+  if (null >= 0) close(null);
+  if (log >= 0) close(log);
+  init_logging("simplescale");  // without colours
+}
+
+Result<Background> Background::start(const RunFolder& run) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot create", "a pipe", errno);
+  std::fflush(nullptr);  // or both processes would print what is buffered
+  const pid_t child = fork();
+  if (child < 0) {
+    const int error = errno;
+    close(ends[0]);
+    close(ends[1]);
+    return system_error("cannot fork", "a process for the background", error);
+  }
+  close(ends[child > 0 ? 1 : 0]);
+  if (child > 0) return Background(child, ends[0]);
+  setsid();
+  leave_terminal(run, false);
+  return Background(0, ends[1]);
+}
+
+Background::Background(Background&& other) noexcept : child_(other.child_), pipe_(other.pipe_) {
+  other.pipe_ = -1;
+}
+
+Background::~Background() {
+  if (pipe_ >= 0) close(pipe_);
+}
+
+Status Background::wait(const RunFolder& run) {
+  char byte = 0;
+  ssize_t got = 0;
+  while ((got = read(pipe_, &byte, 1)) < 0 && errno == EINTR) {
+  }
+  if (got == 1) return {};
+  int ended = 0;
+  waitpid(child_, &ended, 0);
+  return Status(Code::internal,
+                "the run could not be started in the background; the reason is in " + log_of(run));
+}
+
+void Background::started() {
+  const char byte = 1;
+  (void)!write(pipe_, &byte, 1);
+  close(pipe_);
+  pipe_ = -1;
+}
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);

@@ -18,6 +18,7 @@
 #include "app/processes/actor_process.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
@@ -38,11 +39,6 @@ std::string host_of(const slurm::Task& task) {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
-}
-
-std::string text_of(const json& document, const char* key) {
-  const auto found = document.is_object() ? document.find(key) : document.end();
-  return found != document.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 /// Answers pings: other hosts measure their links to this actor.
@@ -163,13 +159,10 @@ Verdict assess(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const 
     MachineReport machine{host, {}, ""};
     if (std::ranges::count(verdict.hosts, host) > 1) machine.name += "/" + std::to_string(task);
     const json document = rendezvous.read("report", task);
-    if (document.is_object() && document.contains("checks"))
-      machine.checks = from_json(document["checks"]);
-    if (document.is_object() && document.contains("peers"))
-      drop_unproven_link_failures(machine.checks, document["peers"], reported);
-    if (document.is_object() && document.contains("slow"))
-      for (const json& path : document["slow"])
-        if (path.is_string()) verdict.slow.push_back(machine.name + ": " + path.get<std::string>());
+    machine.checks = from_json(member_of(document, "checks"));
+    drop_unproven_link_failures(machine.checks, member_of(document, "peers"), reported);
+    for (const json& path : member_of(document, "slow"))
+      if (path.is_string()) verdict.slow.push_back(machine.name + ": " + path.get<std::string>());
     if (!here.contains(task))
       machine.missing =
           fmt::format("it did not join within {} s; check that the host is up and can access {}",
@@ -266,10 +259,10 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
     SS_RETURN_IF_ERROR(rendezvous.publish_conclusion({{"code", code}}));
   } else {
     SS_ASSIGN(const json document, rendezvous.wait_conclusion());
-    const auto found = document.find("code");
-    if (found == document.end() || !found->is_number_integer())
+    const json& found = member_of(document, "code");
+    if (!found.is_number_integer())
       return Status(Code::bad_data, "the conclusion in " + o.folder + " is damaged");
-    code = found->get<int>();
+    code = found.get<int>();
   }
   reported.erase(task.task);
   rendezvous.leave(mine, reported);

@@ -1,6 +1,5 @@
 #include "app/doctor/logind.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>

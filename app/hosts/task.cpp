@@ -1,7 +1,6 @@
 #include "app/hosts/task.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include "app/launch/stops_early.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/network.hpp"
@@ -81,14 +81,12 @@ Status prepare_run(const RunFolder& run, const RunStart& start, const std::strin
 /// Why another task could not prepare the run. file, text: the file that this task wrote.
 Status failure_in(const std::string& file, const std::string& text) {
   const auto document = parse_json(text);
-  const Status damaged(Code::requeue, file + " is damaged");
-  if (!document.is_object()) return damaged;
-  const auto code = document.find("code"), message = document.find("message");
-  if (code == document.end() || !code->is_number_unsigned()) return damaged;
-  if (message == document.end() || !message->is_string()) return damaged;
-  const auto number = static_cast<unsigned>(std::min<uint64_t>(code->get<uint64_t>(), UINT_MAX));
+  const auto code = unsigned_of(document, "code");
+  if (!code || !member_of(document, "message").is_string())
+    return Status(Code::requeue, file + " is damaged");
+  const auto number = static_cast<unsigned>(std::min<uint64_t>(*code, UINT_MAX));
   return Status(is_code(number) && number != 0 ? static_cast<Code>(number) : Code::internal,
-                message->get<std::string>());
+                text_of(document, "message"));
 }
 
 /// Returns once the run is prepared. The task that takes the lock prepares it, and the other tasks

@@ -10,6 +10,7 @@
 
 #include "app/terminal.hpp"
 #include "runtime/base/bare_path.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/data/loss_mask.hpp"
 #include "runtime/data/manifest.hpp"
@@ -26,17 +27,11 @@ using nlohmann::json;
 constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // smaller files are hashed at each start
 constexpr uint64_t kToldBytes = uint64_t{4} << 30;       // hashing more takes long
 
-json member(const json& facts, const char* name) {
-  return facts.is_object() ? facts.value(name, json()) : json();
-}
-
 /// The recorded files of a source.
 std::vector<json> files_of(const json& facts) {
   std::vector<json> files;
-  const json listed = member(facts, "files");
-  if (listed.is_array())
-    for (const json& file : listed)
-      if (member(file, "name").is_string()) files.push_back(file);
+  for (const json& file : member_of(facts, "files"))
+    if (member_of(file, "name").is_string()) files.push_back(file);
   return files;
 }
 
@@ -107,9 +102,9 @@ std::string name_in(const std::string& source, const std::string& file) {
 
 /// Compares contents by a fact that both have. Null: they have no such fact.
 json same_file(const json& before, const json& now) {
-  if (member(before, "bytes") != member(now, "bytes")) return false;
+  if (member_of(before, "bytes") != member_of(now, "bytes")) return false;
   for (const char* fact : {"xxh3_128", "etag"})
-    if (member(before, fact).is_string() && member(now, fact).is_string())
+    if (member_of(before, fact).is_string() && member_of(now, fact).is_string())
       return before[fact] == now[fact];
   return {};
 }
@@ -125,9 +120,8 @@ using ByName = std::map<std::string, json>;
 
 ByName by_name(const json& facts) {
   ByName files;
-  const json path = member(facts, "path");
   for (const json& file : files_of(facts))
-    files[name_in(path.is_string() ? path.get<std::string>() : "", file["name"])] = file;
+    files[name_in(text_of(facts, "path"), file["name"])] = file;
   return files;
 }
 
@@ -178,7 +172,7 @@ std::string shown(const json& path) {
 /// As same_data(), for one source. key: its key in the configuration.
 Status same_source(const json& before, const json& now, const std::string& key) {
   if (!before.is_object()) return {};  // the run begins
-  const json was_at = member(before, "path"), is_at = member(now, "path");
+  const json was_at = member_of(before, "path"), is_at = member_of(now, "path");
   const auto bare = [](const json& path) {  // earlier versions recorded a slash at the end
     return path.is_string() ? bare_path(path.get<std::string>()) : "";
   };
@@ -214,9 +208,9 @@ nlohmann::json file_facts(const std::string& path, const nlohmann::json& before)
   const int64_t changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
   facts["bytes"] = bytes;
   facts["changed_ns"] = changed_ns;
-  if (bytes > kHashBytesMax && member(before, "name") == facts["name"] &&
-      member(before, "bytes") == bytes && member(before, "changed_ns") == changed_ns &&
-      member(before, "xxh3_128").is_string()) {
+  if (bytes > kHashBytesMax && member_of(before, "name") == facts["name"] &&
+      member_of(before, "bytes") == bytes && member_of(before, "changed_ns") == changed_ns &&
+      member_of(before, "xxh3_128").is_string()) {
     facts["xxh3_128"] = before["xxh3_128"];
     return facts;
   }
@@ -229,9 +223,9 @@ nlohmann::json data_facts(const Config& config, const DataFiles& files,
                           const nlohmann::json& before) {
   if (config.data.blend.empty()) return source_facts(config, files, before);
   json facts = json::object();
-  const json blend = member(before, "blend");
+  const json blend = member_of(before, "blend");
   for (const auto& [name, of] : sources_of(config))
-    facts["blend"][name] = source_facts(of, files, member(blend, name.c_str()));
+    facts["blend"][name] = source_facts(of, files, member_of(blend, name.c_str()));
   return facts;
 }
 
@@ -244,7 +238,7 @@ nlohmann::json data_places(const Config& config) {
 
 Status same_data(const nlohmann::json& before, const nlohmann::json& now,
                  const std::function<bool(const std::string&)>& trained) {
-  const json blend = member(before, "blend"), blend_now = member(now, "blend");
+  const json blend = member_of(before, "blend"), blend_now = member_of(now, "blend");
   if (!blend.is_object() || !blend_now.is_object())
     return trained("") ? same_source(before, now, "data.source") : Status();
   for (const auto& [name, facts] : blend_now.items())

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/utsname.h>
+#include <ucp/api/ucp_version.h>
 
 #include <caf/config.hpp>
 #include <filesystem>
@@ -19,7 +20,6 @@
 #include "runtime/base/process.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "transport/ucx/version.hpp"
 
 namespace simplescale {
 
@@ -58,7 +58,7 @@ json host() {
 
 json libraries() {
   return {{"caf", fmt::format("{}.{}.{}", CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
-          {"ucx", ucx::version()},
+          {"ucx", fmt::format("{}.{}", UCP_API_MAJOR, UCP_API_MINOR)},
           {"libtorch", SIMPLESCALE_TORCH},
           {"nccl", SIMPLESCALE_NCCL},
           {"compiler", __VERSION__}};
@@ -78,8 +78,13 @@ std::string manifest_path(const RunFolder& run) {
 }
 
 json read_starts(const RunFolder& run) {
-  const auto text = read_text(manifest_path(run));
-  return text.ok() ? parse_json(*text) : json();
+  return json_of(read_text(manifest_path(run)));
+}
+
+/// Null: none is recorded.
+json last_start(const json& document) {
+  const json& starts = member_of(document, "starts");
+  return starts.is_array() && !starts.empty() ? starts.back() : json();
 }
 
 /// Facts of the files that this start reads: {"data", "tasks", "tokenizer"}. document: what the
@@ -87,8 +92,7 @@ json read_starts(const RunFolder& run) {
 Result<json> inputs_of(const json& document, const RunFolder& run, const Config& config,
                        const DataFiles& files,
                        const std::function<bool(const std::string&)>& trained) {
-  const json starts = member_of(document, "starts");
-  const json before = starts.is_array() && !starts.empty() ? starts.back() : json();
+  const json before = last_start(document);
   json was_data = member_of(before, "data"), was_tokenizer = member_of(before, "tokenizer");
   const json was_tasks = member_of(before, "tasks");
   // Without a record (the file was removed) places are all that is known.
@@ -134,12 +138,9 @@ std::string program_facts() {
 }
 
 std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
-  const json document = read_starts(run);
   std::vector<ConfigChange> changes;
-  if (!document.is_object() || !document.contains("starts")) return changes;
-  const json& starts = document["starts"];
-  if (!starts.is_array() || starts.empty() || !starts.back().is_object()) return changes;
-  for (const json& change : starts.back().value("changes", json::array()))
+  const json start = last_start(read_starts(run));
+  for (const json& change : member_of(start, "changes"))
     if (change.is_array() && change.size() == 2 && change[0].is_string() && change[1].is_string())
       changes.push_back({change[0], change[1]});
   return changes;
@@ -155,8 +156,7 @@ Status record_start(const RunFolder& run, const Config& config, const DataFiles&
                     const std::function<bool(const std::string&)>& trained) {
   json document = read_starts(run);
   SS_ASSIGN(const json inputs, inputs_of(document, run, config, files, trained));
-  if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
-    document = {{"starts", json::array()}};
+  if (!member_of(document, "starts").is_array()) document = {{"starts", json::array()}};
   json& starts = document["starts"];
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},

@@ -301,8 +301,7 @@ Status check_token_files(const Config& config, const RunData& data) {
   for (const ConfiguredSource& of : sources_of(config)) {
     if (!source_is_tokens(of.config)) continue;
     const DataConfig& said = of.config.data;
-    const TokenKind kind(said.format == DataFormat::automatic ? "auto" : to_string(said.format),
-                         said.token_bytes);
+    const TokenKind kind(to_string(said.format), said.token_bytes);
     for (const RunData::Source& source : data.sources) {
       if (source.name != of.name) continue;
       SS_ASSIGN(const auto notes, token_notes(said.source, kind, source.data, data.files));

@@ -26,7 +26,6 @@
 #include "runtime/run/notice.hpp"
 #include "runtime/run/run_state.hpp"
 #include "runtime/training/task_score.hpp"
-#include "tools/report/records.hpp"
 
 namespace simplescale {
 
@@ -35,20 +34,6 @@ using nlohmann::json;
 namespace {
 constexpr std::chrono::milliseconds kLookEvery{500};  // between two reads of the status
 constexpr std::chrono::seconds kPrintEvery{30};       // between two lines of steps in a log
-
-constexpr std::streamoff kLastLineMax = 1 << 20;  // bytes
-
-/// Seeks to the beginning of the last complete line.
-void seek_last_line(std::ifstream& file) {
-  std::streamoff at = file.tellg();
-  const std::streamoff first = at - kLastLineMax;
-  for (int ends = 0; at > 0 && at > first && ends < 2; --at) {
-    file.seekg(at - 1);
-    ends += file.get() == '\n';
-    if (ends == 2) break;
-  }
-  file.seekg(at);
-}
 }  // namespace
 
 RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool attached)
@@ -59,36 +44,14 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool att
                    counted(plan.topology.nodes, "node") + ", " + counted(plan.max_steps, "step") +
                    " of " + std::to_string(plan.tokens_per_step) + " tokens");
   line_.print_line(risk_line(risk_of(config, plan)));
-  for (auto [file, path] :
-       {std::pair{&metrics_, run_.metrics()}, std::pair{&events_, run_.events()}}) {
-    *file = open_lines(path);
-    if (file->is_open()) file->seekg(0, std::ios::end);  // skip the lines of earlier starts
-  }
-  if (attached && metrics_.is_open()) seek_last_line(metrics_);
+  metrics_.skip(attached);  // the lines of earlier starts
+  events_.skip(false);
   if (!attached && draws()) line_.draw("starting", 0, "");
 }
 
-template <class Use>
-void RunView::follow(std::ifstream& file, const std::string& path, std::string& partial, Use use) {
-  if (!file.is_open()) file = open_lines(path);
-  if (!file.is_open()) return;
-  file.clear();
-  std::string text;
-  while (next_line(file, text)) {
-    partial += text;
-    if (file.eof()) break;  // the line is not complete yet
-    use(partial);
-    partial.clear();
-  }
-  // If a line is too long, its rest is read as another line, which is no record.
-  if (!file.eof() || partial.size() > kTextLineMax) partial.clear();
-}
-
 void RunView::update() {
-  follow(events_, run_.events(), partial_event_,
-         [this](const std::string& text) { on_event(text); });
-  follow(metrics_, run_.metrics(), partial_metric_,
-         [this](const std::string& text) { on_step(text); });
+  for (std::string line; events_.next(line);) on_event(line);
+  for (std::string line; metrics_.next(line);) on_step(line);
   show_state();
   show_page();
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "tools/report/records.hpp"
 
 namespace simplescale {
 
@@ -28,9 +28,6 @@ class RunView {
   Status finish(int exit_code, const std::string& killed_agents, const std::string& reason);
 
  private:
-  /// Calls use(line) for every complete new line of a file.
-  template <class Use>
-  void follow(std::ifstream& file, const std::string& path, std::string& partial, Use use);
   void on_step(const std::string& text);
   void on_event(const std::string& text);
   void show_state();
@@ -51,8 +48,8 @@ class RunView {
   const Config& config_;
   const Plan& plan_;
   ProgressLine line_;
-  std::ifstream metrics_, events_;
-  std::string partial_metric_, partial_event_, last_reason_;
+  LineFollower metrics_{run_.metrics()}, events_{run_.events()};
+  std::string last_reason_;
   int64_t last_step_ = 0, printed_step_ = -1;
   std::chrono::steady_clock::time_point read_{};     // when status.json was read
   std::chrono::steady_clock::time_point looked_{};   // when the newest step or stall was shown

@@ -29,9 +29,8 @@ Named named_beside(const std::string& path, const Tokenizer& tokenizer, const st
   if (tokenizer_file_name(path) != std::string(kTokenizerJsonFile)) return {};
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json", "config.json",
                            "generation_config.json"}) {
-    const auto text =
-        read_text_inside(fs::path(path).replace_filename(file), 16 << 20, LinksOut::own);
-    const json facts = text.ok() ? parse_json(*text) : json();
+    const json facts =
+        json_of(read_text_inside(fs::path(path).replace_filename(file), 16 << 20, LinksOut::own));
     const json& token = member_of(facts, (kind + "_token").c_str());
     // A text, or an object with its properties.
     const std::string content =

@@ -1,6 +1,5 @@
 // A trainer's process: one actor, one compute thread, one data plane. It starts without knowing
 // which trainer it becomes (warm processes wait until one dies), and ends with its agent.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 #include "app/slurm/job.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "actors/supervisor/journal.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/open_output.hpp"
@@ -97,8 +97,7 @@ int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code
 }
 
 slurm::Requeues read_requeues(const RunFolder& run) {
-  const auto text = read_text(requeues_file(run));
-  const json document = text.ok() ? parse_json(*text) : json();
+  const json document = json_of(read_text(requeues_file(run)));
   slurm::Requeues before;
   if (!document.is_object()) return before;
   try {
@@ -120,11 +119,9 @@ std::vector<std::string> failed_nodes(const RunFolder& run, const std::string& j
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
     const json document = parse_json(line);
-    if (!document.is_object() || !document.contains("job") || document["job"] != job ||
-        !document.contains("host") || !document["host"].is_string())
-      continue;
-    const std::string host = document["host"].get<std::string>();
-    if (slurm::valid_node_name(host)) names.push_back(host);
+    if (const std::string host = text_of(document, "host");
+        text_of(document, "job") == job && slurm::valid_node_name(host))
+      names.push_back(host);
   }
   return names;
 }

@@ -4,8 +4,8 @@
 //
 // T is float or Bf16. Arithmetic is fp32; a result is rounded to T once, when it is stored. Any
 // size and any alignment; 16-byte aligned rows are accessed 16 bytes at a time. No kernel uses
-// atomics, so the bits depend on the arguments only. reference.hpp states the same mathematics as
-// plain loops. Any thread, with the stream's device current.
+// atomics, so the bits depend on the arguments only. tests/gpu/reference.hpp states the same
+// mathematics as plain loops. Any thread, with the stream's device current.
 #pragma once
 
 #include <cuda_runtime_api.h>

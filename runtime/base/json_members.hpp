@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+
+#include "runtime/base/parse_json.hpp"
+#include "runtime/base/status.hpp"
 
 namespace simplescale {
 
@@ -36,6 +40,18 @@ inline double real_of(const nlohmann::json& object, const char* key) {
 inline int64_t whole_of(const nlohmann::json& object, const char* key) {
   const double value = real_of(object, key);
   return std::isfinite(value) && std::abs(value) < 9e15 ? static_cast<int64_t>(value) : 0;
+}
+
+/// Nothing if it is no whole number, or a negative one.
+inline std::optional<uint64_t> unsigned_of(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& value = member_of(object, key);
+  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+/// The value of a file's text; null if it could not be read or is no JSON.
+inline nlohmann::json json_of(const Result<std::string>& text) {
+  nlohmann::json value = text.ok() ? parse_json(*text) : nlohmann::json();
+  return value.is_discarded() ? nlohmann::json() : value;
 }
 
 }  // namespace simplescale

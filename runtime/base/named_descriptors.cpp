@@ -15,7 +15,6 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "runtime/base/hash.hpp"
 

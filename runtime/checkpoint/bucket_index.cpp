@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 
@@ -22,17 +23,12 @@ Status bad(const std::string& what) {
   return {Code::bad_data, what};
 }
 
-std::string text_of(const json& object, const char* key) {
-  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
 Result<StoredCheckpoint> parse_stored(const json& entry) {
   if (!entry.is_object()) return bad("a checkpoint is no object");
   StoredCheckpoint out{0, text_of(entry, "folder"), std::nullopt};
   if (!is_bucket_folder_name(out.folder)) return bad("a checkpoint has no folder");
   out.step = *checkpoint_format::parse_step_folder(out.folder.substr(0, out.folder.rfind('-')));
-  if (entry.contains("val_loss") && entry["val_loss"].is_number())
-    out.val_loss = entry["val_loss"].get<double>();
+  if (const double loss = real_of(entry, "val_loss"); !std::isnan(loss)) out.val_loss = loss;
   return out;
 }
 
@@ -70,10 +66,9 @@ Result<BucketIndex> parse_bucket_index(const std::string& text) {
   const json object = parse_json(text);
   if (!object.is_object() || text_of(object, "format") != kFormat)
     return bad("is not a list of checkpoints by simplescale");
-  if (!object.contains("version") || object["version"] != kVersion)
+  if (unsigned_of(object, "version") != kVersion)
     return bad("has another version than 1, which this program reads");
-  if (!object.contains("run") || !object["run"].is_object() || !object.contains("checkpoints") ||
-      !object["checkpoints"].is_array())
+  if (!member_of(object, "run").is_object() || !member_of(object, "checkpoints").is_array())
     return bad("lacks \"run\" or \"checkpoints\"");
   BucketIndex out{text_of(object["run"], "id"), text_of(object["run"], "name"), {}};
   for (const json& entry : object["checkpoints"]) {

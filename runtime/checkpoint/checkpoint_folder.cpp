@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
@@ -16,10 +17,7 @@ using namespace checkpoint_format;
 namespace fs = std::filesystem;
 
 uint64_t generation_of(const CheckpointInfo& info) {
-  const auto facts = parse_json(info.resume);
-  const bool known =
-      facts.is_object() && facts.contains("generation") && facts["generation"].is_number_unsigned();
-  return known ? facts["generation"].get<uint64_t>() : 0;
+  return unsigned_of(parse_json(info.resume), "generation").value_or(0);
 }
 
 void set_generation(CheckpointInfo& info, uint64_t generation) {
@@ -30,9 +28,7 @@ void set_generation(CheckpointInfo& info, uint64_t generation) {
 }
 
 std::string run_in(const std::string& resume) {
-  const auto facts = parse_json(resume);
-  const bool known = facts.is_object() && facts.contains("run") && facts["run"].is_string();
-  return known ? facts["run"].get<std::string>() : "";
+  return text_of(parse_json(resume), "run");
 }
 
 std::string with_run(const std::string& resume, const std::string& run) {
@@ -51,10 +47,8 @@ std::string checkpoint_format::made_by_another(const std::string& folder) {
 bool checkpoint_format::is_of_another_run(const std::string& folder,
                                           const std::vector<std::string>& runs) {
   if (runs.empty()) return false;
-  const auto text = read_text_file(folder + "/" + kManifest, kManifestBytesMax);
-  const auto manifest = text.ok() ? parse_json(*text) : nlohmann::json();
-  if (!manifest.is_object() || !manifest.contains("resume")) return false;
-  const std::string run = run_in(manifest["resume"].dump());
+  const auto manifest = json_of(read_text_file(folder + "/" + kManifest, kManifestBytesMax));
+  const std::string run = text_of(member_of(manifest, "resume"), "run");
   return !run.empty() && std::ranges::find(runs, run) == runs.end();
 }
 

@@ -13,7 +13,6 @@
 #include "runtime/base/printable.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/base/words.hpp"
-#include "runtime/config/blend_tables.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/rivals.hpp"
 #include "runtime/config/schema.hpp"
@@ -98,113 +97,33 @@ struct Assign {
     *v.value = static_cast<unsigned char>(found - v.names.begin());
     return true;
   }
-  bool operator()(schema::Faults* v) const {
-    const toml::array* array = node.as_array();
-    if (!array) return false;
-    schema::Faults faults;
-    for (const toml::node& element : *array) {
-      const toml::table* table = element.as_table();
-      FaultSpec fault;
-      const bool whole = table && member(*table, "step", &fault.step) &&
-                         member(*table, "kind", &fault.kind) &&
-                         (!table->contains("target") || member(*table, "target", &fault.target));
-      if (!whole || table->size() != (table->contains("target") ? 3 : 2)) return false;
-      faults.push_back(fault);
-    }
-    *v = faults;
+  bool operator()(DataFormat* v) const { return (*this)(schema::format_of(*v)); }
+  bool operator()(schema::Weights* v) const {
+    if (!node.is_table()) return false;
+    for (const auto& [name, weight] : *node.as_table())
+      if (!Assign{weight}(&v->emplace_back(std::string(name.str()), 0.0).second)) return false;
     return true;
   }
-  bool operator()(schema::Integers* v) const {
+  bool operator()(ParameterGroup* v) const {
+    return node.is_table() && node.as_table()->size() > 1 && members(v);
+  }
+  template <class T>
+  bool operator()(std::optional<T>* v) const {
+    return (*this)(&v->emplace());
+  }
+  template <class T>
+  bool operator()(std::vector<T>* v) const {
     const toml::array* array = node.as_array();
     if (!array) return false;
-    schema::Integers numbers;
+    std::vector<T> read;
     for (const toml::node& element : *array)
-      if (!Assign{element}(&numbers.emplace_back())) return false;
-    *v = numbers;
+      if (!Assign{element}(&read.emplace_back())) return false;
+    *v = std::move(read);
     return true;
   }
-  bool operator()(schema::Blend* v) const {
-    const toml::array* array = node.as_array();
-    if (!array) return false;
-    schema::Blend blend;
-    for (const toml::node& element : *array) {
-      const toml::table* table = element.as_table();
-      BlendSource one;
-      if (!table || !member(*table, "name", &one.name) || !member(*table, "source", &one.source))
-        return false;
-      size_t known = 2;
-      const auto optional = [&](const char* name, auto&& assign) {
-        const toml::node* value = table->get(name);
-        known += value != nullptr;
-        return !value || assign(Assign{*value});
-      };
-      if (!optional("weight", [&](Assign to) { return to(&one.weight.emplace()); }) ||
-          !optional("folder", [&](Assign to) { return to(&one.folder); }) ||
-          !optional("text_key", [&](Assign to) { return to(&one.text_key.emplace()); }) ||
-          !optional("loss_mask_key", [&](Assign to) { return to(&one.loss_mask_key.emplace()); }) ||
-          !optional("format",
-                    [&](Assign to) { return to(schema::format_of(one.format.emplace())); }) ||
-          !optional("token_bytes", [&](Assign to) { return to(&one.token_bytes.emplace()); }) ||
-          table->size() != known)
-        return false;
-      blend.push_back(one);
-    }
-    *v = blend;
-    return true;
-  }
-  bool operator()(schema::Stages* v) const {
-    const toml::array* array = node.as_array();
-    if (!array) return false;
-    schema::Stages stages;
-    for (const toml::node& element : *array) {
-      const toml::table* table = element.as_table();
-      BlendStage stage;
-      const toml::node* weights = table ? table->get("weights") : nullptr;
-      if (!weights || !weights->is_table() || table->size() != 2 ||
-          !member(*table, "from_tokens", &stage.from_tokens))
-        return false;
-      for (const auto& [name, weight] : *weights->as_table()) {
-        stage.weights.emplace_back(std::string(name.str()), 0.0);
-        if (!Assign{weight}(&stage.weights.back().second)) return false;
-      }
-      stages.push_back(stage);
-    }
-    *v = stages;
-    return true;
-  }
-  bool operator()(schema::Groups* v) const {
-    const toml::array* array = node.as_array();
-    if (!array) return false;
-    schema::Groups groups;
-    for (const toml::node& element : *array) {
-      const toml::table* table = element.as_table();
-      ParameterGroup group;
-      if (!table || !member(*table, "pattern", &group.pattern)) return false;
-      const bool rate = table->contains("learning_rate_factor"),
-                 decay = table->contains("weight_decay");
-      if (rate && !member(*table, "learning_rate_factor", &group.learning_rate_factor))
-        return false;
-      if (decay && !member(*table, "weight_decay", &group.weight_decay.emplace())) return false;
-      if (!(rate || decay) || table->size() != 1u + rate + decay) return false;
-      groups.push_back(group);
-    }
-    *v = groups;
-    return true;
-  }
-  bool operator()(schema::BatchStages* v) const {
-    const toml::array* array = node.as_array();
-    if (!array) return false;
-    schema::BatchStages stages;
-    for (const toml::node& element : *array) {
-      const toml::table* table = element.as_table();
-      BatchStage stage;
-      if (!table || table->size() != 2 || !member(*table, "until_tokens", &stage.until_tokens) ||
-          !member(*table, "global_batch_size", &stage.global_batch_size))
-        return false;
-      stages.push_back(stage);
-    }
-    *v = stages;
-    return true;
+  template <class Table>
+  bool operator()(Table* v) const {
+    return node.is_table() && members(v);
   }
   bool operator()(schema::Axes* v) const {
     schema::Axes axes;
@@ -234,12 +153,73 @@ struct Assign {
     if (value) *to = *value;
     return value.has_value();
   }
-  template <class T>
-  static bool member(const toml::table& table, const char* name, T* to) {
-    const toml::node* found = table.get(name);
-    return found && Assign{*found}(to);
+  template <class Table>
+  bool members(Table* v) const {
+    const toml::table& table = *node.as_table();
+    size_t known = 0;
+    bool good = true;
+    schema::each_member(*v, [&](const char* name, auto& member, schema::Member in) {
+      const toml::node* value = table.get(name);
+      known += value != nullptr;
+      good = good && (value ? Assign{*value}(&member) : in != schema::Member::must);
+    });
+    return good && known == table.size();
   }
 };
+
+struct WrongMember {
+  toml::source_region place;  // of the member, or of the table that lacks one
+  std::string what;           // "unknown key wieght; nearest known key: weight"
+};
+
+template <class Table>
+std::optional<WrongMember> wrong_in(const toml::table& table) {
+  Table scratch;
+  for (const auto& [key, value] : table) {
+    const std::string name(key.str());
+    std::vector<std::string> names;
+    std::string must_be;
+    schema::each_member(scratch, [&](const char* known, auto& member, schema::Member) {
+      names.emplace_back(known);
+      if (name != known || Assign{value}(&member)) return;
+      using Type = std::decay_t<decltype(member)>;
+      must_be = std::is_same_v<Type, std::optional<double>>    ? "a number"
+                : std::is_same_v<Type, int64_t>                ? "a whole number"
+                : std::is_same_v<Type, std::optional<int64_t>> ? "2 or 4"
+                : std::is_same_v<Type, std::optional<DataFormat>>
+                    ? "one of the values of data.format"
+                : std::is_same_v<Type, schema::Weights>
+                    ? "numbers by the names of sources: { NAME = WEIGHT }"
+                    : "a string";
+    });
+    if (std::ranges::find(names, name) == names.end())
+      return WrongMember{key.source(), "unknown key " + name + "; nearest known key: " +
+                                           *std::ranges::min_element(names, {}, [&](const auto& n) {
+                                             return edit_distance(name, n);
+                                           })};
+    if (!must_be.empty()) return WrongMember{key.source(), name + " must be " + must_be};
+  }
+  std::optional<WrongMember> lacks;
+  schema::each_member(scratch, [&](const char* name, auto&, schema::Member in) {
+    if (in == schema::Member::must && !lacks && !table.contains(name))
+      lacks = {table.source(), std::string("this table lacks ") + name};
+  });
+  return lacks;
+}
+
+/// The first wrong member in the tables of data.blend and data.stage; none of other keys.
+std::optional<WrongMember> wrong_member(const Key& key, const toml::node& value) {
+  Config scratch;
+  const Ref ref = key.at(scratch);
+  const bool blend = std::holds_alternative<schema::Blend*>(ref);
+  const toml::array* array = value.as_array();
+  if (!array || !(blend || std::holds_alternative<schema::Stages*>(ref))) return {};
+  for (const toml::node& entry : *array)
+    if (const toml::table* table = entry.as_table())
+      if (auto wrong = blend ? wrong_in<BlendSource>(*table) : wrong_in<BlendStage>(*table))
+        return wrong;
+  return {};
+}
 
 bool in_range(const Key& key, const Ref& value) {
   if (const auto* v = std::get_if<int64_t*>(&value))
@@ -294,7 +274,7 @@ Status apply_key(const std::string& section, const toml::key& name_key, const to
   const std::string name(name_key.str()), line = at_line(file, name_key.source());
   const Key* key = schema::find(section, name);
   if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
-  if (const auto wrong = wrong_member(key->full_name(), value))
+  if (const auto wrong = wrong_member(*key, value))
     return bad(at_line(file, wrong->place), key->full_name() + ": " + wrong->what);
   SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
   loaded.origin[key->full_name()] = line;
@@ -407,7 +387,7 @@ Result<std::string> apply_override(const std::string& argument, const std::strin
     if (table.size() != 1 || !table.contains("v"))
       return bad(where, key->full_name() + " must be " + schema::expected(*key));
   }
-  if (const auto wrong = wrong_member(key->full_name(), *table.get("v")))
+  if (const auto wrong = wrong_member(*key, *table.get("v")))
     return bad(where, key->full_name() + ": " + wrong->what);
   SS_RETURN_IF_ERROR(set_value(*key, *table.get("v"), where, loaded.config));
   loaded.origin[key->full_name()] = kCommandLine;

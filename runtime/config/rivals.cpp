@@ -1,7 +1,6 @@
 #include "runtime/config/rivals.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"

@@ -25,6 +25,7 @@ using Blend = std::vector<BlendSource>;
 using Stages = std::vector<BlendStage>;
 using Groups = std::vector<ParameterGroup>;
 using BatchStages = std::vector<BatchStage>;
+using Weights = std::vector<std::pair<std::string, double>>;
 /// Pointer to a member of a Config.
 using Ref = std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*,
                          Axes*, Blend*, Stages*, Groups*, BatchStages*>;
@@ -57,6 +58,45 @@ struct Key {
 
 /// The member `format` of a source of data.blend.
 EnumRef format_of(DataFormat& format);
+
+/// A member of a table in a list must be there, or may; if_set: it may, and only a value that is
+/// neither empty nor missing is written.
+enum class Member : unsigned char { must, may, if_set };
+
+/// Calls visit(name, member, Member) for each member of a list's table, in their order in files.
+template <class Visit>
+void each_member(FaultSpec& fault, const Visit& visit) {
+  visit("step", fault.step, Member::must);
+  visit("kind", fault.kind, Member::must);
+  visit("target", fault.target, Member::may);
+}
+template <class Visit>
+void each_member(BlendSource& source, const Visit& visit) {
+  visit("name", source.name, Member::must);
+  visit("source", source.source, Member::must);
+  visit("weight", source.weight, Member::if_set);
+  visit("folder", source.folder, Member::if_set);
+  visit("text_key", source.text_key, Member::if_set);
+  visit("loss_mask_key", source.loss_mask_key, Member::if_set);
+  visit("format", source.format, Member::if_set);
+  visit("token_bytes", source.token_bytes, Member::if_set);
+}
+template <class Visit>
+void each_member(BlendStage& stage, const Visit& visit) {
+  visit("from_tokens", stage.from_tokens, Member::must);
+  visit("weights", stage.weights, Member::must);
+}
+template <class Visit>
+void each_member(ParameterGroup& group, const Visit& visit) {
+  visit("pattern", group.pattern, Member::must);
+  visit("learning_rate_factor", group.learning_rate_factor, Member::may);
+  visit("weight_decay", group.weight_decay, Member::if_set);
+}
+template <class Visit>
+void each_member(BatchStage& stage, const Visit& visit) {
+  visit("until_tokens", stage.until_tokens, Member::must);
+  visit("global_batch_size", stage.global_batch_size, Member::must);
+}
 
 /// All keys, section by section.
 std::span<const Key> keys();

@@ -54,6 +54,12 @@ std::string name_of(const EnumRef& v, size_t value) {
   return name == "true" || name == "false" ? name : quoted(name);
 }
 
+bool is_set(const auto& member) {
+  if constexpr (requires { member.has_value(); }) return member.has_value();
+  if constexpr (requires { member.empty(); }) return !member.empty();
+  return true;
+}
+
 struct ToToml {
   std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
   std::string operator()(const int64_t* v) const { return std::to_string(*v); }
@@ -63,64 +69,32 @@ struct ToToml {
     return "[" + number((*v)[0]) + ", " + number((*v)[1]) + "]";
   }
   std::string operator()(const EnumRef& v) const { return name_of(v, *v.value); }
-  std::string operator()(const Faults* v) const {
-    std::string out = "[";
-    for (const FaultSpec& fault : *v) {
-      if (out.size() > 1) out += ", ";
-      out += "{ step = " + std::to_string(fault.step) + ", kind = " + quoted(fault.kind) +
-             ", target = " + quoted(fault.target) + " }";
-    }
-    return out + "]";
-  }
-  std::string operator()(const Integers* v) const {
+  std::string operator()(const DataFormat* v) const { return quoted(simplescale::to_string(*v)); }
+  std::string operator()(const Weights* v) const {
     std::string out;
-    for (const int64_t value : *v) out += (out.empty() ? "" : ", ") + std::to_string(value);
+    for (const auto& [name, weight] : *v)
+      out += (out.empty() ? "" : ", ") + quoted(name) + " = " + number(weight);
+    return "{ " + out + " }";
+  }
+  template <class T>
+  std::string operator()(const std::optional<T>* v) const {
+    return (*this)(&**v);
+  }
+  template <class T>
+  std::string operator()(const std::vector<T>* v) const {
+    std::string out;
+    for (const T& one : *v) out += (out.empty() ? "" : ", ") + (*this)(&one);
     return "[" + out + "]";
   }
-  std::string operator()(const Blend* v) const {
+  template <class Table>
+  std::string operator()(const Table* v) const {
     std::string out;
-    for (const BlendSource& one : *v) {
-      out += out.empty() ? "" : ", ";
-      out += "{ name = " + quoted(one.name) + ", source = " + quoted(one.source);
-      if (one.weight) out += ", weight = " + number(*one.weight);
-      if (!one.folder.empty()) out += ", folder = " + quoted(one.folder);
-      if (one.text_key) out += ", text_key = " + quoted(*one.text_key);
-      if (one.loss_mask_key) out += ", loss_mask_key = " + quoted(*one.loss_mask_key);
-      if (one.format) out += ", format = " + quoted(simplescale::to_string(*one.format));
-      if (one.token_bytes) out += ", token_bytes = " + std::to_string(*one.token_bytes);
-      out += " }";
-    }
-    return "[" + out + "]";
-  }
-  std::string operator()(const Stages* v) const {
-    std::string out;
-    for (const BlendStage& stage : *v) {
-      std::string weights;
-      for (const auto& [name, weight] : stage.weights)
-        weights += (weights.empty() ? "" : ", ") + quoted(name) + " = " + number(weight);
-      out += (out.empty() ? "" : ", ") + ("{ from_tokens = " + std::to_string(stage.from_tokens)) +
-             ", weights = { " + weights + " } }";
-    }
-    return "[" + out + "]";
-  }
-  std::string operator()(const Groups* v) const {
-    std::string out;
-    for (const ParameterGroup& group : *v) {
-      out += out.empty() ? "" : ", ";
-      out += "{ pattern = " + quoted(group.pattern) +
-             ", learning_rate_factor = " + number(group.learning_rate_factor);
-      if (group.weight_decay) out += ", weight_decay = " + number(*group.weight_decay);
-      out += " }";
-    }
-    return "[" + out + "]";
-  }
-  std::string operator()(const BatchStages* v) const {
-    std::string out;
-    for (const BatchStage& stage : *v)
-      out += (out.empty() ? "" : ", ") +
-             ("{ until_tokens = " + std::to_string(stage.until_tokens)) +
-             ", global_batch_size = " + std::to_string(stage.global_batch_size) + " }";
-    return "[" + out + "]";
+    Table table = *v;
+    each_member(table, [&](const char* name, auto& member, Member in) {
+      if (in != Member::if_set || is_set(member))
+        out += (out.empty() ? "{ " : ", ") + (name + (" = " + (*this)(&member)));
+    });
+    return out + " }";
   }
   std::string operator()(const Axes* v) const {
     std::string out;

@@ -13,6 +13,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/own_folder.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -290,8 +291,7 @@ const char* identity_of(const std::string& path) {
 }
 
 Listed read_listing(const std::string& file) {
-  const auto text = read_text(file);
-  const json root = text.ok() ? parse_json(*text) : json();
+  const json root = json_of(read_text(file));
   Listed listed;
   if (!root.is_object()) return listed;
   try {

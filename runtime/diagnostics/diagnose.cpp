@@ -1,6 +1,5 @@
 #include "runtime/diagnostics/diagnose.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "runtime/base/cpu_affinity.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 
@@ -229,11 +229,10 @@ std::vector<CheckResult> from_json(const nlohmann::json& report) {
   std::vector<CheckResult> results;
   if (!report.is_array()) return results;
   for (const auto& r : report)
-    if (r.is_object() && r.contains("check") && r["check"].is_string() && r.contains("ok") &&
-        r["ok"].is_boolean() && r.contains("value") && r["value"].is_number())
-      results.push_back({r["check"], r["ok"], r["value"],
-                         r.contains("unit") && r["unit"].is_string() ? r["unit"] : "",
-                         r.contains("detail") && r["detail"].is_string() ? r["detail"] : ""});
+    if (member_of(r, "check").is_string() && member_of(r, "ok").is_boolean() &&
+        member_of(r, "value").is_number())
+      results.push_back(
+          {r["check"], r["ok"], r["value"], text_of(r, "unit"), text_of(r, "detail")});
   return results;
 }
 

@@ -12,25 +12,6 @@
 
 namespace simplescale {
 
-namespace {
-const char* format_name(DataFormat format) {
-  switch (format) {
-    case DataFormat::prepared:
-      return "prepared";
-    case DataFormat::nanogpt:
-      return "nanogpt";
-    case DataFormat::llmc:
-      return "llmc";
-    case DataFormat::megatron:
-      return "megatron";
-    case DataFormat::litgpt:
-      return "litgpt";
-    default:
-      return "auto";
-  }
-}
-}  // namespace
-
 Status check_tokenizer(const Config& config, const ModelShape& shape) {
   std::vector<ConfiguredSource> tokens = sources_of(config);
   std::erase_if(tokens, [](const ConfiguredSource& s) { return !source_is_tokens(s.config); });
@@ -186,7 +167,7 @@ Status add_source(const ConfiguredSource& source, const std::string& tokenizer,
   const bool tokens = source_is_tokens(of);
   SS_ASSIGN(Dataset dataset,
             open_dataset(token_path(of),
-                         tokens ? TokenKind(format_name(of.data.format), of.data.token_bytes)
+                         tokens ? TokenKind(to_string(of.data.format), of.data.token_bytes)
                                 : TokenKind("prepared"),
                          shape.vocab, of.data.validation_fraction, data.files));
   SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));

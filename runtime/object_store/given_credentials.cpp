@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
@@ -110,13 +111,8 @@ int64_t unix_time_of(const std::string& text) {
 
 Result<S3Credentials> credentials_of_json(const std::string& text, const char* token) {
   const nlohmann::json root = parse_json(text);
-  const auto member = [&](const char* key) {
-    return root.is_object() && root.contains(key) && root[key].is_string()
-               ? root[key].get<std::string>()
-               : std::string();
-  };
-  S3Credentials found{member("AccessKeyId"), member("SecretAccessKey"), member(token),
-                      unix_time_of(member("Expiration"))};
+  S3Credentials found{text_of(root, "AccessKeyId"), text_of(root, "SecretAccessKey"),
+                      text_of(root, token), unix_time_of(text_of(root, "Expiration"))};
   if (found.access_key_id.empty() || found.secret_access_key.empty())
     return Status(Code::bad_config, "no JSON with AccessKeyId and SecretAccessKey");
   return found;

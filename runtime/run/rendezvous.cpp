@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/run_key.hpp"
@@ -111,9 +112,7 @@ std::set<int> Rendezvous::wait(const std::string& stage,
 }
 
 nlohmann::json Rendezvous::read(const std::string& stage, int task) const {
-  const auto text = read_text(path(stage, task));
-  const auto document = text.ok() ? parse_json(*text) : nlohmann::json();
-  return document.is_discarded() ? nlohmann::json() : document;
+  return json_of(read_text(path(stage, task)));
 }
 
 bool Rendezvous::claim_conclusion() const {

@@ -1,6 +1,5 @@
 #include "runtime/run/run_folder.hpp"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 

@@ -20,8 +20,7 @@ namespace {
 
 /// Null: the document does not exist, is damaged, or another start wrote it.
 nlohmann::json document_of(const std::string& path, const std::string& instance) {
-  const auto text = read_text(path, RunFolder::kFileBytesMax);
-  const auto document = text.ok() ? parse_json(*text) : nlohmann::json();
+  const auto document = json_of(read_text(path, RunFolder::kFileBytesMax));
   return text_of(document, "instance") == instance ? document : nlohmann::json();
 }
 
@@ -36,19 +35,12 @@ std::string page_url_of(const RunFolder& run) {
 }
 
 std::optional<RunEnd> end_of(const RunFolder& run) {
-  const auto text = read_text(run.end(), RunFolder::kFileBytesMax);
-  if (!text.ok()) return std::nullopt;
-  const auto document = parse_json(*text);
-  if (!document.is_object() || !document.contains("exit") || !document["exit"].is_number_integer())
-    return std::nullopt;
-  const auto word = [&](const char* key) {
-    const auto found = document.find(key);
-    return found != document.end() && found->is_string() ? found->get<std::string>() : "";
-  };
-  RunEnd end{document["exit"].get<int>(), word("reason"), word("instance")};
+  const auto document = json_of(read_text(run.end(), RunFolder::kFileBytesMax));
+  if (!member_of(document, "exit").is_number_integer()) return std::nullopt;
+  RunEnd end{document["exit"].get<int>(), text_of(document, "reason"),
+             text_of(document, "instance")};
   for (const char* key : {"term", "epoch"})  // older versions wrote "epoch"
-    if (const auto term = document.find(key); term != document.end() && term->is_number_unsigned())
-      end.term = term->get<uint64_t>();
+    end.term = unsigned_of(document, key).value_or(end.term);
   const auto newest = TermFiles(run, end.instance).newest();
   if (end.term > 0 && newest.ok() && newest->number > end.term) return std::nullopt;
   return end;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 
 namespace simplescale {
@@ -22,9 +23,7 @@ constexpr double invalid_growth = 3;  // a byte that is no UTF-8 becomes U+FFFD
 constexpr double growth_max = 64;     // of a text, by all steps; NFKC and a Replace need 33
 
 std::string type_of(const json& step) {
-  if (!step.is_object()) return "";
-  const auto type = step.find("type");
-  return type != step.end() && type->is_string() ? type->get<std::string>() : "";
+  return text_of(step, "type");
 }
 
 Status unsupported(const std::string& part, const json& step) {

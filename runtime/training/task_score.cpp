@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 
 namespace simplescale {
@@ -21,10 +22,10 @@ double share(uint64_t part, uint64_t all) {
 
 /// "accuracy 0.5000": a member of a task's scores; "" if it is missing.
 std::string figure(const Json& of_task, const char* key, const char* name, const char* format) {
-  const auto found = of_task.find(key);
-  if (found == of_task.end() || !found->is_number()) return "";
+  const double value = real_of(of_task, key);
+  if (std::isnan(value)) return "";
   char text[32];
-  std::snprintf(text, sizeof text, format, found->get<double>());
+  std::snprintf(text, sizeof text, format, value);
   return std::string(name) + " " + text;
 }
 
@@ -119,8 +120,8 @@ double mean_accuracy(const Json& tasks) {
   double sum = 0, count = 0;
   if (tasks.is_object())
     for (const Json& of_task : tasks)
-      if (const auto found = of_task.find("acc"); found != of_task.end() && found->is_number()) {
-        sum += found->get<double>();
+      if (const double acc = real_of(of_task, "acc"); !std::isnan(acc)) {
+        sum += acc;
         count += 1;
       }
   return count > 0 ? sum / count : NAN;

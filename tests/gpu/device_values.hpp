@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/cuda/kernels.hpp"
-#include "model/cuda/reference.hpp"
+#include "tests/gpu/reference.hpp"
 
 namespace simplescale::testing {
 

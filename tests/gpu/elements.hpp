@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "model/cuda/reference.hpp"
 #include "runtime/base/dtype.hpp"
+#include "tests/gpu/reference.hpp"
 
 namespace simplescale::cuda {
 

@@ -1,4 +1,4 @@
-// Compares each of our device kernels with plain loops (model/cuda/reference.hpp), at odd sizes and
+// Compares each of our device kernels with plain loops (tests/gpu/reference.hpp), at odd sizes and
 // alignments: on a GPU, or emulated on the CPU (emulation.hpp).
 #include <algorithm>
 #include <array>

@@ -2,13 +2,15 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <ctime>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "runtime/base/log.hpp"
-#include "tools/exports/tensorboard.hpp"
-#include "tools/exports/wandb.hpp"
+#include "runtime/base/parse_json.hpp"
+#include "tools/exports/sinks.hpp"
 
 namespace simplescale {
 
@@ -18,15 +20,26 @@ constexpr auto kWriteInterval = std::chrono::milliseconds(250);     // between t
 constexpr auto kRetryInterval = std::chrono::milliseconds(10'000);  // after a failed write
 constexpr size_t kRowsMax = 10'000;                                 // per write
 
-/// The position in the records, and the sinks. After an error it is replaced by a new one, which
-/// starts at the beginning of the records.
+/// The position in the records, and the sinks. After an error, and when a step is repeated, it is
+/// replaced by a new one, which starts at the beginning of the records.
 struct Work {
   LineFollower metrics, events;
-  Position newest;  // of the rows that were read
+  Position newest;              // of the rows that were read
+  std::vector<Position> final;  // of the rows that are there at the start, those that count
+  size_t done = 0;              // of `final`
+  bool replaced = false;        // older files
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   std::vector<double> recovered_s;  // times at which incidents ended
 
-  explicit Work(const RunFolder& run) : metrics(run.metrics()), events(run.events()) {}
+  explicit Work(const RunFolder& run) : metrics(run.metrics()), events(run.events()) {
+    std::string line;
+    for (LineFollower lines(run.metrics()); lines.next(line);) {
+      const auto row = parse_metrics(line);
+      if (!row || (!final.empty() && row->at <= final.back())) continue;
+      while (!final.empty() && final.back().step >= row->at.step) final.pop_back();
+      final.push_back(row->at);
+    }
+  }
 
   static Result<Work> open(const RunFolder& run, const Config& config) {
     Work work(run);
@@ -35,14 +48,18 @@ struct Work {
       work.sinks.push_back(std::move(sink));
     }
     if (config.metrics.wandb) {
-      SS_ASSIGN(auto sink, open_wandb(run.path + "/wandb", config));
+      auto start_s = static_cast<double>(std::time(nullptr));
+      if (std::string first; LineFollower(run.events()).next(first))
+        if (const auto event = parse_json(first); event.is_object() && event["time"].is_number())
+          start_s = event["time"];
+      SS_ASSIGN(auto sink, open_wandb(run.path + "/wandb", config, start_s));
       work.sinks.push_back(std::move(sink));
     }
     return work;
   }
 
-  /// Writes the records that have been added since the last call.
-  Status follow() {
+  /// Writes the records that have been added since the last call. False: a step is repeated.
+  Result<bool> follow(const std::function<bool()>& may_write) {
     std::string line;
     while (events.next(line))
       if (const auto recovery = parse_recovery(line)) recovered_s.push_back(recovery->time_s);
@@ -52,20 +69,21 @@ struct Work {
       while (rows.size() < kRowsMax && metrics.next(line)) {
         auto row = parse_metrics(line);
         if (!row || row->at <= newest) continue;
+        if (done < final.size() && row->at != final[done]) continue;
+        if (done >= final.size() && row->at.step <= newest.step) return false;
+        ++done;
         newest = row->at;
         double recoveries = 0;
         for (const double time_s : recovered_s) recoveries += time_s <= row->time_s ? 1 : 0;
         row->scalars.emplace_back("recoveries", recoveries);
         rows.push_back(std::move(*row));
       }
-      for (auto& sink : sinks) {
-        // Positions increase from row to row: skips the rows that the sink holds.
-        size_t from = 0;
-        while (from < rows.size() && sink->position() && rows[from].at <= *sink->position()) ++from;
-        if (from < rows.size()) SS_RETURN_IF_ERROR(sink->write(std::span(rows).subspan(from)));
-      }
+      for (auto& sink : sinks) SS_RETURN_IF_ERROR(sink->write(rows));
     } while (!rows.empty());
-    return {};
+    for (auto& sink : sinks)
+      if (!replaced && may_write()) SS_RETURN_IF_ERROR(sink->replace_older());
+    replaced = true;
+    return true;
   }
 };
 
@@ -79,16 +97,7 @@ struct Exporter::Follower {
   /// Writes the new records, and the exit code if the run has ended. False: an error; try again
   /// later.
   bool write_new_records(const std::optional<int>& exit_code) {
-    Status done;
-    if (!work) {
-      auto opened = Work::open(run, config);
-      if (opened.ok()) work.emplace(opened.take());
-      done = opened.status();
-    }
-    if (work) done = work->follow();
-    if (work && done.ok() && exit_code)
-      for (auto& sink : work->sinks)
-        if (done.ok()) done = sink->finish(*exit_code);
+    const Status done = write_all(exit_code);
     if (done.ok()) return true;
     if (!warned)
       log::warn("cannot export metrics: {}; training continues, the export is tried again",
@@ -96,6 +105,20 @@ struct Exporter::Follower {
     warned = true;
     work.reset();
     return false;
+  }
+
+  Status write_all(const std::optional<int>& exit_code) {
+    for (bool followed = false; !followed;) {
+      if (!work) {
+        SS_ASSIGN(auto opened, Work::open(run, config));
+        work.emplace(std::move(opened));
+      }
+      SS_ASSIGN(followed, work->follow(may_write));
+      if (!followed) work.reset();
+    }
+    if (exit_code)
+      for (auto& sink : work->sinks) SS_RETURN_IF_ERROR(sink->finish(*exit_code));
+    return {};
   }
 
   void follow() {
@@ -106,7 +129,7 @@ struct Exporter::Follower {
       last = stopping;
       const std::optional<int> code = exit_code;
       lock.unlock();
-      const bool leads = !may_write || may_write();
+      const bool leads = may_write();
       const bool written = leads && write_new_records(code);
       lock.lock();
       if (!leads) break;

@@ -1,6 +1,7 @@
 // Exports a run's metrics to TensorBoard and Weights & Biases files. It runs in the supervisor's
 // process, on a thread of its own, and follows metrics.jsonl and events.jsonl: a disk that hangs
-// does not block the supervisor. A new supervisor finds in the exported files how far they are.
+// does not block the supervisor. A new supervisor writes the
+// files again, from the beginning of the run: the exported files are never read.
 #pragma once
 
 #include <cstdint>

@@ -1,26 +1,22 @@
-#include "tools/exports/wandb.hpp"
-
-#include <fmt/format.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
-#include <cstring>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
-#include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/open_output.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/wandb_names.hpp"
-#include "tools/exports/append_file.hpp"
-#include "tools/exports/checksum.hpp"
 #include "tools/exports/protobuf.hpp"
+#include "tools/exports/sinks.hpp"
 
 namespace simplescale {
 
@@ -65,125 +61,16 @@ std::string json_of_toml(const std::string& text) {
   return json::accept(text) ? text : json_text(text);
 }
 
-/// What a successor needs to know of a record.
-struct ParsedRecord {
-  int kind = 0;
-  Position at;         // of a history record
-  double start_s = 0;  // of a run record
+struct RunInfo {
+  std::string id, name, host, project, entity;  // entity: ""; the user's default
+  std::vector<std::string> tags;
+  double start_s = 0;
+  std::vector<std::pair<std::string, std::string>> config;  // key, value as JSON
 };
 
-ParsedRecord parse_record(std::string_view text) {
-  ParsedRecord known;
-  ProtobufField field, part, inner;
-  for (ProtobufReader fields(text); fields.next(field);) {
-    if (field.number == record_number || field.bytes.data() == nullptr) continue;
-    known.kind = field.number;
-    for (ProtobufReader parts(field.bytes); parts.next(part);) {
-      if (known.kind == record_run && part.number == run_start)
-        for (ProtobufReader times(part.bytes); times.next(inner);)
-          known.start_s += static_cast<double>(inner.value) * (inner.number == 1 ? 1 : 1e-9);
-      if (known.kind != record_history) continue;
-      std::string_view key, value;
-      for (ProtobufReader items(part.bytes); part.number == 1 && items.next(inner);) {
-        if (inner.number == item_key) key = inner.bytes;
-        if (inner.number == item_json) value = inner.bytes;
-      }
-      double number = 0;
-      std::from_chars(value.data(), value.data() + value.size(), number);
-      if (!(number >= 0)) continue;
-      if (key == "_step") known.at.step = static_cast<uint64_t>(number);
-      if (key == "generation") known.at.generation = static_cast<uint64_t>(number);
-    }
-  }
-  return known;
-}
+const std::string kFileHeader(":W&B\xe1\xbe\0", kHeader);
 
-class Wandb : public MetricsSink {
- public:
-  Wandb(std::string path, wandb::RunInfo info) : path_(std::move(path)), info_(std::move(info)) {}
-
-  /// Starts a new file with the old file's records before a step; nothing: with all of them.
-  Status begin(std::optional<uint64_t> before) {
-    std::string old;
-    if (fs::exists(path_)) {
-      SS_ASSIGN(old, read_text(path_, SIZE_MAX));
-    }
-    std::vector<std::string> kept;
-    position_ = std::nullopt;
-    for (std::string& text : wandb::records(old)) {
-      const ParsedRecord known = parse_record(text);
-      if (known.kind == record_run) info_.start_s = known.start_s;
-      if (known.kind == record_history) {
-        if (before && known.at.step >= *before) break;
-        position_ = known.at;
-      }
-      if (known.kind == record_history) kept.push_back(std::move(text));
-    }
-    kept.insert(kept.begin(), wandb::run_record(info_, 1));  // a resume may have changed keys
-    std::string contents = wandb::header();
-    for (const std::string& text : kept) contents += wandb::fragments(text, contents.size());
-    records_ = kept.size();
-    const std::string temporary = path_ + ".new";
-    SS_ASSIGN(file_, AppendFile::create(temporary));
-    SS_RETURN_IF_ERROR(file_.append(contents));
-    return publish_file(temporary, path_);
-  }
-
-  std::optional<Position> position() const override { return position_; }
-
-  Status write(std::span<const MetricsRow> rows) override {
-    size_t from = 0;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const uint64_t step = rows[i].at.step;
-      const auto before = i > from ? std::optional(rows[i - 1].at) : position_;
-      if (!before || step > before->step) continue;
-      SS_RETURN_IF_ERROR(add(rows.subspan(from, i - from)));
-      SS_RETURN_IF_ERROR(begin(step));
-      from = i;
-    }
-    return add(rows.subspan(from));
-  }
-
-  Status finish(int exit_code) override {
-    if (!newest_) return {};
-    std::string text;
-    append(text, wandb::summary_record(*newest_, info_.start_s, records_ + 1));
-    append(text, wandb::exit_record(exit_code, newest_->time_s - info_.start_s, records_ + 2));
-    return file_.append(text);
-  }
-
- private:
-  void append(std::string& text, const std::string& added) {
-    text += wandb::fragments(added, file_.size() + text.size());
-  }
-  Status add(std::span<const MetricsRow> rows) {
-    std::string text;
-    for (size_t i = 0; i < rows.size(); ++i)
-      append(text, wandb::history_record(rows[i], info_.start_s, records_ + i + 1));
-    SS_RETURN_IF_ERROR(file_.append(text));
-    if (rows.empty()) return {};
-    records_ += rows.size();
-    newest_ = rows.back();
-    position_ = newest_->at;
-    return {};
-  }
-
-  const std::string path_;
-  wandb::RunInfo info_;
-  AppendFile file_;
-  uint64_t records_ = 0;
-  std::optional<Position> position_;
-  std::optional<MetricsRow> newest_;
-};
-
-}  // namespace
-
-namespace wandb {
-
-std::string header() {
-  return {":W&B\xe1\xbe\0", kHeader};
-}
-
+/// The fragments of a record. offset: where they are written in the file.
 std::string fragments(std::string_view record, uint64_t offset) {
   std::string out;
   bool begins = true;
@@ -196,44 +83,16 @@ std::string fragments(std::string_view record, uint64_t offset) {
     const std::string_view part = record.substr(0, left - kHeader);
     record.remove_prefix(part.size());
     const char type = record.empty() ? (begins ? whole : last) : (begins ? first : middle);
-    const uint32_t crc = crc32(part, crc32({&type, 1}));
+    uLong crc = crc32(0, reinterpret_cast<const Bytef*>(&type), 1);
+    crc = crc32(crc, reinterpret_cast<const Bytef*>(part.data()), static_cast<uInt>(part.size()));
     const auto size = static_cast<uint16_t>(part.size());
-    out.append(reinterpret_cast<const char*>(&crc), sizeof crc);
-    out.append(reinterpret_cast<const char*>(&size), sizeof size);
+    out.append(reinterpret_cast<const char*>(&crc), 4);
+    out.append(reinterpret_cast<const char*>(&size), 2);
     out += type;
     out += part;
     begins = false;
   } while (!record.empty());
   return out;
-}
-
-std::vector<std::string> records(std::string_view file) {
-  std::vector<std::string> found;
-  if (!file.starts_with(header())) return found;
-  std::string record;
-  bool open = false;
-  for (size_t at = kHeader; at < file.size();) {
-    if (const size_t left = kBlock - at % kBlock; left < kHeader) {
-      at += left;
-      continue;
-    }
-    if (file.size() - at < kHeader) break;
-    uint32_t crc = 0;
-    uint16_t size = 0;
-    std::memcpy(&crc, file.data() + at, sizeof crc);
-    std::memcpy(&size, file.data() + at + 4, sizeof size);
-    const char type = file[at + 6];
-    const std::string_view data = file.substr(at + kHeader, size);
-    if (data.size() < size || crc != crc32(data, crc32({&type, 1}))) break;
-    const bool begins = type == whole || type == first;
-    if (type < whole || type > last || begins == open) break;
-    if (begins) record.clear();
-    record += data;
-    open = type == first || type == middle;
-    if (!open) found.push_back(record);
-    at += kHeader + size;
-  }
-  return found;
 }
 
 std::string run_record(const RunInfo& info, uint64_t number) {
@@ -284,10 +143,50 @@ std::string exit_record(int exit_code, double runtime_s, uint64_t number) {
                 number);
 }
 
-}  // namespace wandb
+class Wandb : public MetricsSink {
+ public:
+  Wandb(std::string path, double start_s)
+      : path_(std::move(path)), start_s_(start_s), file_(path_ + ".new", Output::replace) {}
+  Status begin(const RunInfo& info) {
+    text_ = kFileHeader;
+    add(run_record(info, ++records_));
+    return flush();
+  }
+  Status write(std::span<const MetricsRow> rows) override {
+    for (const MetricsRow& row : rows) add(history_record(row, start_s_, ++records_));
+    if (!rows.empty()) newest_ = rows.back();
+    return flush();
+  }
+  Status replace_older() override { return publish_file(path_ + ".new", path_); }
+  Status finish(int exit_code) override {
+    if (!newest_) return {};
+    add(summary_record(*newest_, start_s_, ++records_));
+    add(exit_record(exit_code, newest_->time_s - start_s_, ++records_));
+    return flush();
+  }
 
-Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const Config& config) {
-  wandb::RunInfo info;
+ private:
+  void add(const std::string& record) { text_ += fragments(record, size_ + text_.size()); }
+  Status flush() {
+    file_ << text_ << std::flush;
+    size_ += text_.size();
+    text_.clear();
+    return file_.status();
+  }
+
+  const std::string path_;
+  const double start_s_;
+  OutputStream file_;
+  std::string text_;
+  uint64_t size_ = 0, records_ = 0;
+  std::optional<MetricsRow> newest_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const Config& config,
+                                                double start_s) {
+  RunInfo info;
   info.name = config.run.name;
   char host[256] = "host";
   gethostname(host, sizeof host - 1);
@@ -307,17 +206,13 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
     info.id = name.substr(dash + 1);
     path = entry.path().string();
   }
-  const auto now = std::chrono::system_clock::now();
-  info.start_s =
-      static_cast<double>(
-          std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count()) /
-      1e3;
+  info.start_s = start_s;
   if (path.empty()) {
     const std::string text = unique_id();
     info.id = hash128(text.data(), text.size()).hex().substr(0, 8);
-    const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+    const std::time_t now = std::time(nullptr);
     std::tm local{};
-    localtime_r(&seconds, &local);
+    localtime_r(&now, &local);
     char time[32];
     std::strftime(time, sizeof time, "%Y%m%d_%H%M%S", &local);
     path = folder + "/offline-run-" + time + "-" + info.id;
@@ -325,8 +220,8 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
   error.clear();
   fs::create_directories(path, error);
   if (error) return Status(Code::io, "cannot create " + path + ": " + error.message());
-  auto sink = std::make_unique<Wandb>(path + "/run-" + info.id + ".wandb", info);
-  SS_RETURN_IF_ERROR(sink->begin(std::nullopt));
+  auto sink = std::make_unique<Wandb>(path + "/run-" + info.id + ".wandb", start_s);
+  SS_RETURN_IF_ERROR(sink->begin(info));
   return std::unique_ptr<MetricsSink>(std::move(sink));
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
@@ -116,14 +117,9 @@ std::string wrong_head(std::string_view request) {
 
 Result<std::string> page_token(const RunFolder& run, const std::string& host, int port) {
   if (check_own(run.http()).ok()) {
-    const auto text = read_text(run.http());
-    const auto page = text.ok() ? parse_json(*text) : nlohmann::json();
-    const auto has = [&](const char* key, const std::string& value) {
-      return page.contains(key) && page[key] == value;
-    };
-    if (page.is_object() && has("host", host) && page.contains("port") && page["port"] == port &&
-        page.contains("token") && page["token"].is_string())
-      if (std::string token = page["token"]; is_token(token)) return token;
+    const auto page = json_of(read_text(run.http()));
+    if (member_of(page, "host") == host && member_of(page, "port") == port)
+      if (std::string token = text_of(page, "token"); is_token(token)) return token;
   }
   return new_page_token();
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/config/secrets.hpp"
@@ -69,15 +70,11 @@ json checkpoints_of(const std::string& folder) {
 
 json starts_of(const RunFolder& run) {
   json list = json::array();
-  const auto text = read_text(run.control() + "/manifest.json");
-  const json document = text.ok() ? parse_json(*text) : json();
-  if (!document.is_object() || !document.contains("starts")) return list;
-  for (const json& start : document["starts"]) {
-    if (!start.is_object()) continue;
-    const json program = start.value("program", json::object());
-    list.push_back({{"time", start.value("time", json())},
-                    {"version", program.is_object() ? program.value("version", json()) : json()}});
-  }
+  const json document = json_of(read_text(run.control() + "/manifest.json"));
+  for (const json& start : member_of(document, "starts"))
+    if (start.is_object())
+      list.push_back({{"time", member_of(start, "time")},
+                      {"version", member_of(member_of(start, "program"), "version")}});
   return list;
 }
 

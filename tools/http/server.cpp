@@ -11,6 +11,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -30,8 +31,7 @@ namespace {
 using nlohmann::json;
 
 json status_of(const RunFolder& run) {
-  const auto text = read_text(run.status(), RunFolder::kFileBytesMax);
-  return text.ok() ? parse_json(*text) : json();
+  return json_of(read_text(run.status(), RunFolder::kFileBytesMax));
 }
 
 /// The last complete line of a file as JSON; null without one.

@@ -1,6 +1,5 @@
 #include "tools/prepare/token_notes.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/run_command.hpp"

@@ -5,6 +5,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
@@ -14,21 +15,8 @@ using nlohmann::json;
 namespace {
 
 std::optional<double> real(const json& line, const char* key) {
-  const auto found = line.find(key);
-  if (found == line.end() || !found->is_number()) return std::nullopt;
-  const double value = found->get<double>();
+  const double value = real_of(line, key);
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
-}
-
-std::optional<uint64_t> whole(const json& line, const char* key) {
-  const auto found = line.find(key);
-  if (found == line.end() || !found->is_number_unsigned()) return std::nullopt;
-  return found->get<uint64_t>();
-}
-
-std::string word(const json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
@@ -41,8 +29,7 @@ std::optional<double> MetricsRow::find(const std::string& name) const {
 
 std::optional<MetricsRow> parse_metrics(const std::string& text) {
   const json line = parse_json(text);
-  if (!line.is_object()) return std::nullopt;
-  const auto step = whole(line, "step"), generation = whole(line, "generation");
+  const auto step = unsigned_of(line, "step"), generation = unsigned_of(line, "generation");
   if (!step || !generation) return std::nullopt;
   MetricsRow row;
   row.at = {*generation, *step};
@@ -50,23 +37,38 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
   for (const char* name : {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second",
                            "step_ms", "mfu", "generation"})
     if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
-  if (const auto sources = line.find("val_losses"); sources != line.end() && sources->is_object())
-    for (const auto& [name, ignored] : sources->items())
-      if (const auto value = real(*sources, name.c_str()))
+  if (const json& sources = member_of(line, "val_losses"); sources.is_object())
+    for (const auto& [name, ignored] : sources.items())
+      if (const auto value = real(sources, name.c_str()))
         row.scalars.emplace_back("val_loss/" + name, *value);
-  if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object())
-    for (const auto& [name, scores] : tasks->items())
+  if (const json& tasks = member_of(line, "tasks"); tasks.is_object())
+    for (const auto& [name, scores] : tasks.items())
       for (const char* figure : {"acc", "acc_norm", "word_perplexity", "byte_perplexity"})
-        if (const auto value = scores.is_object() ? real(scores, figure) : std::nullopt)
+        if (const auto value = real(scores, figure))
           row.scalars.emplace_back("tasks/" + name + "/" + figure, *value);
   return row;
 }
 
 std::optional<Recovery> parse_recovery(const std::string& text) {
   const json line = parse_json(text);
-  if (!line.is_object() || word(line, "kind") != "recovered") return std::nullopt;
+  if (text_of(line, "kind") != "recovered") return std::nullopt;
   return Recovery{real(line, "time").value_or(0), real(line, "ms").value_or(0),
-                  whole(line, "step").value_or(0)};
+                  unsigned_of(line, "step").value_or(0)};
+}
+
+void LineFollower::skip(bool but_last) {
+  constexpr std::streamoff kLastLineMax = 1 << 20;  // bytes
+  file_ = open_lines(path_);
+  if (!file_.is_open()) return;
+  std::streamoff at = file_.seekg(0, std::ios::end).tellg();
+  if (!but_last) return;
+  const std::streamoff first = at - kLastLineMax;
+  for (int ends = 0; at > 0 && at > first && ends < 2; --at) {
+    file_.seekg(at - 1);
+    ends += file_.get() == '\n';
+    if (ends == 2) break;
+  }
+  file_.seekg(at);
 }
 
 bool LineFollower::next(std::string& line) {
@@ -74,7 +76,10 @@ bool LineFollower::next(std::string& line) {
   if (!file_.is_open()) return false;
   file_.clear();
   std::string text;
-  if (!next_line(file_, text)) return false;
+  if (!next_line(file_, text)) {
+    if (!file_.eof()) partial_.clear();  // too long: its rest is read as another line
+    return false;
+  }
   partial_ += text;
   if (partial_.size() > kTextLineMax) partial_.clear();
   if (file_.eof()) return false;  // the line is not complete yet
@@ -99,15 +104,15 @@ RunRecords read_records(const RunFolder& run) {
     if (records.begin_s == 0) records.begin_s = real(line, "time").value_or(0);
     if (const auto recovery = parse_recovery(text)) records.recoveries.push_back(*recovery);
     if (const auto loss = real(line, "val_loss")) {
-      const uint64_t step = whole(line, "step").value_or(0);
+      const uint64_t step = unsigned_of(line, "step").value_or(0);
       records.val_loss = loss;
       while (!records.val_losses.empty() && records.val_losses.back().first >= step)
         records.val_losses.pop_back();  // a repeated validation replaces those that were undone
       records.val_losses.emplace_back(step, *loss);
     }
-    if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object()) {
-      if (records.first_tasks.is_null()) records.first_tasks = *tasks;
-      records.tasks = *tasks;
+    if (const json& tasks = member_of(line, "tasks"); tasks.is_object()) {
+      if (records.first_tasks.is_null()) records.first_tasks = tasks;
+      records.tasks = tasks;
     }
   }
   return records;

@@ -39,6 +39,8 @@ std::optional<MetricsRow> parse_metrics(const std::string& line);
 class LineFollower {
  public:
   explicit LineFollower(std::string path) : path_(std::move(path)) {}
+  /// Skips the lines that are there. but_last: all but the last complete one.
+  void skip(bool but_last);
   /// Reads the next complete line. False: there is none yet.
   bool next(std::string& line);
 

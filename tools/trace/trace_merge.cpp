@@ -8,11 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/config/secrets.hpp"
 #include "tools/report/records.hpp"
-#include "tools/trace/chrome_trace.hpp"
-#include "tools/trace/trace_clocks.hpp"
 
 namespace simplescale {
 
@@ -20,6 +19,131 @@ using nlohmann::json;
 using trace::Kind;
 
 namespace {
+
+/// Writes Chrome's trace format, JSON that Perfetto (ui.perfetto.dev) and chrome://tracing read.
+class ChromeTrace {
+ public:
+  /// All times are in ns, of one clock, and not before origin_ns.
+  explicit ChromeTrace(int64_t origin_ns) : origin_ns_(origin_ns) {}
+
+  /// Names a process and its threads. label: shown beside the name; "": none. Processes are ordered
+  /// by pid, threads by `order`.
+  void process(int pid, const std::string& name, const std::string& label) {
+    add("M", pid, 0, "process_name", {{"args", {{"name", name}}}});
+    if (!label.empty()) add("M", pid, 0, "process_labels", {{"args", {{"labels", label}}}});
+    add("M", pid, 0, "process_sort_index", {{"args", {{"sort_index", pid}}}});
+  }
+  void thread(int pid, int tid, const std::string& name, int order) {
+    add("M", pid, tid, "thread_name", {{"args", {{"name", name}}}});
+    add("M", pid, tid, "thread_sort_index", {{"args", {{"sort_index", order}}}});
+  }
+  /// Spans of one thread must nest.
+  void span(int pid, int tid, const char* category, const std::string& name, int64_t begin_ns,
+            int64_t duration_ns, const json& args) {
+    add("X", pid, tid, name,
+        {{"cat", category},
+         {"ts", us(begin_ns)},
+         {"dur", static_cast<double>(duration_ns) / 1e3},
+         {"args", args}});
+    end_ns_ = std::max(end_ns_, begin_ns + duration_ns);
+    ++events_;
+  }
+  void instant(int pid, int tid, const std::string& name, int64_t at_ns, const json& args) {
+    add("i", pid, tid, name, {{"s", "t"}, {"cat", "event"}, {"ts", us(at_ns)}, {"args", args}});
+    end_ns_ = std::max(end_ns_, at_ns);
+    ++events_;
+  }
+  /// One end of arrow `id` between two spans. A span of the thread must begin at at_ns.
+  void flow(bool start, uint64_t id, int pid, int tid, const std::string& name, int64_t at_ns) {
+    json event = {{"id", id}, {"cat", "message"}, {"ts", us(at_ns)}};
+    if (!start) event["bp"] = "e";
+    add(start ? "s" : "f", pid, tid, name, std::move(event));
+  }
+
+  /// Number of spans and instants.
+  size_t events() const { return events_; }
+  /// Time from the origin to the end of the last event.
+  double ms() const { return static_cast<double>(end_ns_ - origin_ns_) / 1e6; }
+  /// The file's text.
+  std::string text() const {
+    return "{\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":" + std::to_string(origin_ns_) +
+           ",\"traceEvents\":[\n" + text_ + "\n]}\n";
+  }
+
+ private:
+  double us(int64_t ns) const { return static_cast<double>(ns - origin_ns_) / 1e3; }
+  void add(const char* kind, int pid, int tid, const std::string& name, json event) {
+    event.update({{"ph", kind}, {"pid", pid}, {"tid", tid}, {"name", name}});
+    if (!text_.empty()) text_ += ",\n";
+    text_ += event.dump(-1, ' ', true, json::error_handler_t::replace);
+  }
+  const int64_t origin_ns_;
+  int64_t end_ns_ = origin_ns_;
+  size_t events_ = 0;
+  std::string text_;
+};
+
+// --- Clocks: how far those of the hosts differ, estimated from messages ---
+
+/// Identifies a message at both ends: connection id, number of the message; {0, 0}: unknown.
+using MessageKey = std::pair<uint64_t, uint64_t>;
+MessageKey key_of(const TraceEvent& e) {
+  return {e.a, e.b};
+}
+
+struct Sent {
+  const TracePart* part;
+  const TraceEvent* event;
+};
+std::map<MessageKey, Sent> all_sent(const std::vector<TracePart>& parts) {
+  std::map<MessageKey, Sent> sent;
+  for (const TracePart& part : parts)
+    for (const TraceProcess& process : part.processes)
+      for (const TraceEvent& e : process.events)
+        if (e.kind == Kind::sent && e.a != 0) sent[key_of(e)] = {&part, &e};
+  return sent;
+}
+
+/// How far each host's clock is ahead of the first part's, in ns: half the difference of the
+/// shortest transfer times in the two directions. Only hosts with messages in both directions.
+std::map<std::string, int64_t> clock_errors(const std::vector<TracePart>& parts) {
+  struct Shortest {
+    std::optional<int64_t> there, back;
+  };
+  std::map<std::string, Shortest> hosts;
+  const std::string& reference = parts.front().host;
+  const auto sent = all_sent(parts);
+  auto shorten = [](std::optional<int64_t>& best, int64_t ns) {
+    best = best ? std::min(*best, ns) : ns;
+  };
+  for (const TracePart& part : parts)
+    for (const TraceProcess& process : part.processes)
+      for (const TraceEvent& e : process.events) {
+        const auto from = e.kind == Kind::received ? sent.find(key_of(e)) : sent.end();
+        if (from == sent.end() || from->second.part->host == part.host) continue;
+        const int64_t ns = e.begin_ns - from->second.event->begin_ns;
+        if (from->second.part->host == reference) shorten(hosts[part.host].there, ns);
+        if (part.host == reference) shorten(hosts[from->second.part->host].back, ns);
+      }
+  std::map<std::string, int64_t> errors;
+  for (const auto& [host, shortest] : hosts)
+    if (shortest.there && shortest.back) errors[host] = (*shortest.there - *shortest.back) / 2;
+  return errors;
+}
+
+/// Shifts the events of every host to the clock of the first part's host. Adds a note for each host
+/// that it shifts.
+void align_clocks(std::vector<TracePart>& parts, std::vector<std::string>& notes) {
+  const auto errors = clock_errors(parts);
+  for (const auto& [host, ns] : errors)
+    notes.push_back(fmt::format("the clock of {} is {:.3f} ms {} that of {}; corrected", host,
+                                std::abs(static_cast<double>(ns)) / 1e6,
+                                ns > 0 ? "ahead of" : "behind", parts.front().host));
+  for (TracePart& part : parts)
+    if (const auto error = errors.find(part.host); error != errors.end())
+      for (TraceProcess& process : part.processes)
+        for (TraceEvent& e : process.events) e.begin_ns -= error->second;
+}
 
 constexpr int kRecoveryPid = 1, kIncidents = 1, kEvents = 2;
 constexpr int kFirstLane = 1000;  // first thread id of the collectives' tracks
@@ -34,10 +158,7 @@ std::pair<size_t, std::string> order_of(const TracePart& part) {
 struct Line {
   int64_t at_ns = 0;
   json fields;
-  std::string text(const char* key) const {
-    const auto found = fields.find(key);
-    return found != fields.end() && found->is_string() ? found->get<std::string>() : "";
-  }
+  std::string text(const char* key) const { return text_of(fields, key); }
   json details() const {
     return {{"subject", text("subject")},
             {"reason", text("reason")},
@@ -56,9 +177,7 @@ std::vector<Line> parse_events(const std::vector<std::string>& texts, int64_t be
   std::vector<Line> lines;
   for (const std::string& text : texts) {
     json fields = parse_json(text);
-    const auto time = fields.is_object() ? fields.find("time") : fields.end();
-    if (!fields.is_object() || time == fields.end() || !time->is_number()) continue;
-    const double s = time->get<double>();
+    const double s = real_of(fields, "time");
     if (!(s > 0 && s < 4e9)) continue;
     const auto at_ns = static_cast<int64_t>(std::llround(s * 1e9));
     // Incidents that begin before the trace or end after it are cut.
@@ -277,7 +396,7 @@ MergedTrace merge_trace(std::vector<TracePart> parts, const std::vector<std::str
   merged.messages = write_arrows(out, messages);
   merged.events = out.events();
   merged.ms = out.ms();
-  merged.json = out.take();
+  merged.json = out.text();
   return merged;
 }
 

@@ -7,7 +7,7 @@
 // their phases, and all other events.
 //
 // Clocks: all processes of a host share a clock. Hosts whose clock differs from that of the
-// supervisor's host are corrected (trace_clocks.hpp); otherwise messages would arrive before they
+// supervisor's host are corrected; otherwise messages would arrive before they
 // were sent.
 #pragma once
 

@@ -15,6 +15,7 @@
 
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/base/parse_toml.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -181,8 +182,7 @@ NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& rep
 
 /// The step that the run began with: 0, or that of its parent (run.with_optimizer).
 uint64_t first_step(const std::string& run) {
-  const auto text = read_text(RunFolder{run}.control() + "/manifest.json");
-  const json manifest = text.ok() ? parse_json(*text) : json();
+  const json manifest = json_of(read_text(RunFolder{run}.control() + "/manifest.json"));
   const json::json_pointer step("/starts/0/from/step");
   return manifest.is_object() && manifest.contains(step) && manifest[step].is_number_unsigned()
              ? manifest[step].get<uint64_t>()

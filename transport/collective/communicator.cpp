@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "runtime/base/log.hpp"

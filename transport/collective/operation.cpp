@@ -1,13 +1,49 @@
 #include "transport/collective/operation.hpp"
 
+#include <immintrin.h>
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
-
-#include "transport/collective/copy.hpp"
 
 namespace simplescale::collective {
 
 namespace {
+
+// Copies between large buffers.
+
+/// An operation that writes at least this many bytes uses `past_cache` (measured: twice as fast at
+/// 64 MiB, a fifth slower at 16 MiB).
+constexpr size_t kPastCacheBytes = size_t{24} << 20;
+
+__attribute__((target("avx"))) void stream(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t head = (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64;
+  std::memcpy(to, from, head);
+  size_t i = head;
+  for (; i + 128 <= bytes; i += 128) {
+    const auto* source = reinterpret_cast<const __m256i*>(from + i);
+    auto* target = reinterpret_cast<__m256i*>(to + i);
+    const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1),
+                  c = _mm256_loadu_si256(source + 2), d = _mm256_loadu_si256(source + 3);
+    _mm256_stream_si256(target, a);
+    _mm256_stream_si256(target + 1, b);
+    _mm256_stream_si256(target + 2, c);
+    _mm256_stream_si256(target + 3, d);
+  }
+  _mm_sfence();
+  std::memcpy(to + i, from + i, bytes - i);
+}
+
+/// Copies like memcpy. past_cache: use streaming stores (AVX), which bypass the cache and save
+/// reading the destination first; for results larger than the cache.
+void copy_bytes(void* to, const void* from, size_t bytes, bool past_cache) {
+  static const bool can_stream = __builtin_cpu_supports("avx");
+  if (past_cache && can_stream && bytes >= 4096)
+    stream(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  else
+    std::memcpy(to, from, bytes);
+}
+
 constexpr size_t kSumElements = size_t{64} << 10;  // summed between two checks of `stop`
 constexpr size_t kCopyBytes = size_t{1} << 20;     // copied between two checks of `stop`
 constexpr size_t kCachedBytes = size_t{32} << 10;

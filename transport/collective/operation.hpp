@@ -110,7 +110,7 @@ class Operation {
   InArena in_arena_;
   const void* context_;
   bool begun_ = false;
-  bool past_cache_ = false;  // copy around the cache (copy.hpp)
+  bool past_cache_ = false;  // copy around the cache
   bool small_ = false;       // sources are copied into a block, or by UCX
   bool staged_ = false;      // some sends go through the staging buffer
   std::byte* block_ = nullptr;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <string>
 
 #include "transport/collective/stream_worker.hpp"
 

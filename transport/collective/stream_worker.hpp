@@ -17,7 +17,7 @@
 //                 next one of its stream, or that nobody granted, ends the member: it never stands
 //                 for another piece.
 //
-// Its source files; no other includes this header, but workers.cpp and tests:
+// Its source files; no other includes this header, but data_plane.cpp and tests:
 //   stream_worker.cpp       start, stop, a round of its thread
 //   stream_connections.cpp  connections, hellos, the end of members
 //   stream_messages.cpp     sending and receiving

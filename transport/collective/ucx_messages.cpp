@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <string>
 
 #include "transport/collective/ucx_worker.hpp"
 

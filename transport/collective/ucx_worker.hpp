@@ -16,7 +16,7 @@
 //   expects the stream and reads it, small pieces that come early have a limit. A member that
 //   exceeds one is lost.
 //
-// Its source files; no other includes this header, but workers.cpp and tests:
+// Its source files; no other includes this header, but data_plane.cpp and tests:
 //   ucx_worker.cpp    start, stop, a round of its thread; its connections
 //   ucx_messages.cpp  sending and receiving
 //   ucx_link.cpp      the Link that callers use

@@ -5,16 +5,68 @@
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "runtime/base/library.hpp"
 #include "transport/nccl/communicator.hpp"
 #include "transport/nccl/paired.hpp"
-#include "transport/nccl/prepare.hpp"
 #include "transport/nccl/staged.hpp"
+#include "transport/nccl/status.hpp"
+#include "transport/nccl/stream.hpp"
 
 namespace simplescale::nccl {
 namespace {
+
+// The first communicator of a process on a GPU takes long: NCCL looks for networks and GPUs and
+// loads its kernels (0.8 s on an H200; a later communicator takes 30 ms). So this creates one
+// before it is needed.
+
+Status make_and_end(int device_index, int timeout_ms) {
+  const auto limit = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaSetDevice(device_index)));
+  ncclUniqueId id;
+  SS_RETURN_IF_ERROR(nccl_status(ncclGetUniqueId(&id), "identifier", nullptr));
+  ncclComm_t comm = nullptr;
+  const auto done = [&](ncclResult_t begun, const char* what) {
+    if (is_error(begun)) return nccl_status(begun, what, comm);
+    const Status status = poll(limit, [&]() -> Result<bool> {
+      ncclResult_t state = ncclSuccess;
+      SS_RETURN_IF_ERROR(nccl_status(ncclCommGetAsyncError(comm, &state), what, comm));
+      SS_RETURN_IF_ERROR(nccl_status(state, what, comm));
+      return state == ncclSuccess;
+    });
+    if (status.code() != Code::deadline) return status;
+    return Status(Code::unavailable, std::string("NCCL: ") + what + " did not end within " +
+                                         std::to_string(timeout_ms) + " ms");
+  };
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  Status status = done(ncclCommInitRankConfig(&comm, 1, id, 0, &config), "init");
+  if (status.ok()) status = done(ncclCommFinalize(comm), "finalize");
+  if (status.ok()) return nccl_status(ncclCommDestroy(comm), "destroy", nullptr);
+  if (comm) (void)ncclCommAbort(comm);
+  return status;
+}
+
+/// Starts to create a communicator of this process alone on a GPU, which has a context, and to end
+/// it. The future is ready when that is done; unavailable, with the reason: NCCL fails, or is not
+/// done after timeout_ms. Runs on a detached thread, because some of NCCL's calls have no deadline:
+/// the future may never be ready. Any thread.
+std::shared_future<Status> prepare(int device_index, int timeout_ms) {
+  std::promise<Status> result;
+  std::shared_future<Status> future = result.get_future();
+  try {
+    std::thread([=, made = std::move(result)]() mutable {
+      made.set_value(make_and_end(device_index, timeout_ms));
+    }).detach();
+  } catch (const std::system_error& error) {
+    std::promise<Status> none;
+    none.set_value(Status(Code::unavailable, std::string("no thread for NCCL: ") + error.what()));
+    return none.get_future();
+  }
+  return future;
+}
 
 /// An address is one byte for the transport, then the host plane's address.
 class DevicePlane final : public DataPlane {

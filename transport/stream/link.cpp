@@ -1,5 +1,4 @@
 // Reading, writing and ending connections.
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>

@@ -4,28 +4,16 @@
 #include <fstream>
 
 #include "runtime/base/files.hpp"
+#include "runtime/tokenizer/protobuf_reader.hpp"
 #include "tests/temp_folder.hpp"
-#include "tools/exports/checksum.hpp"
 #include "tools/exports/exporter.hpp"
-#include "tools/exports/protobuf.hpp"
-#include "tools/exports/tensorboard.hpp"
-#include "tools/exports/wandb.hpp"
+#include "tools/exports/sinks.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
 using test::TempFolder;
 
 namespace {
-
-std::string hex(const std::string& bytes) {
-  std::string text;
-  for (const char c : bytes) {
-    constexpr const char* digits = "0123456789abcdef";
-    text += digits[static_cast<unsigned char>(c) >> 4];
-    text += digits[c & 15];
-  }
-  return text;
-}
 
 MetricsRow row(uint64_t generation, uint64_t step, double loss = 2.5) {
   return {10.0 + static_cast<double>(step),
@@ -43,12 +31,12 @@ std::string line(const MetricsRow& row) {
 std::string tensorboard_steps(const std::string& folder) {
   std::string newest, steps;
   for (const auto& entry : fs::directory_iterator(folder))
-    newest = std::max(newest, entry.path().string());
+    if (entry.is_regular_file()) newest = std::max(newest, entry.path().string());
   std::string text = *read_text(newest);
   for (size_t at = 0; at < text.size();) {
     uint64_t length = 0;
     std::memcpy(&length, text.data() + at, sizeof length);
-    ProtobufField field;
+    ProtobufReader::Field field;
     uint64_t step = 0;
     bool starts = false, version = false;
     for (ProtobufReader fields(std::string_view(text).substr(at + 12, length));
@@ -63,20 +51,35 @@ std::string tensorboard_steps(const std::string& folder) {
   return steps;
 }
 
+/// The records in the contents of a .wandb file.
+std::vector<std::string> records_in(const std::string& file) {
+  std::vector<std::string> records;
+  REQUIRE(file.starts_with(":W&B"));
+  for (size_t at = 7; at < file.size();) {
+    if (const size_t left = 32'768 - at % 32'768; left < 7) at += left;
+    uint16_t size = 0;
+    std::memcpy(&size, file.data() + at + 4, sizeof size);
+    if (const char type = file[at + 6]; type == 1 || type == 2) records.emplace_back();
+    records.back() += file.substr(at + 7, size);
+    at += 7 + size;
+  }
+  return records;
+}
+
 /// The records in the folder's only run: their kinds, or the step of a history record.
 std::string wandb_records(const std::string& folder) {
   std::string text, out;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
     if (entry.path().extension() == ".wandb") text += *read_text(entry.path());
-  for (const std::string& record : wandb::records(text)) {
-    ProtobufField field, part, inner;
+  for (const std::string& record : records_in(text)) {
+    ProtobufReader::Field field, part, inner;
     for (ProtobufReader fields(record); fields.next(field);) {
       if (field.number == 17) out += "run ";
       if (field.number == 3) out += "summary ";
       if (field.number == 18) out += "exit ";
       if (field.number != 2) continue;
-      for (ProtobufReader parts(field.bytes); parts.next(part);)
-        for (ProtobufReader step(part.bytes); part.number == 2 && step.next(inner);)
+      for (ProtobufReader parts(field.data); parts.next(part);)
+        for (ProtobufReader step(part.data); part.number == 2 && step.next(inner);)
           out += std::to_string(inner.value) + " ";
     }
   }
@@ -86,142 +89,77 @@ std::string wandb_records(const std::string& folder) {
 }  // namespace
 
 TEST_SUITE("exports") {
-  TEST_CASE("checksum: the known values of 123456789") {
-    CHECK(crc32("123456789") == 0xCBF43926);
-    CHECK(crc32("6789", crc32("12345")) == 0xCBF43926);
-    CHECK(crc32c("123456789") == 0xE3069283);
-  }
-
-  TEST_CASE("tensorboard: the bytes that TensorBoard's own classes write") {
-    const MetricsRow r{1.5, {3, 300}, {{"loss", 2.5}, {"generation", 3}}};
-    const std::string event = tensorboard::scalars_event(r);
-    CHECK(hex(event) ==
-          "09000000000000f83f10ac022a200a0b0a046c6f737315000020400a110a0a67656e65726174696f6e1500"
-          "004040");
-    CHECK(hex(tensorboard::record(event)) ==
-          "2e00000000000000c5cb57fa09000000000000f83f10ac022a200a0b0a046c6f737315000020400a110a0a"
-          "67656e65726174696f6e15000040403e3e1eb2");
-    CHECK(hex(tensorboard::version_event(1.5)) ==
-          "09000000000000f83f1a0d627261696e2e4576656e743a32");
-    CHECK(hex(tensorboard::start_event(1.5, 9)) == "09000000000000f83f10093a020801");
-  }
-
-  TEST_CASE("tensorboard: reading stops at the first damaged record") {
-    const std::string one = tensorboard::record(tensorboard::version_event(1)) +
-                            tensorboard::record(tensorboard::scalars_event(row(1, 4)));
-    const std::string two = one + tensorboard::record(tensorboard::scalars_event(row(2, 5)));
-    CHECK(tensorboard::last_position(two) == Position{2, 5});
-    CHECK(!tensorboard::last_position(""));
-    for (size_t size = one.size(); size < two.size(); ++size)
-      CHECK(tensorboard::last_position(two.substr(0, size)) == Position{1, 4});
-    for (size_t i = one.size(); i < two.size(); ++i) {
-      std::string damaged = two;
-      damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
-      CHECK(tensorboard::last_position(damaged) == Position{1, 4});
-    }
-  }
-
-  TEST_CASE("tensorboard: a new supervisor starts a new file; a START precedes a repeated step") {
+  TEST_CASE("tensorboard: a new file replaces the older ones and begins with a START") {
     TempFolder folder;
-    {
+    for (const uint64_t steps : {3, 4}) {
       auto sink = open_tensorboard(folder.path);
       REQUIRE(sink.ok());
-      CHECK(!(*sink)->position());
-      const MetricsRow rows[] = {row(1, 1), row(1, 2), row(1, 3), row(2, 2), row(2, 3)};
-      REQUIRE((*sink)->write(rows).ok());
-      CHECK(tensorboard_steps(folder.path) == "[1] 1 2 3 [2] 2 3 ");
+      std::string want = "[1] ";
+      for (uint64_t step = 1; step <= steps; ++step) {
+        const MetricsRow rows[] = {row(1, step)};
+        REQUIRE((*sink)->write(rows).ok());
+        want += std::to_string(step) + " ";
+      }
+      CHECK(tensorboard_steps(folder.path) == want);
+      REQUIRE((*sink)->replace_older().ok());
+      size_t files = 0;
+      for (const auto& entry : fs::directory_iterator(folder.path))
+        files += entry.is_regular_file();
+      CHECK(files == 1);
+      CHECK(tensorboard_steps(folder.path) == want);
     }
-    auto sink = open_tensorboard(folder.path);
-    REQUIRE(sink.ok());
-    CHECK((*sink)->position() == Position{2, 3});
-    const MetricsRow rows[] = {row(2, 4)};
-    REQUIRE((*sink)->write(rows).ok());
-    CHECK(tensorboard_steps(folder.path) == "[4] 4 ");
   }
 
   TEST_CASE("tensorboard: a second folder has the values over the tokens trained so far") {
     TempFolder folder;
-    const auto with_tokens = [](uint64_t generation, uint64_t step) {
-      MetricsRow r = row(generation, step);
-      r.scalars.emplace_back("tokens", static_cast<double>(step << 40));
-      return r;
-    };
-    {
-      auto sink = open_tensorboard(folder.path);
-      REQUIRE(sink.ok());
-      const MetricsRow rows[] = {with_tokens(1, 1), with_tokens(1, 2), with_tokens(2, 2)};
-      REQUIRE((*sink)->write(rows).ok());
-      const std::string one = std::to_string(uint64_t{1} << 40),
-                        two = std::to_string(uint64_t{2} << 40);
-      CHECK(tensorboard_steps(folder.path + "/by_tokens") ==
-            "[" + one + "] " + one + " " + two + " [" + two + "] " + two + " ");
-    }
     auto sink = open_tensorboard(folder.path);
     REQUIRE(sink.ok());
-    CHECK((*sink)->position() == Position{2, 2});
-    const MetricsRow rows[] = {with_tokens(2, 3)};
-    REQUIRE((*sink)->write(rows).ok());
-    const std::string three = std::to_string(uint64_t{3} << 40);
-    CHECK(tensorboard_steps(folder.path + "/by_tokens") == "[" + three + "] " + three + " ");
-  }
-
-  TEST_CASE("wandb: the bytes that the wandb package writes") {
-    CHECK(hex(wandb::header() + wandb::fragments("abc", 7)) ==
-          "3a572642e1be00a9209d53030001616263");
-    const MetricsRow r{11.5, {3, 300}, {{"loss", 2.5}, {"generation", 3}}};
-    CHECK(hex(wandb::history_record(r, 10, 2)) ==
-          "0802125d0a0c0a046c6f7373820103322e350a120a0a67656e65726174696f6e820103332e300a0d0a055f73"
-          "7465708201033330300a130a0a5f74696d657374616d7082010431312e350a100a085f72756e74696d658201"
-          "03312e35120308ac02");
-    CHECK(hex(wandb::exit_record(3, 7.9, 4)) == "080492010408031007");
-  }
-
-  TEST_CASE("wandb: records of every length are read back across blocks, up to the first damage") {
-    std::string file = wandb::header();
-    std::vector<std::string> put;
-    for (size_t size = 0; file.size() < 300'000; size = size * 3 / 2 + 7) {
-      for (const size_t n : {size % 70'000, size_t{32'754} - file.size() % 32'768}) {
-        if (n > 70'000) continue;
-        put.push_back(std::string(n, static_cast<char>('a' + put.size() % 26)));
-        file += wandb::fragments(put.back(), file.size());
-      }
+    std::string want;
+    for (const uint64_t step : {1, 2}) {
+      MetricsRow r = row(1, step);
+      r.scalars.emplace_back("tokens", static_cast<double>(step << 40));
+      REQUIRE((*sink)->write({&r, 1}).ok());
+      const std::string tokens = std::to_string(step << 40) + " ";
+      want += (want.empty() ? "[" + std::to_string(step << 40) + "] " : "") + tokens;
     }
-    CHECK(wandb::records(file) == put);
-    for (size_t size = 0; size < file.size(); size += 997) {
-      const auto found = wandb::records(std::string_view(file).substr(0, size));
-      CHECK(found.size() < put.size());
-      CHECK(std::equal(found.begin(), found.end(), put.begin()));
-    }
-    file[150'000] = static_cast<char>(file[150'000] ^ 1);
-    CHECK(wandb::records(file).size() < put.size());
+    CHECK(tensorboard_steps(folder.path + "/by_tokens") == want);
   }
 
-  TEST_CASE(
-      "wandb: a new supervisor continues the same run; a repeated step replaces the old one") {
+  TEST_CASE("wandb: records of every length are cut into blocks") {
+    TempFolder folder;
+    std::string want = "run ";
+    auto sink = open_wandb(folder.path, Config(), 10);
+    REQUIRE(sink.ok());
+    for (uint64_t step = 1; step <= 60; ++step) {
+      MetricsRow r = row(1, step);
+      r.scalars.emplace_back(std::string(step * step * 31, 'a'), 1);
+      REQUIRE((*sink)->write({&r, 1}).ok());
+      want += std::to_string(step) + " ";
+    }
+    REQUIRE((*sink)->replace_older().ok());
+    CHECK(wandb_records(folder.path) == want);
+  }
+
+  TEST_CASE("wandb: a new supervisor continues the same run; until then the old file stays") {
     TempFolder folder;
     const Config config;
-    {
-      auto sink = open_wandb(folder.path, config);
-      REQUIRE(sink.ok());
-      const MetricsRow rows[] = {row(1, 1), row(1, 2), row(1, 3)};
-      REQUIRE((*sink)->write(rows).ok());
-      REQUIRE((*sink)->finish(0).ok());
-      CHECK(wandb_records(folder.path) == "run 1 2 3 summary exit ");
-    }
-    auto sink = open_wandb(folder.path, config);
+    const MetricsRow rows[] = {row(1, 1), row(1, 2), row(1, 3)};
+    auto sink = open_wandb(folder.path, config, 10);
     REQUIRE(sink.ok());
-    CHECK((*sink)->position() == Position{1, 3});
-    CHECK(wandb_records(folder.path) == "run 1 2 3 ");
-    const MetricsRow rows[] = {row(1, 4), row(2, 3), row(2, 4), row(3, 4)};
     REQUIRE((*sink)->write(rows).ok());
-    CHECK(wandb_records(folder.path) == "run 1 2 3 4 ");
-    CHECK((*sink)->position() == Position{3, 4});
-    // LEAD-1: a deposed supervisor writes to an unlinked file.
-    auto successor = open_wandb(folder.path, config);
+    REQUIRE((*sink)->replace_older().ok());
+    REQUIRE((*sink)->finish(0).ok());
+    CHECK(wandb_records(folder.path) == "run 1 2 3 summary exit ");
+    auto successor = open_wandb(folder.path, config, 10);
     REQUIRE(successor.ok());
-    const MetricsRow late[] = {row(3, 5)};
+    REQUIRE((*successor)->write(std::span(rows).first(2)).ok());
+    CHECK(wandb_records(folder.path) == "run 1 2 3 summary exit ");
+    REQUIRE((*successor)->replace_older().ok());
+    CHECK(wandb_records(folder.path) == "run 1 2 ");
+    // LEAD-1: a deposed supervisor writes to an unlinked file.
+    const MetricsRow late[] = {row(1, 4)};
     REQUIRE((*sink)->write(late).ok());
-    CHECK(wandb_records(folder.path) == "run 1 2 3 4 ");
+    CHECK(wandb_records(folder.path) == "run 1 2 ");
   }
 
   TEST_CASE(
@@ -237,33 +175,32 @@ TEST_SUITE("exports") {
       for (const auto& entry : fs::recursive_directory_iterator(folder.path))
         if (entry.path().extension() == ".wandb") text += *read_text(entry.path());
       std::string shown;
-      for (const std::string& record : wandb::records(text)) {
-        ProtobufField field, part;
+      for (const std::string& record : records_in(text)) {
+        ProtobufReader::Field field, part;
         for (ProtobufReader fields(record); fields.next(field);)
-          for (ProtobufReader parts(field.bytes); field.number == 17 && parts.next(part);) {
+          for (ProtobufReader parts(field.data); field.number == 17 && parts.next(part);) {
             if (part.number == 2 || part.number == 3 || part.number == 10)
-              shown += std::to_string(part.number) + "=" + std::string(part.bytes) + ";";
+              shown += std::to_string(part.number) + "=" + std::string(part.data) + ";";
             if (part.number != 4) continue;
             const std::string key = "\x12\x09max_steps\x82\x01";  // then the length of its value
-            const size_t at = part.bytes.find(key);
+            const size_t at = part.data.find(key);
             REQUIRE(at != std::string_view::npos);
-            shown += std::string(part.bytes.substr(at + key.size() + 1, 2)) + ";";
+            shown += std::string(part.data.substr(at + key.size() + 1, 2)) + ";";
           }
       }
       return shown;
     };
-    {
-      auto sink = open_wandb(folder.path, config);
+    const auto open = [&] {
+      auto sink = open_wandb(folder.path, config, 10);
       REQUIRE(sink.ok());
-      const MetricsRow rows[] = {row(1, 1)};
-      REQUIRE((*sink)->write(rows).ok());
-      CHECK(run_record() == "2=team;3=p\u00e9;10;10=a;10=b c;");
-    }
+      REQUIRE((*sink)->replace_older().ok());
+    };
+    open();
+    CHECK(run_record() == "2=team;3=p\u00e9;10;10=a;10=b c;");
     config.train.max_steps = 20;
     config.metrics.wandb_tags = config.metrics.wandb_entity = "";
-    REQUIRE(open_wandb(folder.path, config).ok());
+    open();
     CHECK(run_record() == "3=p\u00e9;20;");
-    CHECK(wandb_records(folder.path) == "run 1 ");
   }
 
   TEST_CASE(
@@ -287,7 +224,7 @@ TEST_SUITE("exports") {
     second->wake();
     second->finish(0);
     CHECK(wandb_records(run.path + "/wandb") == "run 1 2 3 4 summary exit ");
-    CHECK(tensorboard_steps(run.path + "/tb") == "[3] 3 [3] 3 4 ");
+    CHECK(tensorboard_steps(run.path + "/tb") == "[1] 1 2 3 4 ");
     auto deposed = Exporter::make(run, config, [] { return false; });
     deposed->finish(1);
     CHECK(wandb_records(run.path + "/wandb") == "run 1 2 3 4 summary exit ");
