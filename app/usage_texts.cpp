@@ -64,7 +64,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
 }
 
 /// The lines of the examples as a user types them.
-std::vector<std::string> lines_of(const std::string& command) {
+std::vector<std::string> example_lines(const std::string& command) {
   std::vector<std::string> lines;
   const auto found = examples().find(command);
   if (found == examples().end()) return lines;
@@ -73,17 +73,17 @@ std::vector<std::string> lines_of(const std::string& command) {
   return lines;
 }
 
-struct Command {
+struct NamedCommand {
   std::string name;  // "config show"
   CLI::App* app;
 };
 
 /// All commands but internal ones, and the commands in them.
-std::vector<Command> all_commands(const CLI::App& app, const std::string& before = "") {
-  std::vector<Command> found;
+std::vector<NamedCommand> all_commands(const CLI::App& app, const std::string& before = "") {
+  std::vector<NamedCommand> found;
   for (const std::string& name : commands_of(app)) {
     found.push_back({before + name, app.get_subcommand(name)});
-    for (const Command& inner : all_commands(*found.back().app, before + name + " "))
+    for (const NamedCommand& inner : all_commands(*found.back().app, before + name + " "))
       found.push_back(inner);
   }
   return found;
@@ -127,7 +127,7 @@ std::string quoted(const std::string& text) {
 /// The lines of a shell's `case` that set `found` to the words that can follow a command.
 std::string cases_of(const CLI::App& app) {
   std::string text = "    '') found=\"" + joined(words_after(app), " ") + "\" ;;\n";
-  for (const Command& command : all_commands(app))
+  for (const NamedCommand& command : all_commands(app))
     text += "    " + quoted(command.name) + ") found=\"" + joined(words_after(*command.app), " ") +
             "\" ;;\n";
   return text;
@@ -136,7 +136,7 @@ std::string cases_of(const CLI::App& app) {
 /// The names of the commands that hold commands, as a pattern: "config".
 std::string groups_of(const CLI::App& app) {
   std::vector<std::string> groups;
-  for (const Command& command : all_commands(app))
+  for (const NamedCommand& command : all_commands(app))
     if (!commands_of(*command.app).empty()) groups.push_back(command.name);
   return joined(groups, "|");
 }
@@ -202,7 +202,7 @@ std::string fish_script(const CLI::App& app) {
   std::string text = "# Completes the command line of simplescale in fish.\n";
   const std::string line = "complete -c simplescale ";
   std::string with_keys;
-  for (const Command& command : all_commands(app)) {
+  for (const NamedCommand& command : all_commands(app)) {
     const size_t space = command.name.find(' ');
     const std::string first = command.name.substr(0, space);
     const bool inner = space != std::string::npos;
@@ -250,7 +250,7 @@ std::string positional(const CLI::Option& option) {
   return option.get_required() ? name : "[" + name + "]";
 }
 
-std::string man_command(const Command& command) {
+std::string man_command(const NamedCommand& command) {
   std::string call = "simplescale " + command.name, options;
   for (const CLI::Option* option : command.app->get_options()) {
     const std::vector<std::string> flags = flags_of(*option);
@@ -263,7 +263,7 @@ std::string man_command(const Command& command) {
   if (takes_keys(*command.app)) call += " [--section.key=value ...]";
   std::string text =
       ".SS " + roff(call) + "\n" + roff(command.app->get_description()) + ".\n" + options;
-  const std::vector<std::string> lines = lines_of(command.name);
+  const std::vector<std::string> lines = example_lines(command.name);
   if (lines.empty()) return text;
   text += ".PP\nExamples:\n.PP\n.nf\n";
   for (const std::string& line : lines) text += "    " + roff(line) + "\n";
@@ -273,8 +273,8 @@ std::string man_command(const Command& command) {
 }  // namespace
 
 void add_examples(CLI::App& app) {
-  for (const Command& command : all_commands(app)) {
-    const std::vector<std::string> lines = lines_of(command.name);
+  for (const NamedCommand& command : all_commands(app)) {
+    const std::vector<std::string> lines = example_lines(command.name);
     if (lines.empty()) continue;
     std::string text = command.app->get_footer();
     text += (text.empty() ? "Examples:" : "\n\nExamples:");
@@ -302,7 +302,7 @@ std::string man_page(const CLI::App& app) {
       ".SH DESCRIPTION\nA run is described by one TOML file and lives in one folder. Keys of the "
       "file can be set on the command line, as \\-\\-section.key=value or \\-\\-section.key value."
       "\n.SH COMMANDS\n";
-  for (const Command& command : all_commands(app))
+  for (const NamedCommand& command : all_commands(app))
     if (commands_of(*command.app).empty()) text += man_command(command);
   return text +
          ".SH EXIT STATUS\n.TP\n0\ndone, or stopped on request\n.TP\n3\ntraining gave up, or "

@@ -144,21 +144,23 @@ target_include_directories(app PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(app PUBLIC config run diagnostics)
 simplescale_flags(app)
 
-set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_process.cpp)
+set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_process.cpp)  # of both programs
+add_library(common STATIC ${common})
+target_link_libraries(common PUBLIC app transport CLI11::CLI11)
 set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate.cpp app/commands/loaded_model.cpp
   app/processes/trainer_process.cpp)
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
-list(REMOVE_ITEM sources ${compute} ${parts})
+list(REMOVE_ITEM sources ${compute} ${parts} ${common})
 add_executable(simplescale ${sources})
-target_link_libraries(simplescale PRIVATE actors app prepare convert exports trace http CLI11::CLI11 PkgConfig::libedit)
-add_executable(simplescale-compute ${compute} ${common} transport/nccl/program/poll.cpp)
-target_link_libraries(simplescale-compute PRIVATE trainer app prepare convert CLI11::CLI11)
-foreach(program simplescale simplescale-compute)
+target_link_libraries(simplescale PRIVATE actors common prepare convert exports trace http PkgConfig::libedit)
+add_executable(simplescale-compute ${compute} transport/nccl/program/poll.cpp)
+target_link_libraries(simplescale-compute PRIVATE trainer common prepare convert)
+foreach(program common simplescale simplescale-compute)
   target_compile_definitions(${program} PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
   simplescale_flags(${program})
 endforeach()
 
-simplescale_rarely_runs(app simplescale simplescale-compute)
+simplescale_rarely_runs(app common simplescale simplescale-compute)
 
 add_custom_target(programs DEPENDS simplescale simplescale-compute)
 

@@ -11,7 +11,7 @@ namespace simplescale {
 
 namespace {
 
-using Self = caf::stateful_actor<LinkState>;
+using LinkActor = caf::stateful_actor<LinkState>;
 
 constexpr size_t kReportsMax = 100'000;    // with more, the oldest are dropped
 constexpr size_t kOtherReportsMax = 64;    // other reports than StepDone that are kept after a Lead
@@ -31,7 +31,7 @@ int64_t stagger_ms(const LinkState& s) {
 }
 
 /// Starts to look for a supervisor; after delay_ms this node starts one.
-void look_for_supervisor(Self* self, int64_t delay_ms) {
+void look_for_supervisor(LinkActor* self, int64_t delay_ms) {
   LinkState& s = self->state;
   s.checked_ms = now_ms(self);
   s.search.begin(s.checked_ms);
@@ -42,12 +42,12 @@ void look_for_supervisor(Self* self, int64_t delay_ms) {
 }
 
 template <class Message>
-void to_leader(Self* self, const Message& message) {
+void to_leader(LinkActor* self, const Message& message) {
   if (self->state.leader) self->send(self->state.leader, message);
 }
 
 /// Tells a new leader everything about this node. Keeps the order of events of each trainer.
-void introduce_node(Self* self) {
+void introduce_node(LinkActor* self) {
   LinkState& s = self->state;
   if (!s.hello) return;
   s.hello->term = s.lead.term;
@@ -90,7 +90,7 @@ void drop_recorded(LinkState& s, uint64_t recorded_step) {
       s.reports.erase(s.reports.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
-void leave_run(Self* self, const std::string& reason) {
+void leave_run(LinkActor* self, const std::string& reason) {
   LinkState& s = self->state;
   if (s.leaving) return;
   s.leaving = true;
@@ -100,7 +100,7 @@ void leave_run(Self* self, const std::string& reason) {
 
 /// Votes against a supervisor that lives but cannot be reached from this node. The supervisor
 /// resigns if it loses the majority; until then this node waits as long as that supervisor leads.
-void vote_if_unreachable(Self* self, const local::TermsPolled& polled) {
+void vote_if_unreachable(LinkActor* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
   const int64_t now = now_ms(self);
   if (s.search.seen(polled.number, polled.lives, now)) s.voted = s.preparing = false;
@@ -113,7 +113,7 @@ void vote_if_unreachable(Self* self, const local::TermsPolled& polled) {
   log::warn("the supervisor of term {} lives, but cannot be reached from this node", polled.number);
 }
 
-void look_up_supervisor(Self* self, const local::TermsPolled& polled) {
+void look_up_supervisor(LinkActor* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
   s.lookup_term = polled.number;
   s.lookup_pending = true;
@@ -129,7 +129,7 @@ void look_up_supervisor(Self* self, const local::TermsPolled& polled) {
 /// LEAD-1: leaves a supervisor that has been replaced. It may not know that yet, if its host has
 /// lost the run folder. This node takes no more commands from it, and connects to the newest
 /// supervisor.
-void leave_deposed_leader(Self* self, uint64_t newest) {
+void leave_deposed_leader(LinkActor* self, uint64_t newest) {
   LinkState& s = self->state;
   log::warn("term {} leads; leaving the supervisor of term {}", newest, s.term);
   self->demonitor(s.leader);
@@ -138,7 +138,7 @@ void leave_deposed_leader(Self* self, uint64_t newest) {
   look_for_supervisor(self, kTakeoverMs + stagger_ms(s));
 }
 
-void on_terms_polled(Self* self, const local::TermsPolled& polled) {
+void on_terms_polled(LinkActor* self, const local::TermsPolled& polled) {
   LinkState& s = self->state;
   if (s.leaving || !polled.answered) return;
   if (!polled.current) return leave_run(self, "the run was started again");
@@ -161,7 +161,7 @@ void on_terms_polled(Self* self, const local::TermsPolled& polled) {
   s.start_at_ms = now + kTakeoverMs + stagger_ms(s);
 }
 
-void on_lookup_done(Self* self, const local::LookupDone& found) {
+void on_lookup_done(LinkActor* self, const local::LookupDone& found) {
   LinkState& s = self->state;
   if (s.leader || s.leaving || found.number != s.lookup_term) return;
   s.lookup_pending = false;
@@ -180,7 +180,7 @@ void on_lookup_done(Self* self, const local::LookupDone& found) {
   introduce_node(self);
 }
 
-void leader_lost(Self* self) {
+void leader_lost(LinkActor* self) {
   LinkState& s = self->state;
   s.leader = nullptr;
   if (s.leaving) return;
@@ -189,7 +189,7 @@ void leader_lost(Self* self) {
                       (s.lead.standby_node.empty() ? kStartAfterMs : kTakeoverMs) + stagger_ms(s));
 }
 
-void check_join_timeout(Self* self) {
+void check_join_timeout(LinkActor* self) {
   LinkState& s = self->state;
   if (s.leader || s.leaving) return;
   const int64_t limit = s.options.join_timeout_ms, now = now_ms(self);
@@ -211,7 +211,7 @@ void check_join_timeout(Self* self) {
 }
 
 /// Handles a request to stop. A stop with `now` does not wait for a supervisor.
-void stop_requested(Self* self, const RequestStop& stop) {
+void stop_requested(LinkActor* self, const RequestStop& stop) {
   LinkState& s = self->state;
   s.stop = stop;
   to_leader(self, stop);
@@ -221,7 +221,7 @@ void stop_requested(Self* self, const RequestStop& stop) {
 // --- Commands ---
 
 /// LEAD-1: true if the leader has sent the command that is being handled.
-bool from_leader(Self* self) {
+bool from_leader(LinkActor* self) {
   const LinkState& s = self->state;
   if (s.leader && self->current_sender() == s.leader) return true;
   log::warn("ignored a command that the current supervisor has not sent");
@@ -234,7 +234,7 @@ using Update = void (*)(LinkState&, const Message&);
 
 /// A handler that relays a command of the leader to the node.
 template <class Message>
-auto relayed(Self* self, Update<Message> update = nullptr) {
+auto relayed(LinkActor* self, Update<Message> update = nullptr) {
   return [self, update](const Message& message) {
     LinkState& s = self->state;
     if (!from_leader(self)) return;
@@ -253,7 +253,7 @@ void joined(LinkState& s, const JoinGeneration& job) {
     }
 }
 
-caf::message_handler commands(Self* self) {
+caf::message_handler commands(LinkActor* self) {
   return {
       relayed<JoinGeneration>(self, joined),
       relayed<FenceGeneration>(self),
@@ -287,7 +287,7 @@ caf::message_handler commands(Self* self) {
 /// A handler that sends a report of the node to the leader. keep: stores what a later leader must
 /// learn; nullptr: nothing, because a leader asks for it again.
 template <class Message>
-auto sent(Self* self, Update<Message> keep = nullptr) {
+auto sent(LinkActor* self, Update<Message> keep = nullptr) {
   return [self, keep](const Message& message) {
     if (keep) keep(self->state, message);
     to_leader(self, message);
@@ -319,7 +319,7 @@ void keep_idle(LinkState& s, const TrainerIdle& idle) {
   if (idle.generation >= newest && news) trainer.idle = idle;
 }
 
-caf::message_handler reports(Self* self) {
+caf::message_handler reports(LinkActor* self) {
   return {
       [self](const NodeHello& hello) {
         LinkState& s = self->state;
@@ -362,7 +362,7 @@ bool holds_state(const LinkState& s) {
          });
 }
 
-caf::behavior supervisor_link(Self* self, LinkOptions options) {
+caf::behavior supervisor_link(LinkActor* self, LinkOptions options) {
   end_process_with(self, "supervisor link");
   LinkState& s = self->state;
   s.options = std::move(options);

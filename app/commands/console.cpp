@@ -2,7 +2,6 @@
 // (events, why) read the run's folder instead. The run does not depend on consoles.
 #include <poll.h>
 #include <pwd.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "app/commands/render.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"
+#include "app/interrupts.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/bounded_read.hpp"
 #include "runtime/base/files.hpp"
@@ -85,11 +85,6 @@ constexpr int kAskMs = 1'000;          // between two questions to the superviso
 constexpr int kRefusals = 4;           // answers in a row that the disk refuses the checkpoint
 constexpr int kPollMs = 50;
 
-volatile sig_atomic_t interrupted = 0;
-void on_interrupt(int) {
-  interrupted = 1;
-}
-
 /// "user@host, process PID", for the event log.
 std::string requester() {
   const passwd* user = getpwuid(getuid());
@@ -126,7 +121,7 @@ class RawKeys {
 class Console {
  public:
   Console(RunFolder run, const Config& config, bool json)
-      : run_(run), client_(run, config, [] { return interrupted != 0; }), json_(json) {
+      : run_(run), client_(run, config, [] { return interrupts != 0; }), json_(json) {
     terminal_ = isatty(STDOUT_FILENO);
     look_.color = terminal_ && !std::getenv("NO_COLOR");
   }
@@ -225,7 +220,7 @@ class Console {
       auto reply = client_.ask({words, requester()}, acts);
       const bool early =
           reply.ok() && !reply->ok && member_of(parse_json(reply->json), "early") == json(true);
-      if (!early || interrupted) return reply;
+      if (!early || interrupts) return reply;
       if (std::chrono::steady_clock::now() > deadline) {
         reply->text += "; waited " + std::to_string(kEarlyMs / 1000) + " s for it";
         return reply;
@@ -321,7 +316,7 @@ class Console {
     bool again = false;  // a recovery came in between, and it was asked once more
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
     auto due = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAskMs);
-    for (int refused = 0; !interrupted && std::chrono::steady_clock::now() < deadline;) {
+    for (int refused = 0; !interrupts && std::chrono::steady_clock::now() < deadline;) {
       for (const json& event : events_from(run_, asked_at)) {
         const std::string kind = text_of(event, "kind"), subject = text_of(event, "subject");
         const bool saves = kind == "checkpoint_saved" || kind == "checkpoint_failed";
@@ -367,7 +362,7 @@ class Console {
   Status diagnosis(int64_t asked_at, bool as_json) {
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::milliseconds(kDiagnosisMs);
-    while (!interrupted && std::chrono::steady_clock::now() < deadline) {
+    while (!interrupts && std::chrono::steady_clock::now() < deadline) {
       for (const json& event : events_from(run_, asked_at)) {
         const std::string kind = text_of(event, "kind");
         if (kind == "diagnosed") {
@@ -435,7 +430,7 @@ class Console {
         break;
       }
       draw(*document);
-      if (has_ended(*document) || RawKeys::pressed(kRedrawMs) || interrupted) break;
+      if (has_ended(*document) || RawKeys::pressed(kRedrawMs) || interrupts) break;
     }
     return status;
   }
@@ -489,9 +484,7 @@ Status console_command(const std::string& folder, const std::vector<std::string>
   SS_RETURN_IF_ERROR(check_is_run(folder));
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   if (!std::getenv("SIMPLESCALE_LOG")) log::set_level(log::Level::error);
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
+  count_interrupts({SIGINT});
   Console console(run, loaded.config, json);
   if (!commands.empty()) return as_exit(console.run_chain(commands));
   bool quit = false;
@@ -503,7 +496,7 @@ Status console_command(const std::string& folder, const std::vector<std::string>
   while (!quit) {
     const auto line = editor.read(editor.terminal() ? console.prompt() : "");
     if (!line) break;
-    interrupted = 0;
+    interrupts = 0;
     if (Status status = console.run(*line, quit); !status.ok())
       terminal::error("%s\n", status.message().c_str());
   }

@@ -1,6 +1,5 @@
 // `logs`: prints the files of RUN/logs merged by time; with --follow until Ctrl-C. It only reads
 // files: it works on a run that is over, and does not slow down one that trains.
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,6 +12,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/interrupts.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/printable.hpp"
 #include "runtime/base/regex.hpp"
@@ -22,11 +22,6 @@
 namespace simplescale {
 
 namespace {
-
-volatile sig_atomic_t interrupted = 0;
-void on_interrupt(int) {
-  interrupted = 1;
-}
 
 /// Prints the lines of a record. Lines without a time stamp get the name of their log in front.
 void print(const std::string& name, const LogRecord& record, bool color) {
@@ -87,15 +82,13 @@ Status logs_command(const std::string& run, const LogsOptions& options) {
   Filter filter(std::move(regex), level);
   const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   LogMerger merger(folder, process);
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  if (follow) sigaction(SIGINT, &action, nullptr);
+  if (follow) count_interrupts({SIGINT});
   while (true) {
     merger.read(follow, [&](const std::string& name, const LogRecord& record) {
       if (filter.shows(name, record)) print(name, record, color);
-      return !interrupted;
+      return !interrupts;
     });
-    if (std::fflush(stdout) != 0 || interrupted || !follow) break;
+    if (std::fflush(stdout) != 0 || interrupts || !follow) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // polls: a shared file system
   }
   if (!follow && merger.names().empty()) {

@@ -16,7 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 constexpr int64_t kAnswerMs = 10'000;
-constexpr int kLookupMs = 1'000;
 constexpr int64_t kRetryMs = 50;
 
 }  // namespace

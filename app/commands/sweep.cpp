@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "app/commands/runs.hpp"
+#include "app/interrupts.hpp"
 #include "app/launch/last_line.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_start.hpp"
@@ -157,11 +158,6 @@ void print_progress(const Sweep& sweep, size_t i, const std::string& text) {
   std::fflush(stdout);
 }
 
-volatile sig_atomic_t interrupts = 0;
-void on_interrupt(int) {
-  interrupts = interrupts + 1;
-}
-
 /// Runs `train` in a process of its own and passes SIGINT and SIGTERM on as SIGINT. Returns its
 /// exit code; -1: a signal killed it.
 Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
@@ -187,10 +183,7 @@ Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
 /// Trains the runs in order until all are done or a signal arrives. Returns the number of failed
 /// runs.
 Result<size_t> train_all(const Sweep& sweep) {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  count_interrupts({SIGINT, SIGTERM});
   size_t failed = 0;
   for (size_t i = 0; i < sweep.runs.size() && interrupts == 0; ++i) {
     const Run& run = sweep.runs[i];

@@ -169,12 +169,12 @@ Result<RunLock> prepare_run(const RunStart& start, int trainers_on_host, bool ov
   return lock;
 }
 
-volatile sig_atomic_t interrupts = 0, last_signal = 0, hung_up = 0;
-void on_interrupt(int signal) {
+volatile sig_atomic_t stops = 0, last_stop = 0, hung_up = 0;
+void on_stop(int signal) {
   // Schedulers repeat SIGTERM before the run has saved. Only Ctrl-C means: at once (JOB-1).
-  if (signal == SIGTERM && interrupts > 0) return;
-  last_signal = signal;
-  interrupts = interrupts + 1;
+  if (signal == SIGTERM && stops > 0) return;
+  last_stop = signal;
+  stops = stops + 1;
 }
 void on_hangup(int) {
   hung_up = 1;
@@ -185,7 +185,7 @@ void on_hangup(int) {
 void handle_signals() {
   struct sigaction action {
   }, before{};
-  action.sa_handler = on_interrupt;
+  action.sa_handler = on_stop;
   action.sa_flags = SA_RESTART;  // a line that is being printed is not lost
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
@@ -198,12 +198,12 @@ void handle_signals() {
 
 /// Passes a signal of the user on to the agents. The second one means: at once; the third: kill.
 void pass_signals(AgentLauncher& launcher, RunView& view, int& passed) {
-  if (interrupts <= passed) return;
+  if (stops <= passed) return;
   ++passed;
   view.print_line(passed == 1
                       ? "stopping after this step and saving; press Ctrl-C again to stop at once"
                       : "stopping at once");
-  launcher.signal(passed > 2 ? SIGKILL : passed > 1 ? SIGINT : last_signal);
+  launcher.signal(passed > 2 ? SIGKILL : passed > 1 ? SIGINT : last_stop);
 }
 
 /// Starts the agents, passes signals on, prints progress, and waits for the end of all processes.
@@ -246,8 +246,7 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
   if (folder_is_gone(run))
     return Status(Code::io, run_gone_message(run) + "; all its processes have ended");
   const Status end = view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());
-  const Status uploaded =
-      finish_upload(run, config, [before = interrupts] { return interrupts > before; });
+  const Status uploaded = finish_upload(run, config, [before = stops] { return stops > before; });
   if (end.ok()) return uploaded;
   if (!uploaded.ok()) terminal::error("simplescale: %s\n", uploaded.message().c_str());
   return end;

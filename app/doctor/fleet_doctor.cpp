@@ -32,7 +32,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kLookupMs = 3'000;
+constexpr int kNodeLookupMs = 3'000;
 
 std::string host_of(const slurm::Task& task) {
   if (!task.host.empty()) return task.host;
@@ -76,7 +76,7 @@ class Links {
   std::vector<CheckResult> check(const std::vector<LinkEnd>& ends) {
     if (!process_) return {{"link", false, 0, "GB/s", error_}};
     const auto find = [this](const std::string& address) {
-      return process_->transport().lookup(address, "node", kLookupMs);
+      return process_->transport().lookup(address, "node", kNodeLookupMs);
     };
     std::vector<CheckResult> best = check_links(process_->system(), find, ends);
     const std::vector<CheckResult> again = check_links(process_->system(), find, ends);

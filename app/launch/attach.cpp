@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/interrupts.hpp"
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_view.hpp"
@@ -23,13 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-constexpr milliseconds kLookEvery{50};
+constexpr milliseconds kPollEvery{50};
 constexpr std::chrono::seconds kSayEvery{30};  // while another `train` prepares the run
-
-volatile sig_atomic_t interrupted = 0;
-void on_interrupt(int) {
-  interrupted = 1;
-}
 
 /// The term of the leading supervisor and its newest heartbeat.
 std::pair<uint64_t, int64_t> heartbeat_of(const RunFolder& run) {
@@ -69,18 +65,16 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
       "attached to this run, which trains already; Ctrl-C leaves it training; to stop "
       "it: " +
       stop_command(run));
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
+  count_interrupts({SIGINT});
   bool launched = true;
   while (RunLock::held(run)) {
-    if (interrupted) leave(run, view);
+    if (interrupts) leave(run, view);
     view.update();
     if (launched && !launcher_lives(run) && agents_live(run)) {
       launched = false;
       view.print_line("the process that started the run has died: its agents save and end");
     }
-    std::this_thread::sleep_for(kLookEvery);  // polls: locks and records
+    std::this_thread::sleep_for(kPollEvery);  // polls: locks and records
   }
   signal(SIGINT, SIG_DFL);
   const auto end = end_of(run, instance);
@@ -137,7 +131,7 @@ std::optional<Status> attach(const RunStart& start, bool detach) {
           shown_path(run.path).c_str());
       say_at = Clock::now() + kSayEvery;
     }
-    std::this_thread::sleep_for(kLookEvery);  // polls: a lock
+    std::this_thread::sleep_for(kPollEvery);  // polls: a lock
   }
   SS_RETURN_IF_ERROR(wait_for_agents(run, start.config.cluster.join_timeout_ms));
   return std::nullopt;
@@ -164,7 +158,7 @@ Status wait_for_agents(const RunFolder& run, int64_t join_timeout_ms) {
                         " s; `status` names their processes: end them, then start the run again "
                         "(if their host is lost and its file server keeps their lock, remove " +
                         run.control() + "/agents)");
-    std::this_thread::sleep_for(kLookEvery);  // polls: a lock
+    std::this_thread::sleep_for(kPollEvery);  // polls: a lock
   }
   return {};
 }

@@ -68,7 +68,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
 }
 
 /// A text of a configuration, and the options that make its tokens.
-struct Text {
+struct ConfiguredText {
   ConfiguredSource source;
   PrepareOptions options;
 };
@@ -111,13 +111,13 @@ std::string folder_in_run(const Config& config, const std::string& name) {
   return "";
 }
 
-std::vector<Text> texts_of(const Config& config, const ModelShape& shape) {
+std::vector<ConfiguredText> texts_of(const Config& config, const ModelShape& shape) {
   std::vector<ConfiguredSource> sources = sources_of(config);
   std::erase_if(sources, [](const ConfiguredSource& source) {
     return source.config.data.source.empty() || source_is_tokens(source.config);
   });
   const std::vector<TrainingText> blend = blend_texts(config, sources);
-  std::vector<Text> texts;
+  std::vector<ConfiguredText> texts;
   for (ConfiguredSource& source : sources) {
     PrepareOptions options = options_of(source.config, shape);
     if (texts.empty() && !blend.empty()) {
@@ -169,10 +169,10 @@ std::string choose_tokenizer_kind(Config& config, const ModelShape& shape) {
 std::string set_token_folders(Config& config) {
   const auto shape = model_shape(config);
   const std::string like = shape.ok() ? choose_tokenizer_kind(config, *shape) : "";
-  const auto texts = shape.ok() ? texts_of(config, *shape) : std::vector<Text>();
+  const auto texts = shape.ok() ? texts_of(config, *shape) : std::vector<ConfiguredText>();
   if (config.data.blend.empty())
     config.data.folder = texts.empty() ? data_folder(config) : texts.front().options.folder;
-  for (const Text& text : texts)
+  for (const ConfiguredText& text : texts)
     for (BlendSource& source : config.data.blend)
       if (source.name == text.source.name) source.folder = text.options.folder;
   return like.empty() ? "" : "tokenizer.kind is \"bpe\", as in " + like + ", which is prepared";
@@ -321,7 +321,7 @@ Result<RunData> check_data(const Config& config) {
 void help_prepare_data(const Config& config) {
   const auto shape = model_shape(config);
   if (!shape.ok()) return;
-  for (const Text& text : texts_of(config, *shape)) help_prepare(text.options);
+  for (const ConfiguredText& text : texts_of(config, *shape)) help_prepare(text.options);
 }
 
 Status prepare_data(const Config& config, int jobs, bool of_run) {

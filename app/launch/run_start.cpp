@@ -67,7 +67,7 @@ bool only_parent_missing(const std::vector<KeyDifference>& differences, const Co
          });
 }
 
-std::string text_of(const std::vector<KeyDifference>& differences) {
+std::string joined_text(const std::vector<KeyDifference>& differences) {
   std::string text;
   for (const KeyDifference& d : differences)
     text += (text.empty() ? "" : ", ") + d.key + " " + text_of(d);
@@ -300,7 +300,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
     if (!differences.empty())
       return Status(
           Code::bad_config,
-          shown_path(run.path) + " holds another run: " + text_of(differences) +
+          shown_path(run.path) + " holds another run: " + joined_text(differences) +
               (other_model ? "; its weights do not fit this model; to train it in a new run, add " +
                                  std::string("--run=NEW_FOLDER")
                            : "; to train from its weights in a new run: " +

@@ -40,8 +40,6 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kLookupMs = 1'000;  // for a supervisor or another node to answer
-
 /// Makes the dataloader, which reads samples into the token rings of all trainers of the node.
 Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan& plan,
                                                 const RunData& data, const std::string& instance,
@@ -234,12 +232,12 @@ class NodeLookup {
 };
 
 /// The run's exit code and the reason of its end.
-using End = std::pair<int, std::string>;
+using AgentEnd = std::pair<int, std::string>;
 
 /// Waits for the end of the run. Meanwhile the node actor gets signals, the loss of the run's
 /// folder, and the host's health.
 int wait_for_end(const caf::actor& node, const RunFolder& run, const AgentOptions& o,
-                 const Config& config, std::future<End>& end) {
+                 const Config& config, std::future<AgentEnd>& end) {
   SignalThread signal_thread(node);
   const FolderWatch folder_watch(
       run,
@@ -298,7 +296,7 @@ Result<int> run_agent(const AgentOptions& o) {
   to_watch.set_value(supervisor);
 
   auto nodes = std::make_shared<NodeLookup>(transport);
-  auto end = std::make_shared<std::promise<End>>();
+  auto end = std::make_shared<std::promise<AgentEnd>>();
   auto result = end->get_future();
   NodeOptions options{o.node,
                       config,

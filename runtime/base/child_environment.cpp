@@ -129,4 +129,11 @@ std::vector<std::string> child_environment(const Variables& added, Inherits inhe
   return result;
 }
 
+std::vector<char*> argument_list(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
 }  // namespace simplescale

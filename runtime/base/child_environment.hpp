@@ -22,4 +22,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 /// The environment of a child, as NAME=VALUE: what it inherits, and `added`, which counts more.
 std::vector<std::string> child_environment(const Variables& added, Inherits inherits);
 
+/// The texts as exec() takes arguments and variables: pointers that end with nullptr and last as long
+/// as `texts` is unchanged.
+std::vector<char*> argument_list(std::vector<std::string>& texts);
+
 }  // namespace simplescale

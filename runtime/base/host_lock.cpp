@@ -10,14 +10,14 @@
 namespace simplescale {
 
 namespace {
-constexpr int kTries = 20;
+constexpr int kLockTries = 20;
 }  // namespace
 
 /// Processes that share a lock hold copies of one socket, which each of them offers: the name is
 /// taken as long as one of them lives. A process that holds a lock alone offers nothing.
 Result<HostLock> HostLock::take(const std::string& name, bool shared) {
   const std::string key = "lock/" + name;
-  for (int tries = 0; tries < kTries; ++tries) {
+  for (int tries = 0; tries < kLockTries; ++tries) {
     SS_ASSIGN(int socket, take_name(key));
     if (socket < 0 && shared) {
       const auto copy = receive_descriptor(key, std::chrono::milliseconds(100));

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kTries = 10;  // a name that is taken again and again
+constexpr int kOpenTries = 10;  // a name that is taken again and again
 
 /// The folder is held open: its name may mean another one by now.
 Descriptor open_folder(const fs::path& named) {
@@ -50,7 +50,7 @@ int open_there(int folder, const char* name, Output how, mode_t mode) {
 }
 
 int open_new(int folder, const char* name, mode_t mode) {
-  for (int tries = 0; tries < kTries; ++tries) {
+  for (int tries = 0; tries < kOpenTries; ++tries) {
     struct stat info {};
     const bool found = ::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (found && (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))) {

@@ -27,22 +27,11 @@
 
 namespace simplescale {
 
-namespace {
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-}  // namespace
-
 Result<pid_t> spawn(const SpawnOptions& options) {
   // Allocate everything before fork(): in the child the allocator's lock may be held for ever.
   std::vector<std::string> argv = options.argv,
                            environment = child_environment(options.environment, options.inherits);
-  std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
+  std::vector<char*> arguments = argument_list(argv), variables = argument_list(environment);
   int output = -1;
   if (!options.output.empty()) {
     output = open_output(options.output, Output::append);

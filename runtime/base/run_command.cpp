@@ -46,18 +46,11 @@ int file_of(const std::string& text) {
   return fd;
 }
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 /// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
 int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& kept, pid_t& pid) {
   std::vector<std::string> texts = argv,
                            variables = child_environment(kept.environment, kept.inherits);
-  std::vector<char*> arguments = pointers(texts), environment = pointers(variables);
+  std::vector<char*> arguments = argument_list(texts), environment = argument_list(variables);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   const int in = kept.input.empty() ? -1 : file_of(kept.input);

@@ -19,7 +19,7 @@ namespace simplescale {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr int kTries = 500;
+constexpr int kMemoryTries = 500;
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
@@ -37,7 +37,7 @@ int reserve(int fd, size_t bytes) {
   // Without limits, Linux would kill a process to make room. What it keeps for itself is little.
   // The processes of an agent that was killed have some seconds to give back theirs.
   for (int tries = 0; bytes > memory_left(); ++tries) {
-    if (tries == kTries) return ENOMEM;
+    if (tries == kMemoryTries) return ENOMEM;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   // The size first: Linux chooses huge pages by it.
@@ -52,7 +52,7 @@ int reserve(int fd, size_t bytes) {
 /// end.
 Result<uint64_t> offer(const std::string& name, int fd) {
   if (const uint64_t earlier = find_offer(name)) withdraw_offer(earlier);
-  for (int tries = 0; tries < kTries; ++tries) {
+  for (int tries = 0; tries < kMemoryTries; ++tries) {
     SS_ASSIGN(const int socket, take_name(name));
     if (socket >= 0) return offer_descriptor(name, socket, fd);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -57,6 +57,15 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+inline Status bad_data(std::string message) {
+  return {Code::bad_data, std::move(message)};
+}
+inline Status bad_data(const std::string& where, const std::string& what) {
+  return {Code::bad_data, where + ": " + what};
+}
+inline Status bad_config(std::string message) {
+  return {Code::bad_config, std::move(message)};
+}
 /// A system call failed: "WHAT WHERE: <text of the errno>", as system_error("cannot read", path,
 /// errno). missing: the code for ENOENT and ENOTDIR; every other errno gives io.
 Status system_error(const std::string& what, const std::string& where, int error,

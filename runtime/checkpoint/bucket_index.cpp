@@ -16,17 +16,13 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kFormat = "simplescale-bucket";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kIndexVersion = 1;
 constexpr size_t kHashDigits = 16;
 
-Status bad(const std::string& what) {
-  return {Code::bad_data, what};
-}
-
 Result<StoredCheckpoint> parse_stored(const json& entry) {
-  if (!entry.is_object()) return bad("a checkpoint is no object");
+  if (!entry.is_object()) return bad_data("a checkpoint is no object");
   StoredCheckpoint out{0, text_of(entry, "folder"), std::nullopt};
-  if (!is_bucket_folder_name(out.folder)) return bad("a checkpoint has no folder");
+  if (!is_bucket_folder_name(out.folder)) return bad_data("a checkpoint has no folder");
   out.step = *checkpoint_format::parse_step_folder(out.folder.substr(0, out.folder.rfind('-')));
   if (const double loss = real_of(entry, "val_loss"); !std::isnan(loss)) out.val_loss = loss;
   return out;
@@ -55,7 +51,7 @@ std::string bucket_index_text(const BucketIndex& index) {
   const bool empty = index.checkpoints.empty();
   const ordered_json out = {
       {"format", kFormat},
-      {"version", kVersion},
+      {"version", kIndexVersion},
       {"run", {{"id", index.run_id}, {"name", index.run_name}}},
       {"latest", empty ? ordered_json() : ordered_json(index.checkpoints.back().folder)},
       {"checkpoints", checkpoints}};
@@ -65,11 +61,11 @@ std::string bucket_index_text(const BucketIndex& index) {
 Result<BucketIndex> parse_bucket_index(const std::string& text) {
   const json object = parse_json(text);
   if (!object.is_object() || text_of(object, "format") != kFormat)
-    return bad("is not a list of checkpoints by simplescale");
-  if (unsigned_of(object, "version") != kVersion)
-    return bad("has another version than 1, which this program reads");
+    return bad_data("is not a list of checkpoints by simplescale");
+  if (unsigned_of(object, "version") != kIndexVersion)
+    return bad_data("has another version than 1, which this program reads");
   if (!member_of(object, "run").is_object() || !member_of(object, "checkpoints").is_array())
-    return bad("lacks \"run\" or \"checkpoints\"");
+    return bad_data("lacks \"run\" or \"checkpoints\"");
   BucketIndex out{text_of(object["run"], "id"), text_of(object["run"], "name"), {}};
   for (const json& entry : object["checkpoints"]) {
     SS_ASSIGN(StoredCheckpoint stored, parse_stored(entry));

@@ -16,10 +16,6 @@ using nlohmann::ordered_json;
 
 namespace {
 
-Status bad(const std::string& text) {
-  return {Code::bad_data, text};
-}
-
 constexpr const char* kBf16Moments = "bf16";  // fp32 moments are not mentioned
 
 std::optional<Hash128> parse_hash(const std::string& hex) {
@@ -62,8 +58,9 @@ class Fields {
     return value ? *value : empty;
   }
   Status status(const std::string& where) const {
-    return missing_.empty() ? Status()
-                            : bad(where + ": \"" + missing_ + "\" is missing or has a wrong type");
+    return missing_.empty()
+               ? Status()
+               : bad_data(where + ": \"" + missing_ + "\" is missing or has a wrong type");
   }
 
  private:
@@ -95,8 +92,8 @@ Result<ShardRecord> record_of(const json& object) {
   for (const auto& [name, value] : tensors.items()) {
     const auto hash = value.is_string() ? parse_hash(value) : std::nullopt;
     if (!hash)
-      return bad("shard record " + record.file + ": tensor \"" + shown_name(name) +
-                 "\" has no checksum");
+      return bad_data("shard record " + record.file + ": tensor \"" + shown_name(name) +
+                      "\" has no checksum");
     record.tensors[name] = *hash;
   }
   return record;
@@ -138,7 +135,7 @@ Status named(const std::string& name, int count, E& to) {
       to = static_cast<E>(i);
       return {};
     }
-  return bad("shape: \"" + shown_name(name) + "\" is not known to this program");
+  return bad_data("shape: \"" + shown_name(name) + "\" is not known to this program");
 }
 
 int64_t size_of(Fields& fields, const char* key) {
@@ -166,7 +163,7 @@ Status read_options(const json& object, ModelShape& s) {
   // A key of a later version would mean another model.
   for (const auto& [key, value] : object.items())
     if (std::ranges::find(known, key) == std::end(known))
-      return bad("shape: \"" + shown_name(key) + "\" is not known to this program");
+      return bad_data("shape: \"" + shown_name(key) + "\" is not known to this program");
   Fields fields(object);
   if (object.contains("head_dim")) s.head_width = size_of(fields, "head_dim");
   if (object.contains("qkv_bias")) s.qkv_bias = fields.flag("qkv_bias");
@@ -247,10 +244,10 @@ Status check_finite(std::span<const float> values, size_t first, const std::stri
   for (const float value : values) sum += value * 0.0f;
   if (sum == 0.0f) return {};
   const auto found = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
-  return bad(where + ": tensor \"" + tensor + "\" holds " +
-             (std::isnan(*found) ? "NaN" : "an infinite value") + " (element " +
-             std::to_string(first + static_cast<size_t>(found - values.begin())) +
-             "), so no model with it can be trained; take the weights of another checkpoint");
+  return bad_data(where + ": tensor \"" + tensor + "\" holds " +
+                  (std::isnan(*found) ? "NaN" : "an infinite value") + " (element " +
+                  std::to_string(first + static_cast<size_t>(found - values.begin())) +
+                  "), so no model with it can be trained; take the weights of another checkpoint");
 }
 
 Range shard_range(const Unit& unit, size_t shards, size_t shard) {
@@ -276,13 +273,15 @@ Status validate_stored_shape(const ModelShape& s) {
   for (const int64_t n : {s.dim, s.hidden, s.vocab, s.block_size, s.heads, s.kv_heads, s.head_width,
                           s.sliding_window})
     if (n > width_max)
-      return bad("a size of " + std::to_string(n) + " is more than " + std::to_string(width_max));
+      return bad_data("a size of " + std::to_string(n) + " is more than " +
+                      std::to_string(width_max));
   if (s.layers > layers_max)
-    return bad(std::to_string(s.layers) + " layers are more than " + std::to_string(layers_max));
+    return bad_data(std::to_string(s.layers) + " layers are more than " +
+                    std::to_string(layers_max));
   if (s.heads * s.head_width > width_max)
-    return bad("heads * head_dim is more than " + std::to_string(width_max));
+    return bad_data("heads * head_dim is more than " + std::to_string(width_max));
   const Status status = validate(s);
-  return status.ok() ? Status() : bad(status.message());
+  return status.ok() ? Status() : bad_data(status.message());
 }
 
 std::string manifest_text(const Manifest& m) {
@@ -316,13 +315,14 @@ std::string manifest_text(const Manifest& m) {
 Result<Manifest> parse_manifest(const std::string& text) {
   const size_t covered = text.size() < kHashSuffix ? 0 : text.size() - kHashSuffix;
   if (covered == 0 || text.substr(covered) != hash128(text.data(), covered).hex() + "\"\n}\n")
-    return bad("its checksum is wrong");
+    return bad_data("its checksum is wrong");
   const json object = parse_json(text);
   Fields fields(object);
-  if (fields.text("format") != "simplescale-checkpoint") return bad("not a simplescale checkpoint");
+  if (fields.text("format") != "simplescale-checkpoint")
+    return bad_data("not a simplescale checkpoint");
   if (const uint64_t version = fields.number("version"); version != kVersion)
-    return bad("version " + std::to_string(version) + " is not " + std::to_string(kVersion) +
-               ", the version that this program reads");
+    return bad_data("version " + std::to_string(version) + " is not " + std::to_string(kVersion) +
+                    ", the version that this program reads");
   Manifest m;
   CheckpointInfo& info = m.info;
   info.step = fields.number("step"), info.next_sample = fields.number("next_sample");
@@ -332,7 +332,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
   if (object.contains("ema")) info.state.ema = fields.flag("ema");
   if (object.contains("moments")) {
     if (fields.text("moments") != kBf16Moments)
-      return bad("moments: \"" + fields.text("moments") + "\" is not \"bf16\"");
+      return bad_data("moments: \"" + fields.text("moments") + "\" is not \"bf16\"");
     info.state.moments = DType::bf16;
   }
   const json& shape = fields.object("shape");
@@ -341,17 +341,17 @@ Result<Manifest> parse_manifest(const std::string& text) {
 
   const auto files = object.find("files");
   if (files == object.end() || !files->is_array() || files->empty() || files->size() != info.shards)
-    return bad("it does not name one file per shard");
+    return bad_data("it does not name one file per shard");
   const std::vector<Unit> units = units_of(info.shape);
   for (size_t s = 0; s < info.shards; ++s) {
     SS_ASSIGN(ShardRecord record, record_of((*files)[s]));
     if (record.file != shard_file_name(s, info.shards))
-      return bad("file " + std::to_string(s) + " is \"" + record.file + "\", not " +
-                 shard_file_name(s, info.shards));
+      return bad_data("file " + std::to_string(s) + " is \"" + record.file + "\", not " +
+                      shard_file_name(s, info.shards));
     for (const StateKind kind : state_kinds(info.state.ema))
       for (const Unit& unit : units)
         if (!record.tensors.contains(tensor_name(kind, unit)))
-          return bad(record.file + ": no checksum of " + tensor_name(kind, unit));
+          return bad_data(record.file + ": no checksum of " + tensor_name(kind, unit));
     m.records.push_back(std::move(record));
   }
   if (object.contains("val_loss")) info.val_loss = fields.real("val_loss");
@@ -361,7 +361,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
     m.tokenizer = TokenizerRecord{inner.text("file"), inner.number("bytes"), inner.hash("hash")};
     SS_RETURN_IF_ERROR(inner.status("tokenizer"));
     if (m.tokenizer->file != kSentencePieceFile && m.tokenizer->file != kTokenizerJsonFile)
-      return bad("tokenizer: \"" + m.tokenizer->file + "\" is no name of a tokenizer's file");
+      return bad_data("tokenizer: \"" + m.tokenizer->file + "\" is no name of a tokenizer's file");
   }
   SS_RETURN_IF_ERROR(fields.status("manifest"));
   return m;

@@ -10,22 +10,18 @@ using namespace checkpoint_format;
 
 namespace {
 
-Status bad(const std::string& text) {
-  return {Code::bad_data, text};
-}
-
 /// The error of a file that the manifest names, as bad_data. An I/O error stays io: it says nothing
 /// about the contents.
 Status as_damage(const Status& status) {
-  return status.code() == Code::io ? status : bad(status.message());
+  return status.code() == Code::io ? status : bad_data(status.message());
 }
 
 Status check_size(const std::string& path, uint64_t expected) {
   const auto bytes = file_bytes(path);
   if (!bytes.ok()) return as_damage(bytes.status());
   if (*bytes != expected)
-    return bad(path + ": has " + std::to_string(*bytes) + " bytes instead of " +
-               std::to_string(expected));
+    return bad_data(path + ": has " + std::to_string(*bytes) + " bytes instead of " +
+                    std::to_string(expected));
   return {};
 }
 
@@ -75,12 +71,12 @@ Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
   auto file = SafetensorsFile::open(folder_ + "/" + record.file);
   if (!file.ok()) return as_damage(file.status());
   if (file->header_hash() != record.header)
-    return bad(file->path() + ": the checksum of its header is wrong");
+    return bad_data(file->path() + ": the checksum of its header is wrong");
   for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard, info_.state)) {
     const TensorEntry* tensor = file->find(expected.name);
     if (!tensor || tensor->dtype != expected.dtype || tensor->shape != expected.shape)
-      return bad(file->path() + ": tensor " + expected.name +
-                 " is missing or has another type or shape");
+      return bad_data(file->path() + ": tensor " + expected.name +
+                      " is missing or has another type or shape");
   }
   slot.emplace(file.take());
   return &*slot;
@@ -110,7 +106,7 @@ Status Checkpoint::stream_piece(StateKind kind, size_t unit, size_t shard, const
     at += count;
   }
   if (hasher.digest() != records_[shard].tensors.at(name))
-    return bad(file->path() + ": the checksum of " + name + " is wrong");
+    return bad_data(file->path() + ": the checksum of " + name + " is wrong");
   return {};
 }
 
@@ -133,7 +129,7 @@ Status Checkpoint::verify() {
     const auto text = read_text_file(info_.tokenizer, 1 << 30);
     if (!text.ok()) return as_damage(text.status());
     if (hash128(text->data(), text->size()) != tokenizer_hash_)
-      return bad(info_.tokenizer + ": its checksum is wrong");
+      return bad_data(info_.tokenizer + ": its checksum is wrong");
   }
   auto ignore = [](size_t, std::span<const float>) { return Status(); };
   // Checks the headers, also of a shard that is all padding and has no data.
@@ -199,8 +195,8 @@ Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
 Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema) {
   if (!ema) return StateKind::params;
   if (checkpoint.info().state.ema) return StateKind::ema;
-  return bad(checkpoint.folder() +
-             " holds no average of the weights; a run keeps one with train.ema_decay");
+  return bad_data(checkpoint.folder() +
+                  " holds no average of the weights; a run keeps one with train.ema_decay");
 }
 
 }  // namespace simplescale

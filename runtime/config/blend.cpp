@@ -16,10 +16,6 @@ bool is_token_width(int64_t bytes) {
 
 namespace {
 
-Status bad(const std::string& text) {
-  return Status(Code::bad_config, text);
-}
-
 std::string stage_name(const BlendStage& stage) {
   return "data.stage: the stage from_tokens = " + std::to_string(stage.from_tokens);
 }
@@ -32,21 +28,22 @@ std::vector<std::string> names_of(const Config& config) {
 
 Status check_weight(const std::string& what, double weight) {
   if (std::isfinite(weight) && weight > 0) return {};
-  return bad(what + " has weight = " + schema::to_toml(&weight) +
-             ": a weight must be above 0; leave it out where the source is not used");
+  return bad_config(what + " has weight = " + schema::to_toml(&weight) +
+                    ": a weight must be above 0; leave it out where the source is not used");
 }
 
 Status check_source(const BlendSource& source) {
   const std::string shown = "data.blend: \"" + source.name + "\"";
   if (!is_run_name(source.name))
-    return bad(shown +
-               ": a name must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a "
-               "letter, digit or '_'");
-  if (source.source.empty()) return bad(shown + " has an empty source");
+    return bad_config(shown +
+                      ": a name must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a "
+                      "letter, digit or '_'");
+  if (source.source.empty()) return bad_config(shown + " has an empty source");
   if (!is_token_width(source.token_bytes.value_or(0)))
-    return bad(shown + " has token_bytes = " + std::to_string(*source.token_bytes) +
-               ": it must be 2 or 4, or 0 for not said");
-  if (source.text_key && source.text_key->empty()) return bad(shown + " has an empty text_key");
+    return bad_config(shown + " has token_bytes = " + std::to_string(*source.token_bytes) +
+                      ": it must be 2 or 4, or 0 for not said");
+  if (source.text_key && source.text_key->empty())
+    return bad_config(shown + " has an empty text_key");
   return source.weight ? check_weight(shown, *source.weight) : Status();
 }
 
@@ -65,15 +62,16 @@ std::vector<double> weights_of(const Config& config, const BlendStage* stage) {
 
 Status check_stage(const Config& config, const BlendStage& stage, int64_t after) {
   if (stage.from_tokens <= after)
-    return bad(stage_name(stage) + " must begin after " +
-               (after == 0 ? "token 0, where data.blend begins"
-                           : "the stage before it, from_tokens = " + std::to_string(after)));
+    return bad_config(stage_name(stage) + " must begin after " +
+                      (after == 0 ? "token 0, where data.blend begins"
+                                  : "the stage before it, from_tokens = " + std::to_string(after)));
   const std::vector<std::string> names = names_of(config);
   for (const auto& [name, weight] : stage.weights) {
     if (std::ranges::find(names, name) == names.end()) {
       const std::string meant = did_you_mean(name, names);
-      return bad(stage_name(stage) + " names the source \"" + name + "\", which data.blend lacks" +
-                 (meant.empty() ? "; it has " + joined(names) : meant));
+      return bad_config(stage_name(stage) + " names the source \"" + name +
+                        "\", which data.blend lacks" +
+                        (meant.empty() ? "; it has " + joined(names) : meant));
     }
     SS_RETURN_IF_ERROR(check_weight(stage_name(stage) + ": \"" + name + "\"", weight));
   }
@@ -89,23 +87,23 @@ std::vector<Status> check_blend(const Config& config) {
   };
   const auto& [blend, stages] = std::tie(config.data.blend, config.data.stage);
   if (blend.empty()) {
-    if (!stages.empty()) add(bad("data.stage needs the sources of [[data.blend]]"));
+    if (!stages.empty()) add(bad_config("data.stage needs the sources of [[data.blend]]"));
     return problems;
   }
   if (!config.data.source.empty())
-    add(bad("data.blend and data.source exclude each other: set one"));
+    add(bad_config("data.blend and data.source exclude each other: set one"));
   if (blend.size() > Mixture::sources_max)
-    add(bad("data.blend has " + std::to_string(blend.size()) + " sources, at most " +
-            std::to_string(Mixture::sources_max) + " can be mixed"));
+    add(bad_config("data.blend has " + std::to_string(blend.size()) + " sources, at most " +
+                   std::to_string(Mixture::sources_max) + " can be mixed"));
   std::set<std::string> names;
   for (const BlendSource& source : blend) {
     add(check_source(source));
     if (!names.insert(source.name).second)
-      add(bad("data.blend: two sources have the name \"" + source.name + "\""));
+      add(bad_config("data.blend: two sources have the name \"" + source.name + "\""));
   }
   if (problems.empty())
     if (const auto weights = whole_weights(weights_of(config, nullptr)); !weights.ok())
-      add(bad("data.blend " + weights.status().message()));
+      add(bad_config("data.blend " + weights.status().message()));
   int64_t after = 0;
   for (const BlendStage& stage : stages) {
     add(check_stage(config, stage, after));
@@ -126,16 +124,16 @@ Result<Mixture> mixture_of(const Config& config, int64_t block_size) {
     SS_ASSIGN(weights, whole_weights(weights_of(config, &stage)));
     const int64_t first = stage.from_tokens / block_size + (stage.from_tokens % block_size != 0);
     if (static_cast<uint64_t>(first) <= mixture.stages.back().first)
-      return bad(stage_name(stage) + " begins with sample " + std::to_string(first) +
-                 ", as the stage before it does: a sample has " + std::to_string(block_size) +
-                 " tokens");
+      return bad_config(stage_name(stage) + " begins with sample " + std::to_string(first) +
+                        ", as the stage before it does: a sample has " +
+                        std::to_string(block_size) + " tokens");
     mixture.stages.push_back({static_cast<uint64_t>(first), std::move(weights)});
     periods += mixture.stages.back().period();
   }
   if (periods > Mixture::periods_max)
-    return bad("data.stage: the weights of all stages, as whole numbers, have the sum " +
-               std::to_string(periods) + ", above " + std::to_string(Mixture::periods_max) +
-               "; round them");
+    return bad_config("data.stage: the weights of all stages, as whole numbers, have the sum " +
+                      std::to_string(periods) + ", above " + std::to_string(Mixture::periods_max) +
+                      "; round them");
   return mixture;
 }
 
@@ -186,11 +184,12 @@ Status check_same_mixture(const Config& before, const Config& now, int64_t block
   std::string what = mixture_change(was, is, samples);
   if (what.empty()) what = changed_source(before, now, was, samples);
   if (what.empty()) return {};
-  return bad("data.blend: " + what + "; the run has trained " + std::to_string(samples) +
-             " samples of the old mixture: keep its data.blend and data.stage, and change the "
-             "mixture from here on by a new [[data.stage]] with from_tokens = " +
-             std::to_string(samples * static_cast<uint64_t>(block_size)) +
-             " or more (a new source: a [[data.blend]] without weight)");
+  return bad_config(
+      "data.blend: " + what + "; the run has trained " + std::to_string(samples) +
+      " samples of the old mixture: keep its data.blend and data.stage, and change the "
+      "mixture from here on by a new [[data.stage]] with from_tokens = " +
+      std::to_string(samples * static_cast<uint64_t>(block_size)) +
+      " or more (a new source: a [[data.blend]] without weight)");
 }
 
 }  // namespace simplescale

@@ -19,18 +19,15 @@ std::string text(int64_t number) {
 uint64_t up(int64_t a, int64_t b) {
   return a <= 0 ? 0 : static_cast<uint64_t>(a / b + (a % b != 0));
 }
-Status bad(const std::string& message) {
-  return Status(Code::bad_config, message);
-}
-
 /// Why a global batch cannot be divided among the trainers; names the nearest that can be.
 Status check_batch(const std::string& key, int64_t wanted, const Plan& plan) {
   const int64_t unit = plan.samples_per_iter();
   if (wanted % unit == 0) return {};
   const int64_t below = wanted / unit * unit;
-  return bad(key + " = " + text(wanted) + " is not a multiple of " + text(plan.topology.world()) +
-             " trainers x " + text(plan.micro_batch_size) + " samples: use " +
-             (below > 0 ? text(below) + " or " : "") + text(below + unit));
+  return bad_config(key + " = " + text(wanted) + " is not a multiple of " +
+                    text(plan.topology.world()) + " trainers x " + text(plan.micro_batch_size) +
+                    " samples: use " + (below > 0 ? text(below) + " or " : "") +
+                    text(below + unit));
 }
 
 /// Whether the layout can divide its steps is asked when it is known which steps are still to come:
@@ -39,19 +36,20 @@ Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& pl
   const std::string key =
       "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);
   if (stage.until_tokens <= after)
-    return bad(key + (after == 0 ? std::string(" ends before it begins")
-                                 : " does not end after the stage before it, until_tokens = " +
-                                       text(after)));
+    return bad_config(
+        key + (after == 0
+                   ? std::string(" ends before it begins")
+                   : " does not end after the stage before it, until_tokens = " + text(after)));
   if (stage.global_batch_size < 1 || stage.global_batch_size > plan.global_batch_size)
-    return bad(key + " has global_batch_size = " + text(stage.global_batch_size) +
-               "; it must be at least 1 and at most train.global_batch_size, " +
-               text(plan.global_batch_size));
+    return bad_config(key + " has global_batch_size = " + text(stage.global_batch_size) +
+                      "; it must be at least 1 and at most train.global_batch_size, " +
+                      text(plan.global_batch_size));
   const int64_t samples = plan.micro_batch_size,
                 below = stage.global_batch_size / samples * samples;
   if (stage.global_batch_size % samples == 0) return {};
-  return bad(key + " has global_batch_size = " + text(stage.global_batch_size) +
-             ", which is not a multiple of train.micro_batch_size = " + text(samples) + ": use " +
-             (below > 0 ? text(below) + " or " : "") + text(below + samples));
+  return bad_config(key + " has global_batch_size = " + text(stage.global_batch_size) +
+                    ", which is not a multiple of train.micro_batch_size = " + text(samples) +
+                    ": use " + (below > 0 ? text(below) + " or " : "") + text(below + samples));
 }
 
 /// Sets accumulation, leaves, global_batch_size, batch and tokens_per_step; also if
@@ -105,19 +103,20 @@ Status plan_length(const Config& config, Plan& plan) {
     if (limit.value == 0) continue;
     if (limit.steps == 0) {
       const int64_t samples = static_cast<int64_t>(plan.batch.size(1));
-      return bad(std::string(limit.key) + " = " + text(limit.value) + " is less than one step of " +
-                 text(samples / plan.samples_per_iter()) + " micro-batches per trainer, " +
-                 text(samples * plan.shape.block_size) + " tokens");
+      return bad_config(std::string(limit.key) + " = " + text(limit.value) +
+                        " is less than one step of " + text(samples / plan.samples_per_iter()) +
+                        " micro-batches per trainer, " + text(samples * plan.shape.block_size) +
+                        " tokens");
     }
     plan.max_steps = plan.max_steps ? std::min(plan.max_steps, limit.steps) : limit.steps;
   }
   if (plan.max_steps == 0)
-    return bad(
+    return bad_config(
         "train.max_steps, train.max_iters and train.max_tokens are all 0, so the run has no end: "
         "set one of them");
   if (int64_t most = 0; __builtin_mul_overflow(plan.max_steps, plan.tokens_per_step, &most))
-    return bad("train.max_steps = " + text(plan.max_steps) + " steps of " +
-               text(plan.tokens_per_step) + " tokens are more than can be counted");
+    return bad_config("train.max_steps = " + text(plan.max_steps) + " steps of " +
+                      text(plan.tokens_per_step) + " tokens are more than can be counted");
   const auto samples =
       static_cast<int64_t>(plan.batch.samples(static_cast<uint64_t>(plan.max_steps)));
   plan.max_iters = samples / plan.samples_per_iter();
@@ -146,13 +145,15 @@ Status plan_warmup(const TrainConfig& train, Plan& plan) {
   for (const Length& length : lengths) {
     if (length.value < 0) continue;
     if (chosen.value >= 0)
-      return bad(std::string(length.key) + " and " + chosen.key + " exclude each other: set one");
+      return bad_config(std::string(length.key) + " and " + chosen.key +
+                        " exclude each other: set one");
     chosen = length;
   }
   plan.learning_rate.warmup_steps = chosen.steps;
   if (chosen.steps < plan.max_steps) return {};
-  return bad(std::string(chosen.key) + " = " + text(chosen.value) + " takes " + text(chosen.steps) +
-             " steps, but the whole run has only " + text(plan.max_steps));
+  return bad_config(std::string(chosen.key) + " = " + text(chosen.value) + " takes " +
+                    text(chosen.steps) + " steps, but the whole run has only " +
+                    text(plan.max_steps));
 }
 
 Status plan_learning_rate(const Config& config, Plan& plan) {
@@ -171,8 +172,8 @@ Status plan_learning_rate(const Config& config, Plan& plan) {
                             : after_warmup;
   const int64_t decay = train.decay_steps < 0 ? usual : train.decay_steps;
   if (decay > after_warmup)
-    return bad("train.decay_steps = " + text(decay) + ", but only " + text(after_warmup) +
-               " steps follow the warm-up");
+    return bad_config("train.decay_steps = " + text(decay) + ", but only " + text(after_warmup) +
+                      " steps follow the warm-up");
   rate.decay_begin = plan.max_steps - decay;
   rate.last_is_minimum = train.schedule == Schedule::wsd || train.decay_steps >= 0;
   return {};

@@ -24,10 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status bad(const std::string& text) {
-  return Status(Code::bad_config, text);
-}
-
 std::string mib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1u << 20));
@@ -70,7 +66,7 @@ Status check_writable(const char* key, const std::string& name, const std::strin
   }
   for (const fs::path& path : made) fs::remove(path, error);  // innermost first; keeps those in use
   if (reason.empty()) return {};
-  return bad(std::string(key) + ": cannot write to " + name + ": " + reason);
+  return bad_config(std::string(key) + ": cannot write to " + name + ": " + reason);
 }
 
 /// Number of checkpoints in the folder: they already occupy their part of the space.
@@ -90,20 +86,20 @@ Status check_disk(const Config& config, const Plan& plan) {
   const uint64_t needed = all - std::min(kept, checkpoints_in(folder)) * one;
   const uint64_t free = free_bytes(folder);
   if (free >= needed) return {};
-  return bad("checkpoint.keep = " + std::to_string(config.checkpoint.keep) + " needs " +
-             mib(needed) + " (" + mib(one) + " a checkpoint), but " + existing(folder).string() +
-             " has " + mib(free) +
-             " free: lower checkpoint.keep, or set checkpoint.folder to another disk");
+  return bad_config("checkpoint.keep = " + std::to_string(config.checkpoint.keep) + " needs " +
+                    mib(needed) + " (" + mib(one) + " a checkpoint), but " +
+                    existing(folder).string() + " has " + mib(free) +
+                    " free: lower checkpoint.keep, or set checkpoint.folder to another disk");
 }
 
 Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
   const uint64_t needed = host_needs(config, plan, input.trainers_on_host, input.staged).shared;
   const uint64_t left = input.memory_left > 0 ? input.memory_left : memory_left();
   if (left >= needed) return {};
-  return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
-             " trainers on this host need " + mib(needed) + " of shared memory, but it has only " +
-             mib(left) +
-             " of memory left: end other programs, or use fewer trainers or more hosts");
+  return bad_config("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
+                    " trainers on this host need " + mib(needed) +
+                    " of shared memory, but it has only " + mib(left) +
+                    " of memory left: end other programs, or use fewer trainers or more hosts");
 }
 
 std::string gib(uint64_t bytes) {
@@ -129,16 +125,17 @@ Status check_processes(const Config& config, const Plan& plan, const PreflightIn
   const auto count = [](int number, const char* what) {
     return std::to_string(number) + " " + what;
   };
-  return bad("cluster.nodes = " + std::to_string(config.cluster.nodes) + ": " +
-             count(needs.processes(), "processes on this host (") + count(needs.nodes, "agents, ") +
-             count(needs.trainers, "trainers, ") + count(needs.warm, "warm processes, ") +
-             count(needs.supervisors, "supervisors) need about ") + gib(needs.memory()) +
-             " of memory (" + gib(needs.shared) + " of it shared" +
-             (needs.copies > 0 ? ", " + gib(needs.copies) + " copies for peers" : "") +
-             "); there are " + gib(memory) + " and " + count(cores, "cores, at most ") +
-             std::to_string(processes_per_core_max) +
-             " processes each: use fewer nodes or more hosts, or start them anyway with train "
-             "--oversubscribe");
+  return bad_config(
+      "cluster.nodes = " + std::to_string(config.cluster.nodes) + ": " +
+      count(needs.processes(), "processes on this host (") + count(needs.nodes, "agents, ") +
+      count(needs.trainers, "trainers, ") + count(needs.warm, "warm processes, ") +
+      count(needs.supervisors, "supervisors) need about ") + gib(needs.memory()) + " of memory (" +
+      gib(needs.shared) + " of it shared" +
+      (needs.copies > 0 ? ", " + gib(needs.copies) + " copies for peers" : "") + "); there are " +
+      gib(memory) + " and " + count(cores, "cores, at most ") +
+      std::to_string(processes_per_core_max) +
+      " processes each: use fewer nodes or more hosts, or start them anyway with train "
+      "--oversubscribe");
 }
 
 /// Refuses what would surely fail, and so late that its cause is hard to see.
@@ -176,8 +173,8 @@ int listen_error(const addrinfo& address) {
 Status check_http(const std::string& host, int64_t port) {
   if (port == 0) return {};
   const auto bad_host = [&](const char* reason) {
-    return bad("metrics.http_host = \"" + host + "\": " + reason +
-               "; name an address of this host, or 0.0.0.0 for all");
+    return bad_config("metrics.http_host = \"" + host + "\": " + reason +
+                      "; name an address of this host, or 0.0.0.0 for all");
   };
   addrinfo hints{}, *found = nullptr;
   hints.ai_flags = AI_PASSIVE;
@@ -193,15 +190,16 @@ Status check_http(const std::string& host, int64_t port) {
   freeaddrinfo(found);
   if (error == 0) return {};
   if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) return bad_host(std::strerror(error));
-  return bad("metrics.http_port = " + std::to_string(port) +
-             " cannot be used: " + std::strerror(error) + "; choose another port, or 0 for none");
+  return bad_config("metrics.http_port = " + std::to_string(port) + " cannot be used: " +
+                    std::strerror(error) + "; choose another port, or 0 for none");
 }
 
 Status check_data(const Config& config, const Plan& plan, const PreflightInput& input) {
   const DataConfig& data = config.data;
   std::error_code ignored;
   if (data.source.empty() && data.blend.empty() && !fs::exists(data_folder(config), ignored))
-    return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
+    return bad_config("data.source is not set, and there is no prepared folder " +
+                      data_folder(config));
   const auto block = static_cast<uint64_t>(plan.shape.block_size);
   if (input.train_tokens && *input.train_tokens < block + 1)
     return Status(Code::bad_data,

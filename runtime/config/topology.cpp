@@ -14,10 +14,6 @@ constexpr int paper_one_group_nodes = 8;  // up to this many nodes form one grou
 constexpr double assumed_gib = 4;         // that a trainer has at least, if it is not known
 constexpr int64_t automatic_peer_steps = 10;
 
-Status bad(const std::string& text) {
-  return Status(Code::bad_config, text);
-}
-
 std::string gib(double bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f GiB", bytes / (1u << 30));
@@ -96,8 +92,8 @@ Result<GroupSize> group_size(const Config& config) {
   const Strategy strategy = config.parallel.strategy;
   if (strategy == Strategy::no_shard) return GroupSize{1, "every trainer holds the whole model"};
   if (wanted > nodes)
-    return bad("parallel.group_nodes = " + std::to_string(wanted) +
-               " is more than cluster.nodes = " + std::to_string(nodes));
+    return bad_config("parallel.group_nodes = " + std::to_string(wanted) +
+                      " is more than cluster.nodes = " + std::to_string(nodes));
   if (wanted > 0) return GroupSize{wanted, "parallel.group_nodes is set"};
   if (strategy == Strategy::automatic) return automatic_group(config);
   if (strategy == Strategy::hybrid_shard)
@@ -121,12 +117,12 @@ bool fits_whole_parameters(const Config& config, int shards) {
 Status check_ranks(const Topology& t) {
   const std::string most = std::to_string(kRanksMax) + " at most";
   if (t.shards > kRanksMax)
-    return bad("parallel: a group would have " + std::to_string(t.shards) + " trainers, " + most +
-               ": set parallel.group_nodes, or strategy = \"hybrid_shard\"");
+    return bad_config("parallel: a group would have " + std::to_string(t.shards) + " trainers, " +
+                      most + ": set parallel.group_nodes, or strategy = \"hybrid_shard\"");
   if (t.most_ranks() > kRanksMax)
-    return bad("parallel: each shard would be on " + std::to_string(t.groups) +
-               " trainers, and one more may send it: " + most +
-               "; use larger groups (parallel.group_nodes)");
+    return bad_config("parallel: each shard would be on " + std::to_string(t.groups) +
+                      " trainers, and one more may send it: " + most +
+                      "; use larger groups (parallel.group_nodes)");
   return {};
 }
 
@@ -135,11 +131,11 @@ Status check_memory(const Config& config, const Topology& topology) {
   SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
   if (has_memory(config, needed)) return {};
   const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
-  return bad("cluster.memory_per_trainer_gib: the model needs about " +
-             gib(static_cast<double>(needed)) + " per trainer with " +
-             std::to_string(topology.shards) + " shards, but a trainer has " + gib(memory) +
-             ": use more trainers per group, a smaller micro_batch_size, or "
-             "activation_checkpointing");
+  return bad_config("cluster.memory_per_trainer_gib: the model needs about " +
+                    gib(static_cast<double>(needed)) + " per trainer with " +
+                    std::to_string(topology.shards) + " shards, but a trainer has " + gib(memory) +
+                    ": use more trainers per group, a smaller micro_batch_size, or "
+                    "activation_checkpointing");
 }
 
 }  // namespace
@@ -150,9 +146,9 @@ Result<Topology> plan_topology(const Config& config) {
   t.trainers_per_node = static_cast<int>(config.cluster.trainers_per_node);
   SS_ASSIGN(const GroupSize size, group_size(config));
   if (t.nodes % size.nodes != 0)
-    return bad("parallel.group_nodes = " + std::to_string(size.nodes) +
-               " does not divide cluster.nodes = " + std::to_string(t.nodes) + ": use " +
-               listed(divisors(t.nodes)) + " nodes per group");
+    return bad_config("parallel.group_nodes = " + std::to_string(size.nodes) +
+                      " does not divide cluster.nodes = " + std::to_string(t.nodes) + ": use " +
+                      listed(divisors(t.nodes)) + " nodes per group");
   t.group_nodes = size.nodes;
   t.reason = size.reason;
   const int world = t.nodes * t.trainers_per_node;
@@ -170,8 +166,8 @@ Result<Topology> plan_topology(const Config& config) {
                : t.strategy == Strategy::shard_grad_op ? Sharding::shard_grad_op
                                                        : Sharding::full_shard;
   if (t.groups < config.cluster.min_groups)
-    return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
-               " is more than the layout's " + counted(t.groups, "group"));
+    return bad_config("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
+                      " is more than the layout's " + counted(t.groups, "group"));
   SS_RETURN_IF_ERROR(check_ranks(t));
   SS_RETURN_IF_ERROR(check_memory(config, t));
   for (int rank = 0; rank < world; ++rank)

@@ -18,6 +18,11 @@
 
 namespace simplescale {
 
+/// bad_data for the file at path, which is wrong at this byte.
+inline Status bad_byte(const std::string& path, uint64_t byte, const std::string& what) {
+  return bad_data(path, "byte " + std::to_string(byte) + ": " + what);
+}
+
 /// An open file. Any thread may read.
 class DataFile {
  public:

@@ -21,10 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Status bad(const std::string& path, const std::string& what) {
-  return {Code::bad_data, path + ": " + what};
-}
-
 class Walk {
  public:
   Walk(const std::string& folder, Below below) : below_(below), folder_(folder) {
@@ -61,7 +57,7 @@ class Walk {
     const std::string& path = folder.path;
     struct stat info {};
     if (stat(path.c_str(), &info) != 0)
-      return bad(path, std::string("cannot read the folder: ") + std::strerror(errno));
+      return bad_data(path, std::string("cannot read the folder: ") + std::strerror(errno));
     if (!entered_.insert({info.st_dev, info.st_ino}).second) {
       found_.others.push_back(path + "/");
       return {};
@@ -71,7 +67,7 @@ class Walk {
     for (auto entry = fs::directory_iterator(path, error);
          !error && entry != fs::directory_iterator(); entry.increment(error))
       entries.push_back(entry->path().string());
-    if (error) return bad(path, "cannot read the folder: " + error.message());
+    if (error) return bad_data(path, "cannot read the folder: " + error.message());
     std::ranges::sort(entries);
     for (const std::string& entry : entries) SS_RETURN_IF_ERROR(take(entry, folder.linked));
     return {};
@@ -92,8 +88,8 @@ class Walk {
     const bool wanted = below_ == Below::yes || is_token_name(path) || path.ends_with(".idx");
     if (!there && is_link && wanted) {
       std::error_code ignored;
-      return bad(path, "it is a link to " + fs::read_symlink(path, ignored).string() + ": " +
-                           std::strerror(error) + "; correct the link, or remove it");
+      return bad_data(path, "it is a link to " + fs::read_symlink(path, ignored).string() + ": " +
+                                std::strerror(error) + "; correct the link, or remove it");
     }
     if (there && S_ISREG(file.st_mode)) {
       found_.files.push_back(path);
@@ -118,9 +114,9 @@ class Walk {
     if (!error &&
         std::mismatch(real_.begin(), real_.end(), to.begin(), to.end()).first == real_.end())
       return {};
-    return bad(path,
-               "it is a link of another user to " + to.string() +
-                   ", outside of the folder; replace it by the folder itself if you trust it");
+    return bad_data(path,
+                    "it is a link of another user to " + to.string() +
+                        ", outside of the folder; replace it by the folder itself if you trust it");
   }
 
   const Below below_;

@@ -18,10 +18,6 @@ uint64_t byte_of(uint64_t index) {
   return sizeof(Header) + index * sizeof(IndexRange);
 }
 
-Status bad(const std::string& path, uint64_t byte, const std::string& what) {
-  return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
-}
-
 std::string text(const IndexRange& range) {
   return "[" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ")";
 }
@@ -72,19 +68,19 @@ Status LossMaskWriter::finish(uint64_t tokens) {
 Result<LossMask> LossMask::open(const std::string& path, uint64_t tokens, const DataFiles& files) {
   SS_ASSIGN(auto file, files.open(path));
   Header header;
-  if (file->bytes() < sizeof header) return bad(path, file->bytes(), "the header ends here");
+  if (file->bytes() < sizeof header) return bad_byte(path, file->bytes(), "the header ends here");
   SS_RETURN_IF_ERROR(file->read(0, &header, sizeof header));
-  if (header.magic != kMagic) return bad(path, 0, "this is no loss mask (docs/formats.md)");
+  if (header.magic != kMagic) return bad_byte(path, 0, "this is no loss mask (docs/formats.md)");
   if (header.tokens != tokens)
-    return bad(path, 8,
-               "it was made for " + std::to_string(header.tokens) + " tokens, the token file has " +
-                   std::to_string(tokens));
+    return bad_byte(path, 8,
+                    "it was made for " + std::to_string(header.tokens) +
+                        " tokens, the token file has " + std::to_string(tokens));
   const uint64_t room = file->bytes() - sizeof header;
   if (room % sizeof(IndexRange) != 0 || room / sizeof(IndexRange) != header.ranges)
-    return bad(path, 16,
-               "it says that it has " + std::to_string(header.ranges) +
-                   " ranges of 16 bytes, but the file has " + std::to_string(file->bytes()) +
-                   " bytes");
+    return bad_byte(path, 16,
+                    "it says that it has " + std::to_string(header.ranges) +
+                        " ranges of 16 bytes, but the file has " + std::to_string(file->bytes()) +
+                        " bytes");
   return LossMask(std::move(file), tokens, header.ranges);
 }
 
@@ -93,9 +89,10 @@ Result<IndexRange> LossMask::range(uint64_t index) const {
   if (Status read = file_->read(byte_of(index), &range, sizeof range); !read.ok())
     return file_->while_training(read);
   if (range.begin >= range.end || range.end > tokens_)
-    return bad(file_->path(), byte_of(index),
-               "range " + std::to_string(index) + ", " + text(range) +
-                   ", is empty or ends behind " + "the " + std::to_string(tokens_) + " tokens");
+    return bad_byte(file_->path(), byte_of(index),
+                    "range " + std::to_string(index) + ", " + text(range) +
+                        ", is empty or ends behind " + "the " + std::to_string(tokens_) +
+                        " tokens");
   return range;
 }
 
@@ -114,9 +111,9 @@ Result<IndexRanges> LossMask::masked(uint64_t begin, uint64_t end) const {
     SS_ASSIGN(const IndexRange at, range(low));
     if (at.begin >= end) break;
     if (!found.empty() && at.begin < found.back().end)
-      return bad(file_->path(), byte_of(low),
-                 "range " + std::to_string(low) + ", " + text(at) +
-                     ", begins before the one before it ends");
+      return bad_byte(file_->path(), byte_of(low),
+                      "range " + std::to_string(low) + ", " + text(at) +
+                          ", begins before the one before it ends");
     found.push_back(at);
   }
   if (!found.empty()) {
@@ -137,11 +134,12 @@ Status LossMask::validate() const {
       const IndexRange& range = piece[i];
       const uint64_t index = first + i;
       if (range.begin >= range.end || range.end > tokens_ || (index > 0 && range.begin <= before))
-        return bad(file_->path(), byte_of(index),
-                   "range " + std::to_string(index) + ", " + text(range) +
-                       ", is wrong: each one must begin behind the end of the one before it" +
-                       (index > 0 ? ", " + std::to_string(before) + "," : "") +
-                       " and end at or before the last of " + std::to_string(tokens_) + " tokens");
+        return bad_byte(file_->path(), byte_of(index),
+                        "range " + std::to_string(index) + ", " + text(range) +
+                            ", is wrong: each one must begin behind the end of the one before it" +
+                            (index > 0 ? ", " + std::to_string(before) + "," : "") +
+                            " and end at or before the last of " + std::to_string(tokens_) +
+                            " tokens");
       before = range.end;
     }
   }

@@ -15,10 +15,6 @@ namespace simplescale {
 
 namespace {
 
-Status bad(const std::string& path, uint64_t byte, const std::string& what) {
-  return {Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what};
-}
-
 Result<std::string> beginning_of(const DataFile& file, uint64_t bytes) {
   std::string begin(std::min(bytes, file.bytes()), '\0');
   SS_RETURN_IF_ERROR(file.read(0, begin.data(), begin.size()));
@@ -65,14 +61,14 @@ Status check_width(const DataFile& file, int64_t vocab) {
     if (wider == 0) continue;
     const std::string what = "every second id is 0 if ids have " + std::to_string(sizeof(Number)) +
                              " bytes: they have " + std::to_string(wider) + "; ";
-    if (wider == 4) return bad(file.path(), at, what + "set data.token_bytes = 4");
-    return bad(file.path(), at,
-               what +
-                   "convert them: python3 -c 'import numpy; numpy.fromfile(\"OLD\", "
-                   "\"<i8\").astype(\"<u4\").tofile(\"NEW\")', and set data.token_bytes = 4");
+    if (wider == 4) return bad_byte(file.path(), at, what + "set data.token_bytes = 4");
+    return bad_byte(file.path(), at,
+                    what +
+                        "convert them: python3 -c 'import numpy; numpy.fromfile(\"OLD\", "
+                        "\"<i8\").astype(\"<u4\").tofile(\"NEW\")', and set data.token_bytes = 4");
   }
   if (most == 0 && file.bytes() >= kEnough * sizeof(Number))
-    return bad(file.path(), 0, "its ids are all 0; is it complete?");
+    return bad_byte(file.path(), 0, "its ids are all 0; is it complete?");
   return {};
 }
 
@@ -81,13 +77,13 @@ Status check_width(const DataFile& file, int64_t vocab) {
 Result<TokenLayout> rest_of(const DataFile& file, uint64_t offset, int token_bytes) {
   const uint64_t bytes = file.bytes() - std::min(offset, file.bytes());
   if (bytes % static_cast<uint64_t>(token_bytes) != 0)
-    return bad(file.path(), file.bytes() - 1,
-               token_bytes == 2 ? "odd length of " + std::to_string(file.bytes()) +
-                                      " bytes: u16 tokens take two bytes each"
-                                : "the length of " + std::to_string(file.bytes()) +
-                                      " bytes is no multiple of the tokens' " +
-                                      (token_bytes == 4 ? "four" : "eight") + " bytes");
-  if (bytes == 0) return bad(file.path(), offset, "the file holds no tokens");
+    return bad_byte(file.path(), file.bytes() - 1,
+                    token_bytes == 2 ? "odd length of " + std::to_string(file.bytes()) +
+                                           " bytes: u16 tokens take two bytes each"
+                                     : "the length of " + std::to_string(file.bytes()) +
+                                           " bytes is no multiple of the tokens' " +
+                                           (token_bytes == 4 ? "four" : "eight") + " bytes");
+  if (bytes == 0) return bad_byte(file.path(), offset, "the file holds no tokens");
   return TokenLayout{.offset = offset,
                      .count = bytes / static_cast<uint64_t>(token_bytes),
                      .token_bytes = token_bytes};
@@ -99,14 +95,16 @@ Result<TokenLayout> raw_layout(const DataFile& file, const TokenKind& kind, int6
   std::string_view is = kind_of_bytes(begin);
   if (is.empty() && begins_as_text(begin))
     is = "a text, such as a web page or a pointer of Git LFS";
-  if (is == "a .npy file") return bad(path, 0, "this is a .npy file: give its name that ending");
+  if (is == "a .npy file")
+    return bad_byte(path, 0, "this is a .npy file: give its name that ending");
   if (!is.empty())
-    return bad(path, 0, "these are no tokens: by its first bytes this is " + std::string(is));
-  if (has_ending(path, ".npy")) return bad(path, 0, "wrong magic for a .npy file");
+    return bad_byte(path, 0, "these are no tokens: by its first bytes this is " + std::string(is));
+  if (has_ending(path, ".npy")) return bad_byte(path, 0, "wrong magic for a .npy file");
   if (kind.token_bytes == 0 && begins_as_damaged_llmc(begin))
-    return bad(path, 0,
-               "this looks like llm.c tokens with a damaged header: restore the file; if it has no "
-               "header, set data.token_bytes");
+    return bad_byte(
+        path, 0,
+        "this looks like llm.c tokens with a damaged header: restore the file; if it has no "
+        "header, set data.token_bytes");
   if (kind.token_bytes == 0 && vocab > int64_t{1} << 16)
     return Status(Code::bad_data,
                   path +
@@ -127,32 +125,32 @@ Result<TokenLayout> npy_layout(const DataFile& file) {
   const std::string& path = file.path();
   constexpr uint64_t kHeaderMax = 64 << 10, kFixed = 12;  // magic, version, length
   SS_ASSIGN(const std::string begin, beginning_of(file, kHeaderMax));
-  if (begin.size() < kFixed) return bad(path, begin.size(), "the file ends within its header");
+  if (begin.size() < kFixed) return bad_byte(path, begin.size(), "the file ends within its header");
   const int version = begin[6];
   uint32_t length = 0;
   std::memcpy(&length, begin.data() + 8, version == 1 ? 2 : 4);
   const uint64_t text = version == 1 ? 10 : 12, offset = text + length;
   if (version < 1 || version > 3)
-    return bad(path, 6, "version " + std::to_string(version) + ", but 1 to 3 are known");
-  if (offset > begin.size()) return bad(path, 8, "the file ends within its header");
+    return bad_byte(path, 6, "version " + std::to_string(version) + ", but 1 to 3 are known");
+  if (offset > begin.size()) return bad_byte(path, 8, "the file ends within its header");
   const std::string header = begin.substr(text, length);
   // {'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }
   static const std::regex kDescr("'descr':\\s*'([^']*)'"), kShape("'shape':\\s*\\((\\d+),\\)");
   std::smatch descr, shape;
   if (!std::regex_search(header, descr, kDescr))
-    return bad(path, text, "its header names no single type of its numbers");
+    return bad_byte(path, text, "its header names no single type of its numbers");
   const std::string type = descr[1];
   if (type != "<u2" && type != "<u4" && type != "<i4" && type != "<i8" && type != "<u8")
-    return bad(path, text,
-               "its numbers have the type '" + type +
-                   "'; ids are read of <u2, <u4, <i4, <u8 and <i8: save a.astype(\"<u4\")");
+    return bad_byte(path, text,
+                    "its numbers have the type '" + type +
+                        "'; ids are read of <u2, <u4, <i4, <u8 and <i8: save a.astype(\"<u4\")");
   if (!std::regex_search(header, shape, kShape))
-    return bad(path, text, "its numbers have not one dimension: save a.reshape(-1)");
+    return bad_byte(path, text, "its numbers have not one dimension: save a.reshape(-1)");
   SS_ASSIGN(TokenLayout layout, rest_of(file, offset, type[2] - '0'));
   if (shape[1] != std::to_string(layout.count))
-    return bad(path, text,
-               "its header says " + shape[1].str() + " ids, but " + std::to_string(layout.count) +
-                   " follow it");
+    return bad_byte(path, text,
+                    "its header says " + shape[1].str() + " ids, but " +
+                        std::to_string(layout.count) + " follow it");
   layout.format = "npy";
   return layout;
 }

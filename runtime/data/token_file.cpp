@@ -16,17 +16,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Status bad(const std::string& path, uint64_t byte, const std::string& what) {
-  return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
-}
-
 Result<std::shared_ptr<const DataFile>> open_file(const std::string& path, const DataFiles& files) {
   auto opened = files.open(path);
   if (!opened.ok()) {
     const bool io = opened.status().code() == Code::io;
     return Status(io ? Code::io : Code::bad_data, "token file: " + opened.status().message());
   }
-  if ((*opened)->bytes() == 0) return bad(path, 0, "the file is empty");
+  if ((*opened)->bytes() == 0) return bad_byte(path, 0, "the file is empty");
   return opened.take();
 }
 
@@ -97,8 +93,9 @@ Status TokenSource::reopen() {
   for (Part& part : parts) {
     SS_ASSIGN(auto file, open_file(part.file->path(), files_));
     if (file->bytes() != part.file->bytes())
-      return bad(file->path(), file->bytes(),
-                 "the file ends here, it had " + std::to_string(part.file->bytes()) + " bytes");
+      return bad_byte(
+          file->path(), file->bytes(),
+          "the file ends here, it had " + std::to_string(part.file->bytes()) + " bytes");
     part.file = std::move(file);
     if (!part.mask) continue;
     SS_ASSIGN(LossMask mask, LossMask::open(part.mask->path(), part.mask->tokens(), files_));
@@ -115,9 +112,9 @@ uint64_t TokenSource::Part::byte_of(uint64_t index) const {
 Status TokenSource::bad_id(const Part& part, uint64_t index, uint64_t id) const {
   const bool is_signed = part.layout.token_bytes == 4 && !part.layout.index.empty();  // Megatron's
   if (is_signed && id > INT32_MAX)
-    return bad(part.file->path(), part.byte_of(index),
-               "token id " + std::to_string(static_cast<int32_t>(id)) + " is negative");
-  return bad(
+    return bad_byte(part.file->path(), part.byte_of(index),
+                    "token id " + std::to_string(static_cast<int32_t>(id)) + " is negative");
+  return bad_byte(
       part.file->path(), part.byte_of(index),
       "token id " + std::to_string(id) + " is beyond the vocabulary of " + std::to_string(vocab_));
 }

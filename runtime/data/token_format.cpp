@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Status bad(const std::string& path, uint64_t byte, const std::string& what) {
-  return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
-}
-
 /// The first bytes of a file, padded with zeros.
 using Head = std::array<unsigned char, 40>;
 
@@ -46,43 +42,45 @@ bool begins_as_llmc(const Head& head) {
 Result<TokenLayout> llmc_layout(const DataFile& file, const Head& head) {
   const std::string& path = file.path();
   if (!begins_as_llmc(head))
-    return bad(path, 0, "wrong magic for llm.c tokens, which begin with 20240520 or 20240801");
+    return bad_byte(path, 0, "wrong magic for llm.c tokens, which begin with 20240520 or 20240801");
   if (file.bytes() < llmc::header_bytes)
-    return bad(path, file.bytes(), "the file ends within its header of 1024 bytes");
+    return bad_byte(path, file.bytes(), "the file ends within its header of 1024 bytes");
   const bool wide = number_at<uint32_t>(head, 0) == llmc::magic_u32;
   const uint32_t version = wide ? llmc::version_u32 : llmc::version_u16;
   if (number_at<uint32_t>(head, 4) != version)
-    return bad(path, 4,
-               "version " + std::to_string(number_at<uint32_t>(head, 4)) + ", but only " +
-                   std::to_string(version) + " is known for this magic");
+    return bad_byte(path, 4,
+                    "version " + std::to_string(number_at<uint32_t>(head, 4)) + ", but only " +
+                        std::to_string(version) + " is known for this magic");
   const int token_bytes = wide ? 4 : 2;
   const auto count = number_at<uint64_t>(head, 8);
   const uint64_t rest = file.bytes() - llmc::header_bytes;
   if (rest % token_bytes != 0 || count != rest / token_bytes)
-    return bad(path, 8,
-               "the header says " + std::to_string(count) + " tokens of " +
-                   std::to_string(token_bytes) + " bytes, but " + std::to_string(rest) +
-                   " bytes follow it");
-  if (count == 0) return bad(path, 8, "the file holds no tokens");
+    return bad_byte(path, 8,
+                    "the header says " + std::to_string(count) + " tokens of " +
+                        std::to_string(token_bytes) + " bytes, but " + std::to_string(rest) +
+                        " bytes follow it");
+  if (count == 0) return bad_byte(path, 8, "the file holds no tokens");
   return TokenLayout{.offset = llmc::header_bytes, .count = count, .token_bytes = token_bytes};
 }
 
 Result<TokenLayout> litgpt_layout(const DataFile& file, const Head& head) {
   constexpr uint64_t kHeader = 24;
   if (!begins(head, "LITPKDS"))
-    return bad(file.path(), 0, "wrong magic for lit-gpt's packed tokens, which begin with LITPKDS");
+    return bad_byte(file.path(), 0,
+                    "wrong magic for lit-gpt's packed tokens, which begin with LITPKDS");
   if (file.bytes() < kHeader)
-    return bad(file.path(), file.bytes(), "the file ends within its header of 24 bytes");
+    return bad_byte(file.path(), file.bytes(), "the file ends within its header of 24 bytes");
   if (const auto version = number_at<uint64_t>(head, 7); version != 1)
-    return bad(file.path(), 7, "version " + std::to_string(version) + ", but only 1 is known");
+    return bad_byte(file.path(), 7, "version " + std::to_string(version) + ", but only 1 is known");
   if (head[15] != 4 && head[15] != 8)
-    return bad(file.path(), 15,
-               "tokens of type " + std::to_string(head[15]) + "; 4 (i32) and 8 (u16) are read");
+    return bad_byte(
+        file.path(), 15,
+        "tokens of type " + std::to_string(head[15]) + "; 4 (i32) and 8 (u16) are read");
   SS_ASSIGN(const TokenLayout layout, rest_of(file, kHeader, head[15] == 4 ? 4 : 2));
   if (const auto count = number_at<uint64_t>(head, 16); count != layout.count)
-    return bad(file.path(), 16,
-               "the header says " + std::to_string(count) + " tokens, but " +
-                   std::to_string(layout.count) + " follow it");
+    return bad_byte(file.path(), 16,
+                    "the header says " + std::to_string(count) + " tokens, but " +
+                        std::to_string(layout.count) + " follow it");
   return layout;
 }
 
@@ -103,14 +101,14 @@ Result<Index> read_index(const DataFile& file) {
   const std::string& path = file.path();
   SS_ASSIGN(const Head head, head_of(file));
   if (!begins(head, "MMIDIDX"))
-    return bad(path, 0, "wrong magic for a Megatron index, which begins with MMIDIDX");
+    return bad_byte(path, 0, "wrong magic for a Megatron index, which begins with MMIDIDX");
   if (file.bytes() < 34)
-    return bad(path, file.bytes(), "the file ends within its header of 34 bytes");
+    return bad_byte(path, file.bytes(), "the file ends within its header of 34 bytes");
   if (const auto version = number_at<uint64_t>(head, 9); version != 1)
-    return bad(path, 9, "version " + std::to_string(version) + ", but only 1 is known");
+    return bad_byte(path, 9, "version " + std::to_string(version) + ", but only 1 is known");
   if (head[17] != 4 && head[17] != 8)
-    return bad(path, 17,
-               "tokens of type " + std::to_string(head[17]) + "; 4 (i32) and 8 (u16) are read");
+    return bad_byte(
+        path, 17, "tokens of type " + std::to_string(head[17]) + "; 4 (i32) and 8 (u16) are read");
   Index index{.token_bytes = head[17] == 4 ? 4 : 2,
               .sequences = number_at<uint64_t>(head, 18),
               .documents = number_at<uint64_t>(head, 26)};
@@ -118,10 +116,11 @@ Result<Index> read_index(const DataFile& file) {
   const uint64_t most = file.bytes() / 8;  // so that the sum below does not overflow
   if (index.sequences == 0 || index.sequences > most || documents > most ||
       index.pointers() + 8 * (index.sequences + documents) != file.bytes())
-    return bad(path, 18,
-               "the header says " + std::to_string(index.sequences) + " sequences and " +
-                   std::to_string(documents) + " document boundaries, which do not fit a file of " +
-                   std::to_string(file.bytes()) + " bytes");
+    return bad_byte(path, 18,
+                    "the header says " + std::to_string(index.sequences) + " sequences and " +
+                        std::to_string(documents) +
+                        " document boundaries, which do not fit a file of " +
+                        std::to_string(file.bytes()) + " bytes");
   return index;
 }
 
@@ -141,9 +140,9 @@ Result<TokenLayout> megatron_layout(const DataFile& file, const DataFiles& files
   if (length < 0 || pointer < 0 ||
       static_cast<uint64_t>(pointer) + static_cast<uint64_t>(length) * index.token_bytes !=
           file.bytes())
-    return bad(path, index.pointers() + 8 * last,
-               "the last sequence does not end where " + file.path() + " ends, at byte " +
-                   std::to_string(file.bytes()));
+    return bad_byte(path, index.pointers() + 8 * last,
+                    "the last sequence does not end where " + file.path() + " ends, at byte " +
+                        std::to_string(file.bytes()));
   SS_ASSIGN(TokenLayout layout, rest_of(file, 0, index.token_bytes));
   layout.index = path;
   return layout;
@@ -178,9 +177,10 @@ Result<TokenLayout> layout_of(const DataFile& file, const std::string& format,
   if (format == "litgpt" || (automatic && begins(head, "LITPKDS")))
     return as("litgpt", litgpt_layout(file, head));
   if (automatic && begins(head, "MMIDIDX"))
-    return bad(file.path(), 0,
-               "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
-               "in a file that ends in .bin");
+    return bad_byte(
+        file.path(), 0,
+        "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
+        "in a file that ends in .bin");
   if ((automatic || format == "nanogpt") && has_ending(file.path(), ".npy") &&
       begins(head, "\x93NUMPY"))
     return npy_layout(file);
@@ -228,11 +228,11 @@ Status check_documents(const DataFile& file, const Index& index) {
     SS_RETURN_IF_ERROR(file.read(index.boundaries() + 8 * first, boundaries.data(), 8 * count));
     for (uint64_t i = 0; i < count; before = boundaries[i++])
       if (boundaries[i] < before || static_cast<uint64_t>(boundaries[i]) > index.sequences)
-        return bad(file.path(), index.boundaries() + 8 * (first + i),
-                   "document boundary " + std::to_string(first + i) + " is sequence " +
-                       std::to_string(boundaries[i]) + ", the one before is " +
-                       std::to_string(before) + " of " + std::to_string(index.sequences) +
-                       by_token);
+        return bad_byte(file.path(), index.boundaries() + 8 * (first + i),
+                        "document boundary " + std::to_string(first + i) + " is sequence " +
+                            std::to_string(boundaries[i]) + ", the one before is " +
+                            std::to_string(before) + " of " + std::to_string(index.sequences) +
+                            by_token);
   }
   return {};
 }
@@ -253,11 +253,11 @@ Status check_megatron_index(const TokenLayout& layout, bool documents, const Dat
     SS_RETURN_IF_ERROR(file.read(index.pointers() + 8 * first, pointers.data(), 8 * count));
     for (uint64_t i = 0; i < count; ++i) {
       if (lengths[i] < 0 || pointers[i] < 0 || static_cast<uint64_t>(pointers[i]) != byte)
-        return bad(layout.index, index.pointers() + 8 * (first + i),
-                   "sequence " + std::to_string(first + i) + " begins at byte " +
-                       std::to_string(pointers[i]) + " of the tokens, the one before ends at " +
-                       std::to_string(byte) +
-                       "; only files whose sequences follow each other are read");
+        return bad_byte(layout.index, index.pointers() + 8 * (first + i),
+                        "sequence " + std::to_string(first + i) + " begins at byte " +
+                            std::to_string(pointers[i]) +
+                            " of the tokens, the one before ends at " + std::to_string(byte) +
+                            "; only files whose sequences follow each other are read");
       byte += static_cast<uint64_t>(lengths[i]) * static_cast<uint64_t>(index.token_bytes);
     }
   }
@@ -267,16 +267,16 @@ Status check_megatron_index(const TokenLayout& layout, bool documents, const Dat
 Result<MegatronDocuments> MegatronDocuments::open(const std::string& path, const DataFiles& files) {
   SS_ASSIGN(auto file, files.open(path));
   SS_ASSIGN(const Index index, read_index(*file));
-  if (index.documents == 0) return bad(path, 26, "it has no document boundaries" + by_token);
+  if (index.documents == 0) return bad_byte(path, 26, "it has no document boundaries" + by_token);
   for (const uint64_t i : {uint64_t{0}, index.documents - 1}) {
     int64_t sequence = 0;
     SS_RETURN_IF_ERROR(file->read(index.boundaries() + 8 * i, &sequence, sizeof sequence));
     if (const uint64_t wanted = i == 0 ? 0 : index.sequences;
         static_cast<uint64_t>(sequence) != wanted)
-      return bad(path, index.boundaries() + 8 * i,
-                 std::string(i == 0 ? "the first" : "the last") +
-                     " document boundary is sequence " + std::to_string(sequence) + ", not " +
-                     std::to_string(wanted) + by_token);
+      return bad_byte(path, index.boundaries() + 8 * i,
+                      std::string(i == 0 ? "the first" : "the last") +
+                          " document boundary is sequence " + std::to_string(sequence) + ", not " +
+                          std::to_string(wanted) + by_token);
   }
   return MegatronDocuments(std::move(file), index.token_bytes, index.sequences, index.documents,
                            index.pointers());
@@ -288,9 +288,9 @@ Result<uint64_t> MegatronDocuments::begin_of(uint64_t document) const {
   int64_t sequence = 0, byte = 0;
   SS_RETURN_IF_ERROR(file_->read(entry, &sequence, sizeof sequence));
   if (sequence < 0 || static_cast<uint64_t>(sequence) > sequences_)
-    return bad(file_->path(), entry,
-               "document " + std::to_string(document) + " begins with sequence " +
-                   std::to_string(sequence) + " of " + std::to_string(sequences_));
+    return bad_byte(file_->path(), entry,
+                    "document " + std::to_string(document) + " begins with sequence " +
+                        std::to_string(sequence) + " of " + std::to_string(sequences_));
   if (static_cast<uint64_t>(sequence) == sequences_) return UINT64_MAX;
   SS_RETURN_IF_ERROR(
       file_->read(pointers_ + 8 * static_cast<uint64_t>(sequence), &byte, sizeof byte));
@@ -312,9 +312,9 @@ Result<std::vector<uint64_t>> MegatronDocuments::begins(uint64_t begin, uint64_t
     SS_ASSIGN(const uint64_t token, begin_of(low));
     if (token >= end) break;
     if (token < (found.empty() ? begin : found.back()))  // replaced after it was checked
-      return bad(file_->path(), pointers_ + 8 * (sequences_ + low),
-                 "document " + std::to_string(low) + " begins before token " +
-                     std::to_string(found.empty() ? begin : found.back()));
+      return bad_byte(file_->path(), pointers_ + 8 * (sequences_ + low),
+                      "document " + std::to_string(low) + " begins before token " +
+                          std::to_string(found.empty() ? begin : found.back()));
     found.push_back(token);
   }
   return found;

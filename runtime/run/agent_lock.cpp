@@ -13,7 +13,7 @@
 namespace simplescale {
 
 namespace {
-constexpr int kTries = 50;
+constexpr int kAgentLockTries = 50;
 constexpr std::chrono::milliseconds kRetry{20};
 
 std::string path_of(const RunFolder& run) {
@@ -44,7 +44,7 @@ Result<AgentLock> AgentLock::take(const RunFolder& run, int operation, const cha
   if (lock.fd_ < 0) return output_error(path, errno, Code::io);
   for (int tries = 1; flock(lock.fd_, operation | LOCK_NB) != 0; ++tries) {
     if (errno != EWOULDBLOCK && errno != EINTR) return system_error("cannot lock", path, errno);
-    if (tries == kTries) return Status(Code::unavailable, run.path + ": " + refused);
+    if (tries == kAgentLockTries) return Status(Code::unavailable, run.path + ": " + refused);
     std::this_thread::sleep_for(kRetry);  // flock has no timeout
   }
   return lock;

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
-constexpr int kTries = 10;
+constexpr int kKeyTries = 10;
 
 Status check_own_file(const std::string& path, const struct stat& file) {
   if (!is_trusted(file.st_uid))
@@ -152,7 +152,7 @@ Status make_control(const RunFolder& run) {
                   "cannot create " + run.path + ": " + error.message());
   // Another task that only tests whether it can write here may remove the folder in between, and
   // another user may move a folder of theirs away. So only a check that finds both folders counts.
-  for (int tries = 0; tries < kTries; ++tries) {
+  for (int tries = 0; tries < kKeyTries; ++tries) {
     if (mkdir(run.path.c_str(), 0755) != 0 && errno != EEXIST)
       return failed("cannot create", run.path);
     SS_ASSIGN(const bool complete, check_folder(run));

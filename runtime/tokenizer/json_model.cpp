@@ -14,12 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581
 constexpr size_t tokens_max = 1 << 22, token_bytes_max = 1 << 16;
-
-Status bad(const std::string& text) {
-  return {Code::bad_data, text};
-}
 
 /// Ids may have gaps, but not so large ones that a list by id would waste memory.
 uint64_t ids_end(size_t tokens) {
@@ -27,14 +22,15 @@ uint64_t ids_end(size_t tokens) {
 }
 
 Result<Vocabulary> read_vocabulary(const json& object, size_t added) {
-  if (!object.is_object() || object.empty()) return bad("model BPE has no \"vocab\"");
-  if (object.size() > tokens_max) return bad("model BPE has too many tokens");
+  if (!object.is_object() || object.empty()) return bad_data("model BPE has no \"vocab\"");
+  if (object.size() > tokens_max) return bad_data("model BPE has too many tokens");
   Vocabulary out;
   out.reserve(object.size());
   for (const auto& [token, id] : object.items()) {
-    if (token.size() > token_bytes_max) return bad("model BPE has a token of more than 64 KiB");
+    if (token.size() > token_bytes_max)
+      return bad_data("model BPE has a token of more than 64 KiB");
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= ids_end(object.size() + added))
-      return bad("model BPE: the id of token \"" + token + "\" is " + id.dump());
+      return bad_data("model BPE: the id of token \"" + token + "\" is " + id.dump());
     if (!token.empty()) out.emplace(token, id.get<int32_t>());
   }
   return out;
@@ -43,7 +39,7 @@ Result<Vocabulary> read_vocabulary(const json& object, size_t added) {
 Result<std::vector<AddedToken>> read_added(const json& list) {
   std::vector<AddedToken> out;
   if (list.is_null()) return out;
-  if (!list.is_array() || list.size() > tokens_max) return bad("added_tokens is no list");
+  if (!list.is_array() || list.size() > tokens_max) return bad_data("added_tokens is no list");
   for (const json& object : list) {
     JsonFields fields(object, "added_tokens: a token");
     const uint64_t id = fields.number("id", UINT64_MAX);
@@ -75,19 +71,21 @@ Status check_added(const json& object, const Vocabulary& vocabulary,
   for (const AddedToken& token : added) {
     const auto [before, is_new] = seen.try_emplace(token.content, &token);
     if (!is_new && *before->second == token) continue;
-    if (!is_new) return bad("added token \"" + token.content + "\" is listed twice");
+    if (!is_new) return bad_data("added token \"" + token.content + "\" is listed twice");
     const auto known = vocabulary.find(token.content);
     if (known != vocabulary.end() && known->second != token.id)
-      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
-                 ", and " + std::to_string(known->second) + " in the model's vocab");
+      return bad_data("added token \"" + token.content + "\" has the id " +
+                      std::to_string(token.id) + ", and " + std::to_string(known->second) +
+                      " in the model's vocab");
     if (const size_t given = known != vocabulary.end() ? static_cast<size_t>(token.id) : next++;
         given != static_cast<size_t>(token.id))
-      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
-                 ", but tokenizers and transformers give it " + std::to_string(given) +
-                 ": they number added tokens in the order of the list, behind the " +
-                 std::to_string(object.size()) +
-                 " tokens of the vocab; list it with that id, unless a model was trained with the "
-                 "other one");
+      return bad_data(
+          "added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
+          ", but tokenizers and transformers give it " + std::to_string(given) +
+          ": they number added tokens in the order of the list, behind the " +
+          std::to_string(object.size()) +
+          " tokens of the vocab; list it with that id, unless a model was trained with the "
+          "other one");
     kept.push_back(token);
   }
   added = std::move(kept);
@@ -102,8 +100,8 @@ Result<std::vector<std::string>> list_tokens(const json& object,
     const auto at = static_cast<size_t>(id);
     if (at >= tokens.size()) tokens.resize(at + 1);
     if (!tokens[at].empty() && tokens[at] != text)
-      return bad("tokens \"" + tokens[at] + "\" and \"" + text + "\" have the same id " +
-                 std::to_string(id));
+      return bad_data("tokens \"" + tokens[at] + "\" and \"" + text + "\" have the same id " +
+                      std::to_string(id));
     tokens[at] = text;
     return {};
   };
@@ -121,12 +119,12 @@ Result<std::pair<std::string, std::string>> read_merge(const json& merge) {
   const size_t space = text.find(' ');
   if (space == text.npos || space == 0 || space + 1 == text.size() ||
       text.find(' ', space + 1) != text.npos)
-    return bad("model BPE has a merge that is no pair of tokens");
+    return bad_data("model BPE has a merge that is no pair of tokens");
   return std::pair(text.substr(0, space), text.substr(space + 1));
 }
 
 Status read_merges(const json& list, const Vocabulary& vocabulary, BpeModel& model) {
-  if (!list.is_array() || list.size() > tokens_max) return bad("model BPE has no \"merges\"");
+  if (!list.is_array() || list.size() > tokens_max) return bad_data("model BPE has no \"merges\"");
   model.merges = FlatMap(list.size());
   bool safe = !model.byte_level && !model.ignore_merges && vocabulary.contains(space_mark);
   uint64_t rank = 0;
@@ -139,7 +137,7 @@ Status read_merges(const json& list, const Vocabulary& vocabulary, BpeModel& mod
                both = vocabulary.find(left + right);
     for (const auto& part : {a, b, both})
       if (part == vocabulary.end())
-        return bad("model BPE: merge \"" + left + " " + right + "\" has a token without id");
+        return bad_data("model BPE: merge \"" + left + " " + right + "\" has a token without id");
     model.merges.set(pair_key(a->second, b->second),
                      rank++ << 32 | static_cast<uint32_t>(both->second));
     if (right.starts_with(space_mark) && !left.ends_with(space_mark)) safe = false;
@@ -185,7 +183,7 @@ void set_symbols(const Vocabulary& vocabulary, BpeModel& model) {
 Status check_model_type(const json& model) {
   JsonFields fields(model, "model");
   const std::string type = fields.text("type", "BPE");
-  return type == "BPE" ? Status() : bad("model " + type + " is not supported, only BPE is");
+  return type == "BPE" ? Status() : bad_data("model " + type + " is not supported, only BPE is");
 }
 
 Result<ModelAndTokens> read_model(const json& model, const json& added, bool byte_level) {
@@ -212,14 +210,15 @@ Result<ModelAndTokens> read_model(const json& model, const json& added, bool byt
   if (!unknown.empty()) {
     const auto found = vocabulary.find(unknown);
     if (found == vocabulary.end())
-      return bad("model BPE: the unk_token \"" + unknown + "\" has no id");
+      return bad_data("model BPE: the unk_token \"" + unknown + "\" has no id");
     out.model.unknown = found->second;
   }
   SS_RETURN_IF_ERROR(read_merges(merges, vocabulary, out.model));
   set_symbols(vocabulary, out.model);
   if (byte_level && out.model.byte_fallback &&
       std::ranges::any_of(out.model.byte_ids, [](int32_t id) { return id < 0; }))
-    return bad("model BPE has \"byte_fallback\" behind ByteLevel, and no tokens for some bytes");
+    return bad_data(
+        "model BPE has \"byte_fallback\" behind ByteLevel, and no tokens for some bytes");
   return out;
 }
 

@@ -17,7 +17,6 @@ namespace {
 // The split of ByteLevel, as in GPT-2.
 constexpr const char* gpt2_words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* default_mark = "\xE2\x96\x81";
 constexpr size_t steps_max = 64;
 constexpr double invalid_growth = 3;  // a byte that is no UTF-8 becomes U+FFFD
 constexpr double growth_max = 64;     // of a text, by all steps; NFKC and a Replace need 33
@@ -208,7 +207,7 @@ Status add_metaspace(const json& step, PreTokenizer& out, Growth& growth) {
   fields.ignore("type");
   fields.ignore("str_rep");
   MetaspaceStep metaspace;
-  metaspace.mark = fields.text("replacement", default_mark);
+  metaspace.mark = fields.text("replacement", std::string(space_mark));
   metaspace.prepend = read_prepend(fields);
   metaspace.split = fields.flag("split", true);
   if (metaspace.mark.empty()) fields.fail("has an empty \"replacement\"");
@@ -301,7 +300,7 @@ Status add_decoder(const json& step, std::vector<DecoderStep>& out, Growth& grow
   } else if (type == "Metaspace") {
     fields.ignore("str_rep");
     fields.ignore("split");
-    const std::string mark = fields.text("replacement", default_mark);
+    const std::string mark = fields.text("replacement", std::string(space_mark));
     if (mark.empty()) fields.fail("has an empty \"replacement\"");
     out.emplace_back(MetaspaceDecoder{mark, read_prepend(fields) != MetaspaceStep::never});
   } else if (type == "Replace") {

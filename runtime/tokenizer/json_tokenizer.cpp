@@ -9,8 +9,6 @@ namespace simplescale {
 
 namespace {
 
-constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581
-
 /// Words for a model that splits none: cut before each run of U+2581, which gives the same ids if
 /// no merge leads over such a cut (BpeModel::words_at_spaces), and lets the cache work.
 template <class Take>

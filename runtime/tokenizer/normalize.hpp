@@ -12,6 +12,9 @@
 
 namespace simplescale {
 
+/// U+2581, which stands for a space in tokens.
+inline constexpr std::string_view space_mark = "\xE2\x96\x81";
+
 struct PrependText {  // before every text that is not empty
   std::string text;
 };

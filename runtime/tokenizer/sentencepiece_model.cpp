@@ -29,11 +29,7 @@ constexpr size_t model_bytes_max = 64 << 20;
 constexpr size_t pieces_max = 1 << 21;
 // The library builds its tables by recursion over the bytes of a piece.
 constexpr size_t piece_bytes_max = 1024;
-constexpr size_t growth_max = 64;  // of a byte, by the normalizer; NFKC needs 11
-
-Status bad(const std::string& text) {
-  return {Code::bad_data, text};
-}
+constexpr size_t byte_growth_max = 64;  // of a byte, by the normalizer; NFKC needs 11
 
 struct Trainer {
   uint64_t type = unigram;  // the default of the format
@@ -45,14 +41,15 @@ Result<Trainer> read_trainer(std::string_view message) {
   ProtobufReader reader(message);
   for (ProtobufReader::Field field; reader.next(field);) {
     const bool ours = field.number == model_type || field.number == byte_fallback;
-    if (ours && field.wire != ProtobufReader::varint) return bad("its trainer_spec is damaged");
+    if (ours && field.wire != ProtobufReader::varint)
+      return bad_data("its trainer_spec is damaged");
     if (field.number == model_type) out.type = field.value;
     if (field.number == byte_fallback) out.byte_fallback = field.value != 0;
   }
-  if (reader.broken()) return bad("its trainer_spec is damaged");
+  if (reader.broken()) return bad_data("its trainer_spec is damaged");
   if (out.type != unigram && out.type != bpe)
-    return bad("its kind is " + std::to_string(out.type) +
-               "; only byte-pair (2) and unigram (1) models are supported");
+    return bad_data("its kind is " + std::to_string(out.type) +
+                    "; only byte-pair (2) and unigram (1) models are supported");
   return out;
 }
 
@@ -60,7 +57,7 @@ Result<Trainer> read_trainer(std::string_view message) {
 /// 0. A unit of the array leads from its own index to the index XOR its offset XOR a byte of the
 /// text. So if all offsets of whole blocks of 256 units stay inside, no text leads outside.
 Status check_charsmap(std::string_view map) {
-  const Status damaged = bad("its normalizer's precompiled_charsmap is damaged");
+  const Status damaged = bad_data("its normalizer's precompiled_charsmap is damaged");
   uint32_t array_bytes = 0;
   if (map.size() < sizeof array_bytes) return damaged;
   std::memcpy(&array_bytes, map.data(), sizeof array_bytes);
@@ -83,13 +80,13 @@ Status check_charsmap(std::string_view map) {
     const size_t value = units[child] & 0x7FFFFFFF;
     if (!has_leaf) continue;
     if (value >= texts.size() || (value > 0 && texts[value - 1] != '\0')) return damaged;
-    const std::string_view part = texts.substr(value, growth_max + 1);
+    const std::string_view part = texts.substr(value, byte_growth_max + 1);
     const std::string_view text = part.substr(0, part.find('\0'));
     // A blank is escaped: it becomes the three bytes of U+2581.
     const auto blanks = static_cast<size_t>(std::ranges::count(text, ' '));
-    if (text.size() + 2 * blanks > growth_max)
-      return bad("its normalizer may make a text more than " + std::to_string(growth_max) +
-                 " times as long");
+    if (text.size() + 2 * blanks > byte_growth_max)
+      return bad_data("its normalizer may make a text more than " +
+                      std::to_string(byte_growth_max) + " times as long");
   }
   return {};
 }
@@ -99,10 +96,11 @@ Status check_normalizer(std::string_view message) {
   std::optional<std::string_view> map;
   for (ProtobufReader::Field field; reader.next(field);) {
     if (field.number != charsmap) continue;
-    if (field.wire != ProtobufReader::bytes || map) return bad("its normalizer_spec is damaged");
+    if (field.wire != ProtobufReader::bytes || map)
+      return bad_data("its normalizer_spec is damaged");
     map = field.data;
   }
-  if (reader.broken()) return bad("its normalizer_spec is damaged");
+  if (reader.broken()) return bad_data("its normalizer_spec is damaged");
   return map && !map->empty() ? check_charsmap(*map) : Status();
 }
 
@@ -120,12 +118,12 @@ Result<Piece> read_piece(std::string_view message, const std::string& where) {
                         : field.number == piece_score ? ProtobufReader::fixed32
                         : field.number == piece_type  ? ProtobufReader::varint
                                                       : field.wire;
-    if (field.wire != wanted) return bad(where + " is damaged");
+    if (field.wire != wanted) return bad_data(where + " is damaged");
     if (field.number == piece_text) piece.text = field.data;
     if (field.number == piece_score) piece.score = field.real();
     if (field.number == piece_type) piece.type = field.value;
   }
-  if (reader.broken()) return bad(where + " is damaged");
+  if (reader.broken()) return bad_data(where + " is damaged");
   return piece;
 }
 
@@ -141,44 +139,46 @@ class Pieces {
 
   Status add(std::string_view message) {
     const std::string where = "piece " + std::to_string(count_);
-    if (++count_ > pieces_max) return bad("it has too many pieces");
+    if (++count_ > pieces_max) return bad_data("it has too many pieces");
     SS_ASSIGN(const Piece piece, read_piece(message, where));
-    if (piece.text.empty()) return bad(where + " is empty");
+    if (piece.text.empty()) return bad_data(where + " is empty");
     if (piece.text.size() > piece_bytes_max)
-      return bad(where + " has " + std::to_string(piece.text.size()) + " bytes, more than " +
-                 std::to_string(piece_bytes_max));
-    if (first_invalid_utf8(piece.text) != piece.text.size()) return bad(where + " is not UTF-8");
-    if (!std::isfinite(piece.score)) return bad(where + " has no finite score");
+      return bad_data(where + " has " + std::to_string(piece.text.size()) + " bytes, more than " +
+                      std::to_string(piece_bytes_max));
+    if (first_invalid_utf8(piece.text) != piece.text.size())
+      return bad_data(where + " is not UTF-8");
+    if (!std::isfinite(piece.score)) return bad_data(where + " has no finite score");
     SS_RETURN_IF_ERROR(add_to_table(piece, where));
     const bool in_hash_map_only = trainer_.type == bpe && piece.type == normal;
     if (piece.text.find('\0') != piece.text.npos && !in_hash_map_only)
-      return bad(where + " contains a zero byte");
+      return bad_data(where + " contains a zero byte");
     return add_type(piece, where);
   }
 
   Status finish() const {
-    if (unknown_ != 1) return bad("it has " + std::to_string(unknown_) + " unknown pieces, not 1");
-    if (trainer_.type == unigram && matched_ == 0) return bad("it has no normal piece");
+    if (unknown_ != 1)
+      return bad_data("it has " + std::to_string(unknown_) + " unknown pieces, not 1");
+    if (trainer_.type == unigram && matched_ == 0) return bad_data("it has no normal piece");
     for (const bool seen : byte_seen_)
       if (trainer_.byte_fallback && !seen)
-        return bad("a piece for one of the 256 bytes is missing");
+        return bad_data("a piece for one of the 256 bytes is missing");
     return {};
   }
 
  private:
   Status add_to_table(const Piece& piece, const std::string& where) {
     const bool reserved = piece.type == unknown || piece.type == control || piece.type == byte;
-    if (tables_[!reserved].contains(piece.text)) return bad(where + " occurs twice");
+    if (tables_[!reserved].contains(piece.text)) return bad_data(where + " occurs twice");
     Table& table = tables_[reserved];
     const size_t before = table.bucket_count();
-    if (!table.insert(piece.text).second) return bad(where + " occurs twice");
+    if (!table.insert(piece.text).second) return bad_data(where + " occurs twice");
     const bool has_grown = table.bucket_count() != before;  // then every bucket is a new one
     const size_t first = has_grown ? 0 : table.bucket(piece.text);
     const size_t end = has_grown ? table.bucket_count() : first + 1;
     for (size_t i = first; i < end; ++i)
       if (table.bucket_size(i) > bucket_max)
-        return bad(where + ": more than " + std::to_string(bucket_max) +
-                   " pieces have alike hashes, which makes the tokenizer slow");
+        return bad_data(where + ": more than " + std::to_string(bucket_max) +
+                        " pieces have alike hashes, which makes the tokenizer slow");
     return {};
   }
 
@@ -195,7 +195,7 @@ class Pieces {
       case control:
         // The library takes the character for the control piece, and then fails to encode the text.
         if (code_point_at(piece.text, 0).bytes == piece.text.size())
-          return bad(where + " is a control piece of one character");
+          return bad_data(where + " is a control piece of one character");
         return {};
       case byte: {
         unsigned value = 0;
@@ -203,12 +203,12 @@ class Pieces {
         const std::string text(piece.text);
         if (!trainer_.byte_fallback || std::sscanf(text.c_str(), "<0x%2X>", &value) != 1 ||
             (std::snprintf(exact, sizeof exact, "<0x%02X>", value), text != exact))
-          return bad(where + " is no byte piece");
+          return bad_data(where + " is no byte piece");
         byte_seen_[value] = true;
         return {};
       }
       default:
-        return bad(where + " has the unknown type " + std::to_string(piece.type));
+        return bad_data(where + " has the unknown type " + std::to_string(piece.type));
     }
   }
 
@@ -221,23 +221,23 @@ class Pieces {
 }  // namespace
 
 Status check_sentencepiece_model(std::string_view model) {
-  if (model.size() > model_bytes_max) return bad("it has more than 64 MiB");
+  if (model.size() > model_bytes_max) return bad_data("it has more than 64 MiB");
   std::optional<Trainer> trainer_spec;
   bool seen[8] = {};
   // First the specs: what a piece may be depends on them.
   ProtobufReader specs(model);
   for (ProtobufReader::Field field; specs.next(field);) {
     if (field.number > denormalizer) continue;
-    if (field.wire != ProtobufReader::bytes) return bad("a field has the wrong type");
+    if (field.wire != ProtobufReader::bytes) return bad_data("a field has the wrong type");
     if (field.number == pieces) continue;
-    if (std::exchange(seen[field.number], true)) return bad("a part occurs twice");
+    if (std::exchange(seen[field.number], true)) return bad_data("a part occurs twice");
     if (field.number == trainer) {
       SS_ASSIGN(trainer_spec, read_trainer(field.data));
     }
     if (field.number == normalizer || field.number == denormalizer)
       SS_RETURN_IF_ERROR(check_normalizer(field.data));
   }
-  if (specs.broken()) return bad("it is damaged");
+  if (specs.broken()) return bad_data("it is damaged");
   Pieces all(trainer_spec.value_or(Trainer{}));
   ProtobufReader reader(model);
   for (ProtobufReader::Field field; reader.next(field);)

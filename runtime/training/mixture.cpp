@@ -12,10 +12,6 @@ namespace simplescale {
 
 namespace {
 
-Status bad(const std::string& text) {
-  return Status(Code::bad_config, text);
-}
-
 /// value = digits x 10^exponent, exactly as in the shortest text of the number.
 struct Decimal {
   uint64_t digits = 0;
@@ -89,14 +85,14 @@ uint64_t Mixture::Stage::period() const {
 }
 
 Result<std::vector<uint64_t>> whole_weights(std::span<const double> weights) {
-  const Status too_fine =
-      bad("has weights with too many digits: as whole numbers their sum is "
-          "above " +
-          std::to_string(Mixture::period_max) + "; round them");
+  const Status too_fine = bad_config(
+      "has weights with too many digits: as whole numbers their sum is "
+      "above " +
+      std::to_string(Mixture::period_max) + "; round them");
   std::vector<Decimal> decimals;
   int lowest = INT32_MAX;
   for (const double weight : weights) {
-    if (!std::isfinite(weight) || weight < 0) return bad("has a weight that is not above 0");
+    if (!std::isfinite(weight) || weight < 0) return bad_config("has a weight that is not above 0");
     decimals.push_back(weight > 0 ? decimal_of(weight) : Decimal{});
     if (weight > 0) lowest = std::min(lowest, decimals.back().exponent);
   }
@@ -111,7 +107,7 @@ Result<std::vector<uint64_t>> whole_weights(std::span<const double> weights) {
     whole.push_back(value);
     divisor = std::gcd(divisor, value);
   }
-  if (divisor == 0) return bad("has no weight above 0");
+  if (divisor == 0) return bad_config("has no weight above 0");
   uint64_t sum = 0;
   for (uint64_t& value : whole) {
     value /= divisor;

@@ -119,6 +119,15 @@ class FirstStart(unittest.TestCase):
             self.assertIn("Debian packages, by apt-get as root", said)
             self.assertIn("program: train c.toml\r\n", said)
 
+    def test_it_compiles_while_the_wheels_are_downloaded(self):
+        os.mkfifo(self.folder / "calls.begun")
+        self.stub(self.folder / "stubs/cmake", 'if [[ -n $SIMPLESCALE_EARLY && $1 == --build ]]; then echo >"$CALLS.begun"; sleep 1000; fi\n'
+                  + STUBS["cmake"])
+        self.stub(self.folder / ".deps/python/bin/python", CALLED + '[[ ! -p $CALLS.begun ]] || { cat "$CALLS.begun"; rm "$CALLS.begun"; }\n')
+        self.assertEqual(self.without_terminal("status", "runs/x")[0], "program: status runs/x\n")  # so the compiler was stopped
+        self.assertFalse((self.folder / "calls.begun").exists())
+        self.assertIn("--target programs", self.called())
+
     def test_a_test_that_passes_only_when_it_is_repeated_is_named(self):
         self.have_python()
         (self.folder / "tests").mkdir()

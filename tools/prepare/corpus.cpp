@@ -36,10 +36,6 @@ constexpr std::string_view separator = "<|endoftext|>";
 constexpr size_t chunk_bytes = 16 << 10;
 constexpr size_t text_line_max = 16 << 20, json_line_max = 64 << 20;
 
-Status bad(const std::string& path, const std::string& what) {
-  return Status(Code::bad_data, path + ": " + what);
-}
-
 constexpr std::string_view blank = " \t\r\n";
 
 /// Cuts documents into chunks at newlines: a chunk ends at the first newline behind chunk_bytes.
@@ -152,7 +148,7 @@ Status read_json_lines(LineReader& lines, const CorpusOptions& options, BadLines
     line.remove_suffix(line.size() - line.find_last_not_of(blank) - 1);
     auto row = read_json_row(line, options.text_key, options.mask_key);
     if (!row.ok()) {
-      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad(
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad_data(
           lines.path(), "line " + std::to_string(lines.number()) + ": " + row.status().message())));
       continue;
     }
@@ -178,8 +174,8 @@ Status read_parquet(ParquetRows& rows, const std::string& path, const CorpusOpti
     on_row();
     auto masked = masked_of(row, options.mask_key);
     if (!masked.ok()) {
-      SS_RETURN_IF_ERROR(bad_lines.leave_out(
-          bad(path, "row " + std::to_string(rows.number()) + ": " + masked.status().message())));
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad_data(
+          path, "row " + std::to_string(rows.number()) + ": " + masked.status().message())));
       continue;
     }
     SS_RETURN_IF_ERROR(cutter.add(*row.text, masked.take()));
@@ -193,7 +189,7 @@ Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
     if (!more) return {};
     if (lines.number() == 1 && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
     if (const size_t at = first_invalid_utf8(line); at < line.size()) {
-      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad(
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad_data(
           lines.path(), "line " + std::to_string(lines.number()) + ", byte " + std::to_string(at) +
                             ": not UTF-8 (iconv -f latin1 -t utf8 converts Latin-1)")));
       continue;
@@ -206,19 +202,20 @@ Result<std::string> read_bible() {
   const auto program =
       run_command({"bible", "-f", "gen1:1-rev22:21"}, 30'000,
                   {.with_stderr = false, .bytes_max = 64 << 20, .inherits = Inherits::needed});
-  if (program.status().code() == Code::not_found) return bad(bible_source, not_installed);
-  if (!program.ok()) return bad(bible_source, program.status().message());
+  if (program.status().code() == Code::not_found) return bad_data(bible_source, not_installed);
+  if (!program.ok()) return bad_data(bible_source, program.status().message());
   if (program->code != 0)
-    return bad(bible_source, "bible ended with exit code " + std::to_string(program->code));
+    return bad_data(bible_source, "bible ended with exit code " + std::to_string(program->code));
   return bible_prose(program->output);
 }
 
 /// left_out: what the folder holds instead.
 Status no_text_in(const std::string& folder, const std::vector<std::string>& left_out) {
-  return bad(folder,
-             "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
-             ".xz, .bz2)" +
-                 (left_out.empty() ? "" : "; " + counted_files(folder, left_out, "not read")));
+  return bad_data(
+      folder,
+      "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
+      ".xz, .bz2)" +
+          (left_out.empty() ? "" : "; " + counted_files(folder, left_out, "not read")));
 }
 
 /// The size of a file, and what changes with its contents: its time, or the etag of an object.
@@ -230,7 +227,7 @@ struct FileFacts {
 Result<FileFacts> facts_of(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0)
-    return bad(path, std::string("cannot read it: ") + std::strerror(errno));
+    return bad_data(path, std::string("cannot read it: ") + std::strerror(errno));
   const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
   return FileFacts{static_cast<uint64_t>(info.st_size),
                    std::string(reinterpret_cast<const char*>(facts), sizeof facts)};
@@ -251,7 +248,7 @@ Result<std::map<std::string, FileFacts>> list_bucket(const std::string& path,
       left_out.push_back(object.path);
   }
   if (found.empty() && folder) return no_text_in(path, left_out);
-  if (found.empty()) return bad(path, "there is no such text file or folder");
+  if (found.empty()) return bad_data(path, "there is no such text file or folder");
   return found;
 }
 
@@ -262,7 +259,7 @@ Result<std::vector<std::string>> list_files(const std::string& source,
   std::error_code error;
   if (!fs::is_directory(source, error)) {
     if (fs::is_regular_file(source, error)) return std::vector{source};
-    return bad(source, "there is no such text file or folder");
+    return bad_data(source, "there is no such text file or folder");
   }
   SS_ASSIGN(FolderFiles all, list_folder(source, Below::yes));
   std::vector<std::string> files;
@@ -292,10 +289,10 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
     for (const auto& [path, facts] : objects) files.push_back(path);
   } else if (source != bible_source) {
     if (source.starts_with("debian:"))
-      return bad(source, "unknown package; only debian:bible-kjv is supported");
+      return bad_data(source, "unknown package; only debian:bible-kjv is supported");
     SS_ASSIGN(files, list_files(source, corpus.left_out_, corpus.again_));
   } else if (access(files[0].c_str(), R_OK) != 0) {
-    return bad(source, not_installed);
+    return bad_data(source, not_installed);
   }
   Hasher hasher;
   for (const std::string& file : files) {
@@ -352,7 +349,7 @@ Result<uint64_t> Corpus::read(const std::function<Status(TextChunk, double)>& ta
 }
 
 Status Corpus::no_text() const {
-  return bad(source_, "it holds no text");
+  return bad_data(source_, "it holds no text");
 }
 
 Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
@@ -408,8 +405,8 @@ Result<std::string> bible_prose(const std::string& verses) {
     if (line.empty()) continue;
     const size_t colon = line.find(':'), blank = line.find(' ');  // "1Sa12:3 And ..."
     if (colon == line.npos || blank == line.npos || colon > blank)
-      return bad(bible_source,
-                 "line " + std::to_string(count + 1) + " of the program's output is not a verse");
+      return bad_data(bible_source, "line " + std::to_string(count + 1) +
+                                        " of the program's output is not a verse");
     const std::string_view this_chapter = line.substr(0, colon);
     const std::string_view this_book =
         this_chapter.substr(0, this_chapter.find_last_not_of("0123456789") + 1);
@@ -423,7 +420,8 @@ Result<std::string> bible_prose(const std::string& verses) {
     ++count;
   }
   if (count != bible_verses)
-    return bad(bible_source, "the program printed " + std::to_string(count) + " verses of 31102");
+    return bad_data(bible_source,
+                    "the program printed " + std::to_string(count) + " verses of 31102");
   return text + "\n";
 }
 

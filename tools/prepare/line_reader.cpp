@@ -79,10 +79,6 @@ Result<size_t> Gunzip::read(std::span<char> out) {
 
 constexpr size_t kReadBytes = 256 << 10;
 
-Status bad(const std::string& path, const std::string& what) {
-  return Status(Code::bad_data, path + ": " + what);
-}
-
 constexpr uint64_t kAheadBytes = 32 << 20;
 constexpr size_t kLongLine = 2 << 20;
 
@@ -184,7 +180,7 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   reader.input_ = std::make_shared<Input>();
   reader.input_->file = file.take();
   if (without_compression(path) != path && reader.input_->file->bytes() == 0)
-    return bad(path, "it is compressed by its name, and has 0 bytes: it was cut off");
+    return bad_data(path, "it is compressed by its name, and has 0 bytes: it was cut off");
   if (has_ending(path, ".gz")) reader.input_->unpack();
   archive_entry* entry = nullptr;
   const int opened = archive_read_open(a, reader.input_.get(), nullptr, Input::read, nullptr);
@@ -192,7 +188,7 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
   if (header != ARCHIVE_OK && header != ARCHIVE_EOF) return reader.failed("cannot read it");
   if (header == ARCHIVE_OK && without_compression(path) != path && !has_ending(path, ".gz") &&
       archive_filter_count(a) < 2)
-    return bad(path, "its name says that it is compressed, but it is not");
+    return bad_data(path, "its name says that it is compressed, but it is not");
   reader.ended_ = header == ARCHIVE_EOF;  // an empty file
   if (reader.ended_) SS_RETURN_IF_ERROR(reader.check_end());
   return reader;
@@ -200,7 +196,7 @@ Result<LineReader> LineReader::open(const std::string& path, size_t line_bytes_m
 
 Status LineReader::failed(const std::string& what) const {
   if (!input_->error.ok()) return input_->error;
-  return bad(path_, what + ": " + reason(archive_.get(), path_));
+  return bad_data(path_, what + ": " + reason(archive_.get(), path_));
 }
 
 uint64_t LineReader::file_bytes_read() const {
@@ -230,8 +226,8 @@ Status LineReader::check_end() {
     rest.resize(std::min<uint64_t>(rest.size(), file.bytes() - at));
     SS_RETURN_IF_ERROR(file.read(at, rest.data(), rest.size()));
     if (std::ranges::any_of(rest, [](char c) { return c != 0; }))
-      return bad(path_, "from byte " + std::to_string(end) +
-                            " on it is no .bz2: it was cut off or damaged there");
+      return bad_data(path_, "from byte " + std::to_string(end) +
+                                 " on it is no .bz2: it was cut off or damaged there");
   }
   return {};
 }
@@ -260,25 +256,27 @@ Result<bool> LineReader::next(std::string_view& line) {
       ++number_;
       line = std::string_view(buffer_).substr(begin_, end_ - begin_);
       if (number_ == 1 && (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF")))
-        return bad(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
+        return bad_data(path_, "it is UTF-16; convert it: iconv -f utf-16 -t utf8");
       if (const std::string ending = number_ == 1 ? ending_of_bytes(line) : ""; !ending.empty())
-        return bad(path_, without_compression(path_) != path_
-                              ? "it holds no text, but a " + ending + " file: unpack it once"
-                          : path_.ends_with(ending)
-                              ? "it is a " + ending + " file, but only lines of text are read here"
-                              : "it is no text, but a " + ending +
-                                    " file by its first bytes: give its name that ending");
+        return bad_data(path_,
+                        without_compression(path_) != path_
+                            ? "it holds no text, but a " + ending + " file: unpack it once"
+                        : path_.ends_with(ending)
+                            ? "it is a " + ending + " file, but only lines of text are read here"
+                            : "it is no text, but a " + ending +
+                                  " file by its first bytes: give its name that ending");
       if (const std::string_view kind = number_ == 1 ? kind_of_bytes(line) : "";
           !kind.empty() && is_binary(line.substr(0, kKnownBytes)))
-        return bad(path_, "it holds no text: by its first bytes it is " + std::string(kind));
+        return bad_data(path_, "it holds no text: by its first bytes it is " + std::string(kind));
       return true;
     }
     if (buffer_.size() - begin_ >= line_bytes_max_) {
       too_long_ = true;
       ++number_;
-      return bad(path_, "line " + std::to_string(number_) + ": it is longer than " +
-                            std::to_string(line_bytes_max_ >> 20) + " MiB (it begins at byte " +
-                            std::to_string(byte_) + "); is this text? Then put newlines into it");
+      return bad_data(path_, "line " + std::to_string(number_) + ": it is longer than " +
+                                 std::to_string(line_bytes_max_ >> 20) +
+                                 " MiB (it begins at byte " + std::to_string(byte_) +
+                                 "); is this text? Then put newlines into it");
     }
     scanned = buffer_.size() - begin_;
     if (scanned > kLongLine) {

@@ -73,7 +73,7 @@ int cores() {
 }
 
 /// One member during join(): what is known of it so far.
-struct Member {
+struct PlaneMember {
   PlaneAddress address;
   bool shared = false;  // on this host
   std::shared_ptr<PeerSegment> segment;
@@ -102,20 +102,20 @@ class DataPlaneImpl final : public DataPlane {
   void inject_network_fault(const NetworkFault& fault) override;
 
  private:
-  Result<std::vector<Member>> parse_members(const CommunicatorSpec& spec) const;
+  Result<std::vector<PlaneMember>> parse_members(const CommunicatorSpec& spec) const;
   Result<Boards> allocate_boards(int size);
   Result<Boards> open_boards(const CommunicatorSpec& spec, const std::string& name,
                              uint64_t name_hash);
   void release(const Boards& boards);
-  RemoteWorker* worker_of(const Member& member) const;
+  RemoteWorker* worker_of(const PlaneMember& member) const;
   std::vector<Attached> attach(const CommunicatorSpec& spec, uint64_t name_hash,
-                               const std::vector<Member>& members) const;
+                               const std::vector<PlaneMember>& members) const;
   std::unique_ptr<Communicator> connect(const CommunicatorSpec& spec, const std::string& name,
-                                        const std::vector<Member>& members, const Boards& boards,
-                                        std::vector<Attached> channels);
+                                        const std::vector<PlaneMember>& members,
+                                        const Boards& boards, std::vector<Attached> channels);
   Status wait_for_members(const CommunicatorSpec& spec, const std::string& name, uint64_t name_hash,
-                          std::vector<Member>& members, const std::vector<Attached>& channels);
-  Status find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
+                          std::vector<PlaneMember>& members, const std::vector<Attached>& channels);
+  Status find_member(PlaneMember& member, uint64_t generation, uint64_t name_hash, int rank,
                      const CommunicatorSpec& spec);
   Status check_fence(uint64_t generation);
 
@@ -158,13 +158,13 @@ void DataPlaneImpl::inject_network_fault(const NetworkFault& fault) {
   shared_.network_fault_until_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
 }
 
-Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec& spec) const {
+Result<std::vector<PlaneMember>> DataPlaneImpl::parse_members(const CommunicatorSpec& spec) const {
   const size_t size = spec.members.size();
   if (size < 1 || size > static_cast<size_t>(options_.ranks_max) || spec.rank < 0 ||
       static_cast<size_t>(spec.rank) >= size)
     return Status(Code::bad_data, "rank " + std::to_string(spec.rank) + " of " +
                                       std::to_string(size) + " ranks is out of range");
-  std::vector<Member> members(size);
+  std::vector<PlaneMember> members(size);
   for (size_t i = 0; i < size; ++i) {
     const auto address = decode_plane(spec.members[i]);
     if (!address)
@@ -234,8 +234,8 @@ void DataPlaneImpl::release(const Boards& boards) {
 }
 
 // Maps a member's segment and finds its board. Code::not_found: it has not joined yet.
-Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
-                                  const CommunicatorSpec& spec) {
+Status DataPlaneImpl::find_member(PlaneMember& member, uint64_t generation, uint64_t name_hash,
+                                  int rank, const CommunicatorSpec& spec) {
   if (!member.segment) {
     auto& known = mapped_[member.address.segment];
     if (!known || known->header().incarnation != member.address.incarnation) {
@@ -250,7 +250,7 @@ Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t 
 }
 
 Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::string& name,
-                                       uint64_t name_hash, std::vector<Member>& members,
+                                       uint64_t name_hash, std::vector<PlaneMember>& members,
                                        const std::vector<Attached>& channels) {
   const auto deadline = Clock::now() + milliseconds(spec.timeout_ms);
   for (;;) {
@@ -262,7 +262,7 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
     {
       std::lock_guard turn(shared_.lock);
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
-        Member& member = members[static_cast<size_t>(i)];
+        PlaneMember& member = members[static_cast<size_t>(i)];
         if (!member.shared || i == spec.rank || member.board) continue;
         const Status status = find_member(member, spec.generation, name_hash, i, spec);
         if (status.ok()) continue;
@@ -292,22 +292,22 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
 }
 
 /// Null: the member is on this host.
-RemoteWorker* DataPlaneImpl::worker_of(const Member& member) const {
+RemoteWorker* DataPlaneImpl::worker_of(const PlaneMember& member) const {
   if (member.shared) return nullptr;
   return use_ucx(own_, member.address) ? ucx_ : stream_;
 }
 
 /// A channel in each worker that reaches a member.
 std::vector<Attached> DataPlaneImpl::attach(const CommunicatorSpec& spec, uint64_t name_hash,
-                                            const std::vector<Member>& members) const {
+                                            const std::vector<PlaneMember>& members) const {
   std::vector<Attached> channels;
   std::vector<uint64_t> incarnations;
-  for (const Member& member : members) incarnations.push_back(member.address.incarnation);
+  for (const PlaneMember& member : members) incarnations.push_back(member.address.incarnation);
   const Secret secret = make_secret(options_.key, spec.generation, name_hash, incarnations);
   for (const auto& worker : shared_.workers) {
     ChannelSpec channel{spec.generation, name_hash, secret, spec.rank, {}};
     bool any = false;
-    for (const Member& member : members) {
+    for (const PlaneMember& member : members) {
       const bool reached = worker_of(member) == worker.get();
       const auto& at = worker.get() == ucx_ ? member.address.ucx : member.address.stream;
       channel.addresses.push_back(reached ? at : WorkerAddress{});
@@ -321,7 +321,7 @@ std::vector<Attached> DataPlaneImpl::attach(const CommunicatorSpec& spec, uint64
 /// Makes the communicator, with a link to every other member.
 std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spec,
                                                      const std::string& name,
-                                                     const std::vector<Member>& members,
+                                                     const std::vector<PlaneMember>& members,
                                                      const Boards& boards,
                                                      std::vector<Attached> channels) {
   const auto size = static_cast<int>(members.size());
@@ -329,7 +329,7 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
   std::vector<std::shared_ptr<PeerSegment>> peers;
   auto* lanes = reinterpret_cast<Lane*>(boards.board);
   for (int i = 0; i < size; ++i) {
-    const Member& member = members[static_cast<size_t>(i)];
+    const PlaneMember& member = members[static_cast<size_t>(i)];
     if (i == spec.rank) continue;
     const std::string peer_name = "rank " + std::to_string(i);
     auto& link = links[static_cast<size_t>(i)];
@@ -344,7 +344,7 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
   const int here = static_cast<int>(peers.size()) + 1;
   const int spin_us = options_.spin_us >= 0 ? options_.spin_us : here <= cores() ? kSpinUs : 0;
   for (const auto& worker : shared_.workers) worker->set_spin_us(spin_us);
-  const bool between_nodes = std::ranges::any_of(members, [this](const Member& member) {
+  const bool between_nodes = std::ranges::any_of(members, [this](const PlaneMember& member) {
     return !member.address.segment.starts_with(options_.node_prefix);
   });
   Communicator::Spec communicator_spec{name,    spec.generation, spec.rank, size, spec.timeout_ms,
@@ -366,7 +366,7 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
   const uint64_t name_hash = hash_of(spec.name);
   auto found = parse_members(spec);
   if (!found.ok()) return found.status().in(name);
-  std::vector<Member> members = found.take();
+  std::vector<PlaneMember> members = found.take();
   {
     std::lock_guard guard(fence_lock_);
     if (spec.generation < newest_)

@@ -8,7 +8,7 @@ namespace {
 
 // Magic, host id, segment name, incarnation, address of each worker, trusted networks (each ends
 // with a newline), each preceded by its length in bytes (uint32, native byte order).
-constexpr uint32_t kMagic = 0x32615353;
+constexpr uint32_t kAddressMagic = 0x32615353;
 
 void put(std::vector<uint8_t>& out, const void* data, size_t bytes) {
   const auto length = static_cast<uint32_t>(bytes);
@@ -35,7 +35,7 @@ std::vector<uint8_t> encode_plane(const PlaneAddress& address) {
   std::string trusted;
   for (const std::string& network : address.trusted) trusted += network + "\n";
   std::vector<uint8_t> out;
-  put(out, &kMagic, sizeof(kMagic));
+  put(out, &kAddressMagic, sizeof(kAddressMagic));
   put(out, address.host_id.data(), address.host_id.size());
   put(out, address.segment.data(), address.segment.size());
   put(out, &address.incarnation, sizeof(address.incarnation));
@@ -47,8 +47,8 @@ std::vector<uint8_t> encode_plane(const PlaneAddress& address) {
 
 std::optional<PlaneAddress> decode_plane(std::span<const uint8_t> in) {
   const auto magic = take(in);
-  if (!magic || magic->size() != sizeof(kMagic) ||
-      std::memcmp(magic->data(), &kMagic, sizeof(kMagic)) != 0)
+  if (!magic || magic->size() != sizeof(kAddressMagic) ||
+      std::memcmp(magic->data(), &kAddressMagic, sizeof(kAddressMagic)) != 0)
     return std::nullopt;
   const auto host = take(in), segment = take(in), incarnation = take(in), stream = take(in),
              ucx = take(in), trusted = take(in);

@@ -16,7 +16,7 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr uint64_t kMagic = 0x31656e616c507353;  // "SsPlane1"
+constexpr uint64_t kSegmentMagic = 0x31656e616c507353;  // "SsPlane1"
 constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t round_up(size_t value, size_t step) {
@@ -92,7 +92,7 @@ Result<std::unique_ptr<Segment>> Segment::create(const std::string& name, size_t
   header.incarnation = (uint64_t{random()} << 32) | random();
   header.bytes = end;
   header.pid = getpid();
-  header.magic = kMagic;
+  header.magic = kSegmentMagic;
   return std::unique_ptr<Segment>(new Segment(std::move(memory), begin, end));
 }
 
@@ -135,7 +135,7 @@ Result<std::shared_ptr<PeerSegment>> PeerSegment::open(const std::string& name,
   if (!memory.ok()) return Status(Code::not_found, memory.status().message());
   std::shared_ptr<PeerSegment> peer(new PeerSegment(memory.take()));
   const auto& header = peer->header();
-  if (peer->bytes() < sizeof(SegmentHeader) || header.magic != kMagic ||
+  if (peer->bytes() < sizeof(SegmentHeader) || header.magic != kSegmentMagic ||
       header.incarnation != incarnation)
     return Status(Code::not_found,
                   "shared memory " + name + " has another incarnation or is no segment");

@@ -1,0 +1,58 @@
+# Sources are compiled in units of several, because their headers take most of the time. Not by CMake's UNITY_BUILD: its units
+# name the checkout's path, so that another checkout finds them in the compiler cache only after preprocessing.
+option(SIMPLESCALE_UNITS "Compile several sources at once. OFF finds a missing #include" ON)
+
+# Puts the sources of the targets into units of about so many kB. Sources with options of their own stay alone.
+function(simplescale_unite kb)
+  foreach(target ${ARGN})
+    get_target_property(sources ${target} SOURCES)
+    set(alone)
+    set(united)
+    set(bytes 0)
+    foreach(source ${sources})
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE path)
+      cmake_path(IS_PREFIX CMAKE_SOURCE_DIR ${path} ours)
+      cmake_path(IS_PREFIX CMAKE_BINARY_DIR ${path} generated)
+      get_source_file_property(options ${source} COMPILE_OPTIONS)
+      get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+      get_source_file_property(skipped ${source} SKIP_UNITY_BUILD_INCLUSION)
+      if(path MATCHES "[.]cpp$" AND ours AND NOT generated AND NOT options AND NOT definitions AND NOT skipped)
+        list(APPEND united ${path})
+        file(SIZE ${path} size)
+        math(EXPR bytes "${bytes} + ${size}")
+      else()
+        list(APPEND alone ${source})
+      endif()
+    endforeach()
+    math(EXPR units "${bytes} / (${kb} * 1000) + 1")
+    math(EXPR last "${units} - 1")
+    foreach(unit RANGE ${last})
+      set(text_${unit})
+    endforeach()
+    set(done 0)
+    foreach(path ${united})  # a source belongs to the unit in which its middle lies
+      file(SIZE ${path} size)
+      math(EXPR unit "(2 * ${done} + ${size}) * ${units} / (2 * ${bytes})")
+      math(EXPR done "${done} + ${size}")
+      cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
+      string(APPEND text_${unit} "#include \"${path}\"\n")
+    endforeach()
+    foreach(unit RANGE ${last})
+      set(file ${CMAKE_BINARY_DIR}/units/${target}_${unit}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text_${unit}}" @ONLY)
+      list(APPEND alone ${file})
+    endforeach()
+    set_target_properties(${target} PROPERTIES SOURCES "${alone}")
+    # In a unit, gcc takes a source's class for a header's.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endforeach()
+endfunction()
+
+if(SIMPLESCALE_UNITS)
+  file(GLOB backend ${CMAKE_SOURCE_DIR}/model/cpu/*.cpp)  # each instantiates its part of one class
+  # plan.cpp is in simplescale_nccl, too: a program that links both takes one of them.
+  set_source_files_properties(${backend} transport/collective/plan.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  simplescale_unite(30 actors simplescale simplescale-compute trainer convert tokenizer)
+  simplescale_unite(50 app common base training run observe diagnostics object_store config data feed checkpoint
+    model transport decision prepare verify report exports trace http)
+endif()
