@@ -10,11 +10,12 @@
 
 namespace simplescale::test {
 
-/// A new, empty folder, which is removed with all its files when this object is destroyed.
+/// A new, empty folder below `parent`, which is removed with all its files when this object is
+/// destroyed.
 struct TempFolder {
-  TempFolder() {
-    char name[] = "/tmp/simplescale-test-XXXXXX";
-    path = mkdtemp(name);
+  explicit TempFolder(const std::string& parent = "/tmp")
+      : path(parent + "/simplescale-test-XXXXXX") {
+    if (!mkdtemp(path.data())) abort();
   }
   ~TempFolder() {
     std::error_code error;
@@ -27,9 +28,10 @@ struct TempFolder {
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
 
+  std::string operator/(const std::string& name) const { return path + "/" + name; }
   /// Creates or replaces the file, and the folders that its name has. Returns its path.
   std::string write(const std::string& name, const std::string& bytes) const {
-    const std::string file = path + "/" + name;
+    const std::string file = *this / name;
     std::filesystem::create_directories(std::filesystem::path(file).parent_path());
     std::ofstream(file, std::ios::binary) << bytes;
     return file;

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/config/topology.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -38,8 +39,7 @@ TEST_SUITE("auto device") {
     CHECK(loaded.origin.at("cluster.device") == "this host has a GPU");
     CHECK(loaded.config.cluster.memory_per_trainer_gib == doctest::Approx(125.8));
     CHECK(loaded.origin.at("cluster.memory_per_trainer_gib") == "90 % of this host's GPU");
-    const auto topology = plan_topology(loaded.config);
-    REQUIRE(topology.ok());
+    const auto topology = must(plan_topology(loaded.config));
     CHECK(topology->strategy == Strategy::shard_grad_op);
     CHECK(topology->group_nodes == 1);
   }
@@ -63,8 +63,7 @@ TEST_SUITE("auto device") {
     CHECK(check_gpu(loaded.config, gpu).ok());
     gpu.capability = 80;
     CHECK(check_gpu(loaded.config, gpu).message().ends_with("and this one is sm_80"));
-    CHECK(take_gpus(loaded, gpu).find("trains on its CPUs: train.fp8: only Hopper") !=
-          std::string::npos);
+    CHECK(has(take_gpus(loaded, gpu), "trains on its CPUs: train.fp8: only Hopper"));
     loaded.config.train.fp8 = false;
     loaded.config.model.head_dim = 12;
     CHECK(check_gpu(loaded.config, gpu).message().starts_with("heads of 12 elements: on a GPU "));
@@ -97,8 +96,7 @@ TEST_SUITE("auto device") {
         warning.starts_with("the model may not fit this host's GPUs: cluster.memory_per_trainer_"));
     CHECK(loaded.config.cluster.device == DeviceKind::cuda);
     CHECK(loaded.config.cluster.memory_per_trainer_gib == 0);
-    const auto topology = plan_topology(loaded.config);
-    REQUIRE(topology.ok());
+    const auto topology = must(plan_topology(loaded.config));
     CHECK(topology->group_nodes == 2);
   }
 }

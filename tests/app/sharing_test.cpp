@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 using namespace simplescale::slurm;
 
@@ -86,10 +88,8 @@ TEST_SUITE("sharing") {
     CHECK(*share(seen, 0, 1, {{1, {"b"}}}) == Gpus{"c", "a", "b"});  // 2 takes a
     CHECK(*share(seen, 2, 1, {{1, {"b"}}}) == Gpus{"a"});
     CHECK(*share(seen, 1, 1, {{1, {"b"}}}) == Gpus{"b", "a", "c"});
-    CHECK(share({{0, {"a"}}, {1, {"a"}}}, 1, 1, {{0, {"a"}}})
-              .status()
-              .message()
-              .find("sees 1 GPU, of which other nodes take 1, while") != std::string::npos);
+    CHECK(has(share({{0, {"a"}}, {1, {"a"}}}, 1, 1, {{0, {"a"}}}).status().message(),
+              "sees 1 GPU, of which other nodes take 1, while"));
   }
 
   TEST_CASE("sharing: with too few GPUs on every host all tasks share them") {
@@ -99,8 +99,7 @@ TEST_SUITE("sharing") {
              {{0, {"a"}}, {1, {"a", "b"}}, {2, {"b", "c"}}, {3, {"c"}}},  // 2 has none
          })
       for (const auto& [task, gpus] : seen) {
-        const auto shared = share(seen, task, 1);
-        REQUIRE(shared.ok());
+        const auto shared = must(share(seen, task, 1));
         CHECK_FALSE(shared->has_value());
       }
   }

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 using namespace simplescale::slurm;
 
@@ -23,8 +25,7 @@ const std::map<std::string, std::string> third_task = {
     {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_TASKS", "5"}, {"SLURMD_NODENAME", "host-4"}};
 
 Config batch_config() {
-  auto loaded = load_config_text("[run]\nname = \"r\"\nfolder = \"/runs/r\"\n", "r.toml");
-  REQUIRE(loaded.ok());
+  auto loaded = must(load_config_text("[run]\nname = \"r\"\nfolder = \"/runs/r\"\n", "r.toml"));
   return loaded->config;
 }
 
@@ -156,8 +157,7 @@ TEST_SUITE("slurm") {
     config.cluster.device = DeviceKind::cuda;
     config.slurm.partition = "gpu";
     config.slurm.time_minutes = 60;
-    const auto script = batch_script(config, "/bin/simplescale", 5);
-    REQUIRE(script.ok());
+    const auto script = must(batch_script(config, "/bin/simplescale", 5));
     for (const char* option :
          {"job-name=r", "nodes=5", "ntasks=5", "ntasks-per-node=1", "gpus-per-node=8", "exclusive",
           "no-kill", "requeue", "signal=USR1@120", "open-mode=append", "time=60",
@@ -172,8 +172,7 @@ TEST_SUITE("slurm") {
       CHECK(bound->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
     CHECK(bound->find("exclusive") == std::string::npos);
     config.slurm.tasks_per_node = 0;  // hosts of different sizes
-    const auto packed = batch_script(config, "/bin/simplescale", 5);
-    REQUIRE(packed.ok());
+    const auto packed = must(batch_script(config, "/bin/simplescale", 5));
     for (const char* option : {"ntasks=5", "gpus-per-task=8", "cpus-per-task=12"})
       CHECK(packed->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
     for (const char* option : {"nodes=", "ntasks-per-node", "gpus-per-node", "exclusive"})
@@ -241,11 +240,9 @@ TEST_SUITE("slurm") {
     config.run.name = "one";
     config.run.folder = "/sweep/000-seed-1";
     config.slurm.partition = "long";
-    const auto one = batch_script(config, "/bin/simplescale", 2);
-    REQUIRE(one.ok());
+    const auto one = must(batch_script(config, "/bin/simplescale", 2));
     const std::vector<std::string> runs = {"/sweep/000-seed-1", "/sweep/001-seed[2]"};
-    const auto script = array_script(*one, "sweep", "/sweep", runs);
-    REQUIRE(script.ok());
+    const auto script = must(array_script(*one, "sweep", "/sweep", runs));
     for (const char* line :
          {"#SBATCH --job-name=sweep\n", "#SBATCH --array=0-1\n", "#SBATCH --partition=long\n",
           "#SBATCH --ntasks=2\n", "#SBATCH --no-kill\n", "#SBATCH --requeue\n",

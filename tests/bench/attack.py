@@ -15,7 +15,6 @@ what each one costs the run.
 Prints one JSON line per round, then the table. Needs root, `ip` and `nft`.
 """
 
-import argparse
 import atexit
 import json
 import os
@@ -117,8 +116,7 @@ def phase(run, work):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="./simplescale bench attack", description=__doc__.splitlines()[0])
-    harness.add_flags(parser)
+    parser = harness.parser("attack", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="of each phase")
     parser.add_argument("--rate", type=int, default=2000, help="connections a second, beside the half-open ones; 0: no limit")
@@ -163,7 +161,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as error:
-        sys.exit(f"attack: {error}")
+    harness.run_main(main)

@@ -9,11 +9,9 @@ line read. Afterwards `console RUN -c status` is timed, with a process and a con
 Prints one JSON line per row, then the table.
 """
 
-import argparse
 import json
 import random
 import subprocess
-import sys
 import time
 
 import harness
@@ -56,9 +54,7 @@ def anew(flags, run, command):
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench console_latency",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("console_latency", __doc__)
     a.add_argument("--commands", type=int, default=300)
     a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
     a.add_argument("--seed", type=int, default=1)
@@ -74,7 +70,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -15,7 +15,6 @@ trainer). --python must then have torchft and torchrun.
 Prints one JSON line per row, then the table.
 """
 
-import argparse
 import atexit
 import json
 import os
@@ -25,7 +24,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -300,9 +298,7 @@ ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone,
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench faults",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("faults", __doc__)
     a.add_argument("--faults", type=int, default=50)
     a.add_argument("--preset", default="micro", choices=list(harness.PRESETS))
     a.add_argument("--seed", type=int, default=1)
@@ -332,7 +328,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

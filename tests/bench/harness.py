@@ -5,6 +5,7 @@ data and schedule.
 fsdp_baseline.py in its fastest environment. Both return a Run: losses and wall time of each step.
 """
 
+import argparse
 import itertools
 import json
 import os
@@ -20,6 +21,21 @@ PRESETS = {  # name -> (block_size, vocab, micro_batch_size)
     "micro": (256, 4096, 8),
     "mini": (256, 8192, 8),
 }
+
+
+def parser(name, documentation):
+    """The options that all benchmarks have. name: of the script; documentation: its docstring."""
+    parser = argparse.ArgumentParser(prog=f"./simplescale bench {name}", description=documentation.splitlines()[0])
+    add_flags(parser)
+    return parser
+
+
+def run_main(main):
+    """Ends the process as main() says: its exit code, or the text of Failed."""
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        sys.exit(str(failure))
 
 
 def add_flags(parser):

@@ -17,17 +17,15 @@ not counted loads the files into memory. The parts of the time, in order:
 Prints one JSON line per round, then the table.
 """
 
-import argparse
 import json
 import re
 import statistics
-import sys
 import time
 from datetime import datetime, timezone
 
 import harness
 from faults import Run, lines
-from harness import Failed, table
+from harness import table
 
 PARTS = ("agents run", "supervisor leads", "all nodes are up", "all trainers are up", "they are told to join", "the first step is committed")
 
@@ -56,9 +54,7 @@ def launch(flags, data):
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench launch",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("launch", __doc__)
     a.add_argument("--rounds", type=int, default=10)
     a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
     a.add_argument("--nodes", type=int, default=4)
@@ -77,7 +73,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -12,14 +12,12 @@ transformers computes with it must agree with ours within 1e-4.
 Exit code 1 if anything differs by more than the limit.
 """
 
-import argparse
 import json
 import os
 import re
-import sys
 
 import harness
-from harness import Failed, Ours, Peer, call, table
+from harness import Ours, Peer, call, table
 
 PRESET, BATCH, WARMUP, LIMIT = "micro", 8, 5, 1e-4
 
@@ -126,9 +124,7 @@ class Parity:
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench parity_fsdp",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("parity_fsdp", __doc__)
     a.add_argument("--steps", type=int, default=20)
     a.add_argument("--only", default="", help="run only the cases whose name matches this regular expression")
     flags = a.parse_args()
@@ -150,7 +146,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -14,13 +14,11 @@ double-buffered state against an optimizer that writes in place, the state's has
 in tree order against a running sum.
 """
 
-import argparse
 import json
 import statistics
-import sys
 
 import harness
-from harness import Failed, Ours, call, median_ratio, table
+from harness import Ours, call, median_ratio, table
 
 WAYS = {  # name -> settings
     "default": {},
@@ -36,9 +34,7 @@ STEPS = {"micro": (70, 10), "mini": (15, 3)}
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench snapshots",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("snapshots", __doc__)
     a.add_argument("--rounds", type=int, default=3)
     a.add_argument("--preset", choices=list(STEPS), default="micro")
     a.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
@@ -62,7 +58,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -16,15 +16,13 @@ the same for torch.compile. A rate is tokens / wall time of all steps after the 
 Prints one JSON line per run, then the table.
 """
 
-import argparse
 import json
 import os
 import re
 import statistics
-import sys
 
 import harness
-from harness import Failed, Ours, Peer, median_ratio, table
+from harness import Ours, Peer, median_ratio, table
 
 LAYOUTS = {  # name -> (nodes, trainers per node, our settings, the baseline's flags)
     "1 process": (1, 1, dict(parallel__strategy="full_shard"), ("--strategy", "none")),
@@ -88,9 +86,7 @@ class Row:
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench step_vs_pytorch",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("step_vs_pytorch", __doc__)
     a.add_argument("--rounds", type=int, default=3)
     a.add_argument("--quick", action="store_true", help="one round of few steps, as a check that everything runs")
     a.add_argument("--compile", action="store_true", help="compare with torch.compile, too")
@@ -116,7 +112,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -15,12 +15,10 @@ of the step times includes that.
 Prints one JSON line per run, then the tables.
 """
 
-import argparse
 import json
 import os
 import socket
 import statistics
-import sys
 import threading
 import time
 import urllib.request
@@ -139,9 +137,7 @@ def command_of(process):
 
 
 def main():
-    a = argparse.ArgumentParser(prog="./simplescale bench telemetry",
-                                description=__doc__.splitlines()[0])
-    harness.add_flags(a)
+    a = harness.parser("telemetry", __doc__)
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--steps", type=int, default=100)
     a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
@@ -164,7 +160,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failure:
-        sys.exit(str(failure))
+    harness.run_main(main)

@@ -7,7 +7,7 @@
 
 using namespace simplescale;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   const std::string text(reinterpret_cast<const char*>(data), bytes);
   (void)parse_shard_record(text);
   (void)checkpoint_format::parse_manifest(text);
@@ -19,10 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
                                             hash128(text.data(), covered).hex() + "\"\n}\n");
   }
   (void)parse_safetensors_header(text, bytes % 4096);
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   ShardRecord record{"shard-00000-of-00001.safetensors", 4096, {1, 2}, {}};
   for (const char* name : {"params.embed", "exp_avg.block.0", "exp_avg_sq.head"})
     record.tensors[name] = Hash128{3, 4};
@@ -35,3 +34,5 @@ std::vector<std::string> fuzz_seeds() {
   return {to_json(record), header.substr(8), checkpoint_format::manifest_text(manifest),
           R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})"};
 }
+
+static const FuzzTarget target("checkpoint", run, seeds);

@@ -34,10 +34,6 @@ StreamWorker& worker() {
   return *only;
 }
 
-void require(bool holds) {
-  if (!holds) abort();
-}
-
 void check(const StreamMember& member) {
   size_t early = 0, ahead = 0;
   for (const auto& [key, stream] : member.incoming) {
@@ -73,7 +69,7 @@ void read(StreamWorker& tested, const StreamChannelPtr& channel, uint64_t key) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   StreamWorker& tested = worker();
   tested.channels.clear(), tested.connections.clear(), tested.by_link.clear();
   const auto link = std::make_shared<stream::Link>();
@@ -108,10 +104,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     if (record.flags & Record::read) read(tested, channel, header.key);
     check(member);
   }
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   const uint32_t good = Record::member | Record::short_key | Record::next_offset;
   const auto text = [](std::initializer_list<std::pair<StreamKind, uint32_t>> messages,
                        uint32_t flags) {
@@ -144,3 +139,5 @@ std::vector<std::string> fuzz_seeds() {
                good | Record::read),
           text({{StreamKind::greeting, 16}, {StreamKind::data, 8}}, 0)};
 }
+
+static const FuzzTarget target("collective", run, seeds);

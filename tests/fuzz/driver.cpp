@@ -1,5 +1,5 @@
-// fuzz_NAME [INPUTS] [SEED]: runs a target on mutated inputs, without libFuzzer.
-// fuzz_NAME --write-seeds FOLDER: writes the seeds to files instead.
+// fuzz TARGET [INPUTS] [SEED]: runs a target on mutated inputs, without libFuzzer.
+// fuzz TARGET --write-seeds FOLDER: writes the seeds to files instead.
 #include "tests/fuzz/driver.hpp"
 
 #include <fcntl.h>
@@ -15,6 +15,20 @@
 #include "runtime/base/log.hpp"
 
 namespace {
+
+std::vector<const FuzzTarget*>& targets() {
+  static std::vector<const FuzzTarget*> all;
+  return all;
+}
+
+const FuzzTarget* find(const char* name) {
+  for (const FuzzTarget* target : targets())
+    if (name && std::strcmp(target->name, name) == 0) return target;
+  std::fprintf(stderr, "fuzz: a target is missing; known are");
+  for (const FuzzTarget* target : targets()) std::fprintf(stderr, " %s", target->name);
+  std::fprintf(stderr, "\n");
+  std::exit(64);
+}
 
 constexpr unsigned kInputTimeoutS = 20;
 constexpr rlim_t kMemory = rlim_t{6} << 30;
@@ -78,17 +92,30 @@ std::string mutated(const std::vector<std::string>& seeds, std::mt19937_64& rand
 
 }  // namespace
 
+FuzzTarget::FuzzTarget(const char* name, Run run, Seeds seeds)
+    : name(name), run(run), seeds(seeds) {
+  targets().push_back(this);
+}
+
+#ifdef __clang__
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  static const FuzzTarget* const target = find(std::getenv("FUZZ_TARGET"));
+  target->run(data, bytes);
+  return 0;
+}
+#else
 int main(int argc, char** argv) {
-  const auto seeds = fuzz_seeds();
-  if (argc == 3 && std::strcmp(argv[1], "--write-seeds") == 0) {
+  const FuzzTarget* const target = find(argc > 1 ? argv[1] : nullptr);
+  const auto seeds = target->seeds();
+  if (argc == 4 && std::strcmp(argv[2], "--write-seeds") == 0) {
     for (size_t i = 0; i < seeds.size(); ++i)
-      std::ofstream(std::string(argv[2]) + "/seed-" + std::to_string(i), std::ios::binary)
+      std::ofstream(std::string(argv[3]) + "/seed-" + std::to_string(i), std::ios::binary)
           << seeds[i];
     return 0;
   }
   simplescale::log::set_level(simplescale::log::Level::off);
-  const long inputs = argc > 1 ? std::atol(argv[1]) : 10'000;
-  std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  const long inputs = argc > 2 ? std::atol(argv[2]) : 10'000;
+  std::mt19937_64 random(argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
 #if !defined(__SANITIZE_ADDRESS__)
   const rlimit limit{kMemory, kMemory};
   setrlimit(RLIMIT_AS, &limit);  // a larger allocation throws bad_alloc, which ends the run
@@ -104,10 +131,11 @@ int main(int argc, char** argv) {
       return 74;
     }
     alarm(kInputTimeoutS);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    target->run(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   }
   alarm(0);
   unlink("fuzz_input");
   std::printf("%ld inputs\n", inputs);
   return 0;
 }
+#endif

@@ -15,7 +15,7 @@
 #include "runtime/observe/trace_parts.hpp"
 #include "runtime/training/skipped_samples.hpp"
 #include "tests/fuzz/driver.hpp"
-#include "tests/fuzz/scratch.hpp"
+#include "tests/temp_folder.hpp"
 #include "tools/convert/huggingface.hpp"
 #include "tools/prepare/corpus.hpp"
 #include "tools/prepare/json_row.hpp"
@@ -37,7 +37,7 @@ void read_text_of(const std::string& path) {
 }
 
 /// A Hugging Face folder of zeros without a tokenizer's configuration.
-std::string make_hf_folder(const Scratch& scratch) {
+std::string make_hf_folder(const test::TempFolder& scratch) {
   const std::string config = scratch.write("hf/config.json", kHfConfig);
   std::vector<TensorEntry> tensors;
   std::vector<size_t> counts;
@@ -48,22 +48,22 @@ std::string make_hf_folder(const Scratch& scratch) {
       tensors.push_back(std::move(tensor));
       counts.push_back(parameter.count);
     }
-  auto out = SafetensorsWriter::create(system_files(), scratch.path("hf/model.safetensors"),
+  auto out = SafetensorsWriter::create(system_files(), scratch / "hf/model.safetensors",
                                        std::move(tensors), {});
   const std::vector<float> zeros(std::ranges::max(counts));
   for (size_t i = 0; i < counts.size(); ++i)
     if (!out.ok() || !out->write(i, 0, zeros.data(), counts[i] * sizeof(float)).ok()) abort();
   scratch.write("hf/tokenizer.model", "a file that only has to be there");
-  return scratch.path("hf");
+  return scratch / "hf";
 }
 
 /// Imports a folder whose generation_config.json and tokenizer_config.json are this text. Of an
 /// import that works, the checkpoint can be read.
-void import_with(const Scratch& scratch, const std::string& text) {
+void import_with(const test::TempFolder& scratch, const std::string& text) {
   static const std::string folder = make_hf_folder(scratch);
   scratch.write("hf/generation_config.json", text);
   scratch.write("hf/tokenizer_config.json", text);
-  const std::string made = scratch.path("imported");
+  const std::string made = scratch / "imported";
   if (!import_hf(folder, made).ok()) return;
   if (!Checkpoint::open(made).ok()) abort();
   (void)remove_folder(system_files(), made);
@@ -91,7 +91,7 @@ std::string compressed(const std::string& text, int (*add_filter)(archive*)) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   const std::string text(reinterpret_cast<const char*>(data), bytes);
   (void)read_json_row(text, "text", "mask");
   (void)read_json_mask(text, "mask", "some text");
@@ -108,35 +108,34 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     abort();
   if (const auto rules = LogRules::parse(text, "fuzz.toml"); rules.ok())
     (void)rules->match("NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", true);
-  static const Scratch scratch;
+  static const test::TempFolder scratch("/dev/shm");
   const std::string path = scratch.write("foreign", text);
   (void)read_hf_config(path);
   (void)read_tasks(path);
   (void)read_trace_part(path);
   scratch.write("manifest.json", text);
-  (void)read_manifest(scratch.folder());
+  (void)read_manifest(scratch.path);
   for (const char* name : {"text.gz", "text.zst", "rows.jsonl.gz", "rows.jsonl.zst"})
     read_text_of(scratch.write(name, text));
   import_with(scratch, text);
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   const std::string rule =
       "[[rule]]\nname = 'x'\nseverity = 'error'\ncause = 'root'\naction = 'diagnose'\n"
       "contains = ['GPU']\npattern = '^NVRM: (Xid|[^]|]+) \\(PCI'\n";
   const std::string row = R"({"text":"some text \u00e9","mask":[[0,4],[5,9]]})";
-  const Scratch scratch;
+  const test::TempFolder scratch("/dev/shm");
   Manifest manifest;
   manifest.sources = {{"a.txt", 12, 1, "0123"}};
   for (FileRecord* file : {&manifest.tokenizer, &manifest.train, &manifest.validation})
     *file = {"train.bin", 12, 34, "0123"};
-  if (!write_manifest(scratch.folder(), manifest).ok()) abort();
+  if (!write_manifest(scratch.path, manifest).ok()) abort();
   return {
       row,
       compressed(row + "\n" + row + "\n", archive_write_add_filter_gzip),
       compressed(row + "\n" + row + "\n", archive_write_add_filter_zstd),
-      read_text_file(scratch.path("manifest.json"), 1 << 20).take(),
+      read_text_file(scratch / "manifest.json", 1 << 20).take(),
       R"({"eos_token_id":[1,2],"do_sample":true,"temperature":0.6,"auto_map":{"a":"b"},)"
       R"("chat_template":[{"name":"default","template":"{{ x }}"}]})",
       R"({"task":"a","prompt":"2 + 2 =","choices":["4","5"],"answer":0,"delimiter":" "})"
@@ -166,3 +165,5 @@ std::vector<std::string> fuzz_seeds() {
       rule,
   };
 }
+
+static const FuzzTarget target("foreign", run, seeds);

@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "tests/fuzz/driver.hpp"
+#include "tests/temp_folder.hpp"
 #include "tools/http/server.hpp"
 
 using namespace simplescale;
@@ -15,12 +14,11 @@ using namespace simplescale;
 namespace {
 
 int port() {
+  static const test::TempFolder folder;
   static const std::unique_ptr<HttpServer> server = [] {
-    const std::string folder = std::filesystem::current_path() / "fuzz_http_run";
-    std::filesystem::create_directories(folder + "/control");
-    std::ofstream(folder + "/control/status.json") << R"({"run":"r","nodes":[]})";
-    std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1}\n";
-    auto started = HttpServer::start({"127.0.0.1", 0, {folder}, folder + "/checkpoints", "t"});
+    folder.write("control/status.json", R"({"run":"r","nodes":[]})");
+    folder.write("metrics.jsonl", "{\"step\":1}\n");
+    auto started = HttpServer::start({"127.0.0.1", 0, {folder.path}, folder / "checkpoints", "t"});
     if (!started.ok()) std::abort();
     return started.take();
   }();
@@ -30,7 +28,7 @@ int port() {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -44,26 +42,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   while (recv(fd, answer, sizeof answer, 0) > 0) {
   }
   close(fd);
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
-  std::vector<std::string> seeds;
+static std::vector<std::string> seeds() {
+  std::vector<std::string> made;
   for (const char* path :
        {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3", "/metrics.jsonl?spread=3",
         "/metrics.jsonl?last=9", "/log?of=n0.0&last=9", "/log?of=..%2Fcontrol%2Fkey", "/config",
         "/facts", "/health.jsonl?spread=3"})
-    seeds.push_back(
+    made.push_back(
         "GET " + std::string(path) +
         " HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n");
-  seeds.push_back(
+  made.push_back(
       "POST /status?token=t HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nConnection: "
       "close\r\n\r\nhello");
-  seeds.push_back(
+  made.push_back(
       "GET /status?token=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: "
       "chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
-  seeds.push_back(
+  made.push_back(
       "GET /?token=t HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-5,7-9\r\nAccept-Encoding: gzip, "
       "br\r\n\r\n");
-  return seeds;
+  return made;
 }
+
+static const FuzzTarget target("http", run, seeds);

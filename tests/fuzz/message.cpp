@@ -11,7 +11,7 @@
 
 using namespace simplescale;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   (void)decode({data, bytes});
   auto words = kj::heapArray<capnp::word>(bytes / sizeof(capnp::word));
   std::memcpy(words.begin(), data, words.asBytes().size());
@@ -23,7 +23,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     if (envelope.isDown()) remote::read_error(envelope.getDown().getReason());
   } catch (const kj::Exception&) {
   }
-  return 0;
 }
 
 namespace {
@@ -36,10 +35,10 @@ std::string envelope(const std::function<void(wire::Envelope::Builder)>& fill) {
 
 }  // namespace
 
-std::vector<std::string> fuzz_seeds() {
-  std::vector<std::string> seeds;
+static std::vector<std::string> seeds() {
+  std::vector<std::string> made;
   auto body = [&](const std::function<void(wire::Body::Builder)>& fill) {
-    seeds.push_back(envelope([&](wire::Envelope::Builder out) {
+    made.push_back(envelope([&](wire::Envelope::Builder out) {
       auto message = out.initMessage();
       message.setSender(1), message.setReceiver(2);
       fill(message.initBody());
@@ -69,12 +68,14 @@ std::vector<std::string> fuzz_seeds() {
   });
   body([](wire::Body::Builder out) { out.initReplica().setState(kj::StringPtr("x").asBytes()); });
   body([](wire::Body::Builder out) { out.initCommand().initWords(2).set(0, "status"); });
-  seeds.push_back(
+  made.push_back(
       envelope([](wire::Envelope::Builder out) { out.initDown().initReason().setText("why"); }));
   SupervisorState state;
   state.job = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
   state.job.layout.domains = {{"n0"}, {"n1"}};
   const auto bytes = encode(state);
-  seeds.emplace_back(bytes.begin(), bytes.end());
-  return seeds;
+  made.emplace_back(bytes.begin(), bytes.end());
+  return made;
 }
+
+static const FuzzTarget target("message", run, seeds);

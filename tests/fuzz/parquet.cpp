@@ -5,7 +5,7 @@
 #include <parquet/arrow/writer.h>
 
 #include "tests/fuzz/driver.hpp"
-#include "tests/fuzz/scratch.hpp"
+#include "tests/temp_folder.hpp"
 #include "tools/prepare/corpus.hpp"
 
 using namespace simplescale;
@@ -47,8 +47,8 @@ std::string file_of(const std::shared_ptr<parquet::WriterProperties>& properties
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  static const Scratch scratch;
+static void run(const uint8_t* data, size_t bytes) {
+  static const test::TempFolder scratch("/dev/shm");
   const std::string path =
       scratch.write("rows.parquet", {reinterpret_cast<const char*>(data), bytes});
   for (const char* mask_key : {"", "mask"})
@@ -56,10 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       if (corpus->read([](TextChunk, double) { return Status(); }).status().code() ==
           Code::unavailable)
         abort();  // the library is missing
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   using Properties = parquet::WriterProperties;
   return {
       file_of(Properties::Builder().build()),
@@ -73,3 +72,5 @@ std::vector<std::string> fuzz_seeds() {
                   ->build()),
   };
 }
+
+static const FuzzTarget target("parquet", run, seeds);

@@ -34,7 +34,7 @@ void check_texts(std::span<const uint8_t> in) {
 }
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   const std::span<const uint8_t> in(data, bytes);
   check_texts(in);
   if (const auto address = decode(in); address && decode(encode(*address)) != address) abort();
@@ -59,10 +59,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   honest.begin(hello);
   (void)(other.receive(hello, plain, out) && other.receive(in, plain, out));
   if (other.proven() || !plain.empty()) abort();
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   if (sodium_init() < 0) abort();
   const Address address{{1}, {2}, {{{10, 0, 0, 1}, 4711}, {std::vector<uint8_t>(16, 7), 80}}};
   const std::vector<uint8_t> bytes = encode(address);
@@ -81,3 +80,5 @@ std::vector<std::string> fuzz_seeds() {
           {plane.begin(), plane.end()}, actor,
           "ib0, 10.1.0.0/16, fd00::/64"};
 }
+
+static const FuzzTarget target("stream", run, seeds);

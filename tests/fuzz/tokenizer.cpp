@@ -9,7 +9,7 @@
 
 using namespace simplescale;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   const std::string input(reinterpret_cast<const char*>(data), bytes);
   for (const char* name : {kSentencePieceFile, kTokenizerJsonFile}) {
     const auto tokenizer = Tokenizer::from_bytes(input, name);
@@ -22,7 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     (void)tokenizer->encode_rest(text);
     (void)tokenizer->decode(std::vector<int32_t>{-1, 0, 1, 2, 300, INT32_MAX});
   }
-  return 0;
 }
 
 namespace {
@@ -45,7 +44,7 @@ std::string tokenizer_json(const std::string& pre_tokenizer, const std::string& 
 
 }  // namespace
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   using namespace simplescale::test;
   const std::string split =
       R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":)"
@@ -65,3 +64,5 @@ std::vector<std::string> fuzz_seeds() {
                                  R"("Replace","pattern":{"String":"a"},"content":"b"}]})"),
           tokenizer_json(spaces, R"({"type":"Sequence","normalizers":[)" + doubled + "]}")};
 }
+
+static const FuzzTarget target("tokenizer", run, seeds);

@@ -3,8 +3,8 @@
 
 #include "runtime/data/token_file.hpp"
 #include "tests/fuzz/driver.hpp"
-#include "tests/fuzz/scratch.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -24,8 +24,8 @@ void read_all(const std::string& path, const char* format) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  static const Scratch scratch;
+static void run(const uint8_t* data, size_t bytes) {
+  static const test::TempFolder scratch("/dev/shm");
   static const std::string indexed = scratch.write("indexed.bin", std::string(2 * kTokens, '\1')),
                            masked = scratch.write("masked.bin", std::string(2 * kTokens, '\1'));
   const std::string text(reinterpret_cast<const char*>(data), bytes);
@@ -35,10 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   read_all(indexed, "megatron");
   scratch.write("masked.mask", text);
   read_all(masked, "nanogpt");
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   std::string plain(200, '\1');
   std::string llmc(1024, '\0');
   const int32_t words[3] = {20240520, 1, 100};
@@ -53,3 +52,5 @@ std::vector<std::string> fuzz_seeds() {
           test::megatron_index({40, 30, 30}, {0, 2, 3}),
           mask};
 }
+
+static const FuzzTarget target("tokens", run, seeds);

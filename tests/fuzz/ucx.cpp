@@ -40,10 +40,6 @@ UcxWorker& worker() {
   return *only;
 }
 
-void require(bool holds) {
-  if (!holds) abort();
-}
-
 void check(const UcxMember& member) {
   size_t early = 0;
   for (const auto& [key, stream] : member.streams) {
@@ -86,7 +82,7 @@ void read(UcxMember& member, UcxStream& stream) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+static void run(const uint8_t* data, size_t bytes) {
   static const std::string payload(kUcxFragment, 'p');
   UcxWorker& tested = worker();
   const auto channel =
@@ -124,10 +120,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     }
     check(member);
   }
-  return 0;
 }
 
-std::vector<std::string> fuzz_seeds() {
+static std::vector<std::string> seeds() {
   const uint32_t good = Record::member | Record::short_key | Record::small_offset;
   using Message = std::pair<UcxKind, uint32_t>;
   const auto text = [](const std::vector<Message>& messages, uint32_t flags) {
@@ -156,3 +151,5 @@ std::vector<std::string> fuzz_seeds() {
           text({large, one, large, one}, good | Record::announced | Record::fetch | Record::read),
           text({one, one}, Record::announced)};
 }
+
+static const FuzzTarget target("ucx", run, seeds);

@@ -232,8 +232,7 @@ TEST_SUITE("gpu") {
           Case{1, 12, 12, 1022, 12 * kMax, 1, 2}, Case{1, 12, 12, 1024, 12 * kMax, 1, 1},
           Case{8, 6, 6, 1023, 48 * kMax, 2, 6}, Case{4, 6, 3, 1023, 2 * kMax, 2, 3},
           Case{3, 5, 5, 1023, 2 * kMax, 3, 5}}) {  // none but the whole
-      CAPTURE(T);
-      CAPTURE(batch);
+      INFO("T = ", T, ", batch = ", batch);
       const AttentionShape shape{.batch = batch, .heads = heads, .kv_heads = kv_heads, .T = T};
       const AttentionPart part = attention_part(shape, bytes);
       CHECK(part.samples == samples);

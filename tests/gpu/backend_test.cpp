@@ -18,6 +18,7 @@
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/long.hpp"
 #include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -48,9 +49,7 @@ ModelShape small(bool tied) {
 }
 
 std::unique_ptr<Backend> gpu(const BackendOptions& options) {
-  Result<std::unique_ptr<Backend>> made = make(options);
-  INFO(made.status().message());
-  REQUIRE(made.ok());
+  Result<std::unique_ptr<Backend>> made = must(make(options));
   return made.take();
 }
 
@@ -89,14 +88,12 @@ TEST_SUITE("gpu") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool tied : {false, true})
         for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp}) {
-          CAPTURE(tied);
-          CAPTURE(static_cast<int>(recompute));
+          INFO("tied = ", tied, ", recompute = ", static_cast<int>(recompute));
           const bool wide = dtype == DType::f32;
           const TestModel m(small(tied), 2);
           BackendOptions options = m.options(dtype);
           options.recompute = recompute;
-          auto cpu = make_cpu_backend(options);
-          REQUIRE(cpu.ok());
+          auto cpu = must(make_cpu_backend(options));
           const Outcome expected = run_micro_batch(**cpu, m, dtype);
           const std::unique_ptr<Backend> device = gpu(options);
           const Outcome ours = run_micro_batch(*device, m, dtype),
@@ -116,8 +113,7 @@ TEST_SUITE("gpu") {
     const test::TempFolder folder;
     const TestModel m(small(false), 2);
     BackendOptions options = m.options(DType::bf16);
-    auto cpu = make_cpu_backend(options);
-    REQUIRE(cpu.ok());
+    auto cpu = must(make_cpu_backend(options));
     const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
     options.gemm_folder = folder.path;
     const Outcome ours = run_micro_batch(*gpu(options), m, DType::bf16),
@@ -141,9 +137,7 @@ TEST_SUITE("gpu") {
     for (const int64_t width : {kUnit, 2 * kUnit})
       for (const int64_t kv_heads : {2, 4})
         for (const int64_t T : {kShort, kLong}) {
-          CAPTURE(width);
-          CAPTURE(kv_heads);
-          CAPTURE(T);
+          INFO("width = ", width, ", kv_heads = ", kv_heads, ", T = ", T);
           ModelShape shape = small(false);
           shape.layers = 1;
           shape.head_width = width;
@@ -151,8 +145,7 @@ TEST_SUITE("gpu") {
           shape.block_size = T;
           const TestModel m(shape, 2);
           BackendOptions options = m.options(DType::bf16);
-          auto cpu = make_cpu_backend(options);
-          REQUIRE(cpu.ok());
+          auto cpu = must(make_cpu_backend(options));
           const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
           const test::TempFolder folder;
           options.gemm_folder = folder.path;
@@ -200,8 +193,7 @@ TEST_SUITE("gpu") {
         const TestModel plain(shape, 2), m = documents ? with_documents(plain) : plain;
         BackendOptions options = m.options(dtype);
         options.recompute = wide ? Recompute::nothing : Recompute::block;
-        auto cpu = make_cpu_backend(options);
-        REQUIRE(cpu.ok());
+        auto cpu = must(make_cpu_backend(options));
         const Outcome expected = run_micro_batch(**cpu, m, dtype);
         const std::unique_ptr<Backend> device = gpu(options);
         // A micro-batch with other documents, or with none, leaves nothing behind.
@@ -353,21 +345,18 @@ TEST_SUITE("gpu") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       BackendOptions options = m.options(dtype);
       options.muon = true;
-      auto cpu = make_cpu_backend(options);
-      REQUIRE(cpu.ok());
+      auto cpu = must(make_cpu_backend(options));
       const std::unique_ptr<Backend> device = gpu(options);
       for (const auto& [rows, columns] :
            {std::pair{kDim, kDim}, {kHidden, kDim}, {kDim, kHidden}, {kDim / 2, kDim}}) {
-        CAPTURE(rows);
-        CAPTURE(columns);
+        INFO("rows = ", rows, ", columns = ", columns);
         std::vector<float> values(static_cast<size_t>(rows * columns));
         for (size_t i = 0; i < values.size(); ++i)
           values[i] = std::sin(static_cast<float>(i * i % 1009)) * 1e-3f;
         const std::vector<unsigned char> bytes = encode(values, dtype);
         std::vector<std::vector<float>> results;
         for (Backend* backend : {cpu->get(), device.get()}) {
-          const auto memory = backend->allocate(bytes.size());
-          REQUIRE(memory.ok());
+          const auto memory = must(backend->allocate(bytes.size()));
           backend->copy_to_device(*memory, bytes.data(), bytes.size());
           backend->orthogonalize(rows, columns, *memory);
           std::vector<unsigned char> out(bytes.size());
@@ -386,8 +375,7 @@ TEST_SUITE("gpu") {
     constexpr size_t total = 20 * kStateHashBlock + 3 * kShardAlign;
     std::vector<float> host(4 * total), copy(4 * total);
     for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(i % 9973) * 0.25f;
-    const auto memory = device->allocate(host.size() * sizeof(float));
-    REQUIRE(memory.ok());
+    const auto memory = must(device->allocate(host.size() * sizeof(float)));
     auto* at = static_cast<float*>(*memory);
     device->copy_to_device(at, host.data(), host.size() * sizeof(float));
     const auto side = [](float* first, size_t parts) {
@@ -469,9 +457,7 @@ TEST_SUITE("gpu") {
     for (const int major : {8, 10}) {
       fake_gpu::set_gpus({major});
       const Status other = make(fp8_options()).status();
-      CHECK(other.code() == Code::bad_config);
-      CHECK(other.message().find("only Hopper GPUs (sm_90) do: set train.fp8 = false") !=
-            std::string::npos);
+      CHECK(says(other, Code::bad_config, "only Hopper GPUs (sm_90) do: set train.fp8 = false"));
     }
     fake_gpu::set_gpus({9});
   }
@@ -512,8 +498,7 @@ TEST_SUITE("gpu") {
     // Begins and ends in the middle of a piece, as a part of a state does.
     std::vector<char> host(piece + piece / 2), back(host.size());
     for (size_t i = 0; i < host.size(); i += 4099) host[i] = static_cast<char>(i % 251 + 1);
-    const auto memory = backend->allocate(host.size());
-    REQUIRE(memory.ok());
+    const auto memory = must(backend->allocate(host.size()));
     const auto there_and_back = [&] {
       backend->zero(*memory, host.size());
       backend->copy_to_device(*memory, host.data(), host.size());

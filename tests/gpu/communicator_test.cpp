@@ -14,6 +14,7 @@
 
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 #include "transport/nccl/greeting.hpp"
 
 using namespace simplescale;
@@ -25,8 +26,7 @@ namespace {
 std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms,
                                                int abort_timeout_ms = 60'000,
                                                bool native_sums = false, int per_host = 0) {
-  auto stream = nccl::Stream::create(host.rank());
-  REQUIRE(stream.ok());
+  auto stream = must(nccl::Stream::create(host.rank()));
   return std::make_unique<NcclCommunicator>(
       NcclCommunicator::Spec{
           .name = "shard@1",
@@ -85,8 +85,7 @@ int exit_code_of(Body body) {
 
 /// Device memory with these values as dtype.
 void* device(Collective& c, const std::vector<float>& values, DType dtype) {
-  const auto memory = c.allocate(values.size() * 4);
-  REQUIRE(memory.ok());
+  const auto memory = must(c.allocate(values.size() * 4));
   for (size_t i = 0; i < values.size(); ++i)
     if (dtype == DType::f32)
       static_cast<float*>(*memory)[i] = values[i];
@@ -109,14 +108,11 @@ TEST_SUITE("nccl") {
   }
 
   TEST_CASE("nccl: a wait for an event leaves no error that libtorch or a launch could find") {
-    auto stream = nccl::Stream::create(0);
-    REQUIRE(stream.ok());
+    auto stream = must(nccl::Stream::create(0));
     std::promise<void> end;
     fake_gpu::run_on((*stream)->handle(), [&] { end.get_future().wait(); });
-    const auto event = nccl::Event::record((*stream)->handle());
-    REQUIRE(event.ok());
-    const Result<bool> early = event->done();
-    REQUIRE(early.ok());
+    const auto event = must(nccl::Event::record((*stream)->handle()));
+    const Result<bool> early = must(event->done());
     CHECK_FALSE(*early);
     CHECK(cudaGetLastError() == cudaSuccess);
     end.set_value();
@@ -152,9 +148,7 @@ TEST_SUITE("nccl") {
       for (const size_t count : {size_t{1}, size_t{37}, size_t{9000}})
         for (const DType dtype : {DType::f32, DType::bf16}) {
           if (ranks > 8 && count > 1) continue;
-          CAPTURE(ranks);
-          CAPTURE(per_host);
-          CAPTURE(count);
+          INFO("ranks = ", ranks, ", per_host = ", per_host, ", count = ", count);
           const auto size = static_cast<size_t>(ranks);
           on_ranks(
               ranks, 60'000,
@@ -247,8 +241,7 @@ TEST_SUITE("nccl") {
     constexpr size_t kCount = 300;
     for (const int ranks : {1, 2, 3})
       for (const DType dtype : {DType::f32, DType::bf16}) {
-        CAPTURE(ranks);
-        CAPTURE(to_string(dtype));
+        INFO("ranks = ", ranks, ", to_string(dtype) = ", to_string(dtype));
         const auto size = static_cast<size_t>(ranks);
         // What the ranks' values add up to, in double.
         std::vector<double> sums(kCount * size);
@@ -332,8 +325,7 @@ TEST_SUITE("nccl") {
           INFO(connected.message());
           CHECK(connected.ok() == (per_host == 1));
           if (connected.ok()) return;
-          CHECK(connected.code() == Code::bad_config);
-          CHECK(connected.message().find("ranks 0 and 1 share one GPU") != std::string::npos);
+          CHECK(says(connected, Code::bad_config, "ranks 0 and 1 share one GPU"));
         });
       threads.clear();
       CHECK(fake_gpu::take_nccl_calls().empty() == (per_host == 0));
@@ -343,8 +335,7 @@ TEST_SUITE("nccl") {
 
   TEST_CASE("nccl: operations wait for earlier work of the followed stream, the host does not") {
     on_ranks(2, 60'000, [](int rank, Collective& ours, Collective&) {
-      const auto compute = nccl::Stream::create(rank);
-      REQUIRE(compute.ok());
+      const auto compute = must(nccl::Stream::create(rank));
       ours.follow((*compute)->handle());
       auto* full = static_cast<float*>(device(ours, {0, 0}, DType::f32));
       std::promise<void> gate;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/gpu/fake_gpu.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -33,17 +34,15 @@ Planes planes(DeviceTransport first, DeviceTransport second, bool native_sums = 
   static int count = 0;
   Planes made;
   for (int i = 0; i < 2; ++i) {
-    auto host = DataPlane::create(
+    auto host = must(DataPlane::create(
         {.shm_prefix = "ss-test-plane-" + std::to_string(getpid()) + "-" + std::to_string(count++),
          .arena_bytes = size_t{8} << 20,
-         .network = false});
-    INFO(host.status().message());
-    REQUIRE(host.ok());
-    auto plane = library.make_device_plane(
-        host.take(),
-        {.device_index = i, .transport = i == 0 ? first : second, .native_sums = native_sums});
-    REQUIRE(plane.ok());
-    made[static_cast<size_t>(i)] = plane.take();
+         .network = false}));
+    made[static_cast<size_t>(i)] =
+        must(library.make_device_plane(host.take(), {.device_index = i,
+                                                     .transport = i == 0 ? first : second,
+                                                     .native_sums = native_sums}))
+            .take();
   }
   return made;
 }
@@ -98,8 +97,7 @@ TEST_SUITE("device plane") {
   TEST_CASE("device plane: trainers get a GPU each, or share the GPUs evenly through host memory") {
     const Gpus gpus({9, 8});
     for (int i = 0; i < 2; ++i) {
-      const auto own = library.choose_device(i, 2);
-      REQUIRE(own.ok());
+      const auto own = must(library.choose_device(i, 2));
       CHECK(own->device_index == i);
       CHECK(own->transport == DeviceTransport::nccl);
       CHECK_FALSE(own->shared);
@@ -110,8 +108,7 @@ TEST_SUITE("device plane") {
       CHECK(own->addresses == std::vector<std::string>{"0000:1a:00.0", "0000:2a:00.0"});
     }
     for (int i = 0; i < 3; ++i) {
-      const auto own = library.choose_device(i, 3);
-      REQUIRE(own.ok());
+      const auto own = must(library.choose_device(i, 3));
       CHECK(own->device_index == i % 2);
       CHECK(own->transport == DeviceTransport::staged);
       CHECK(own->shared);
@@ -148,8 +145,7 @@ TEST_SUITE("device plane") {
       const Gpus gpus({9, 7});
       CHECK(library.choose_device(0, 2)->uuids[1].empty());
       const Status old = library.choose_device(1, 2).status();
-      CHECK(old.code() == Code::unavailable);
-      CHECK(old.message().find("older than Ampere") != std::string::npos);
+      CHECK(says(old, Code::unavailable, "older than Ampere"));
       CHECK(old.message().find("CUDA_VISIBLE_DEVICES") != std::string::npos);
     }
     const Gpus none({});
@@ -162,8 +158,7 @@ TEST_SUITE("device plane") {
     fake_gpu::set_driver(12040);
     const Status outdated = library.choose_device(0, 1).status();
     fake_gpu::set_driver(CUDART_VERSION);
-    CHECK(outdated.message().find("knows CUDA 12.4, and the program needs 13.") !=
-          std::string::npos);
+    CHECK(has(outdated, "knows CUDA 12.4, and the program needs 13."));
   }
 
   TEST_CASE("device plane: both transports give sums, and host memory joins across them") {
@@ -236,15 +231,12 @@ TEST_SUITE("device plane") {
     Joined joined = join(both, 1, false, true, 500);
     for (const auto& each : joined) REQUIRE(each.ok());
     Collective& first = **joined[0];
-    const auto memory = first.allocate(2 * sizeof(float));
-    REQUIRE(memory.ok());
+    const auto memory = must(first.allocate(2 * sizeof(float)));
     auto* values = static_cast<float*>(*memory);
     const Status missing = first.all_gather(values, values, 1, DType::f32)->wait();
-    CHECK(missing.code() == Code::deadline);
-    CHECK(missing.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    CHECK(says(missing, Code::deadline, "shard.gathers@1: all_gather"));
     const Status after = first.all_reduce(values, 1, DType::f32)->wait();
-    CHECK(after.code() == Code::aborted);
-    CHECK(after.message().find("shard.gathers@1: all_gather") != std::string::npos);
+    CHECK(says(after, Code::aborted, "shard.gathers@1: all_gather"));
     both[1]->abort(1, "a test");
     Collective& second = **joined[1];
     for (const Status& status : {second.all_reduce(values, 1, DType::f32)->wait(),
@@ -255,8 +247,7 @@ TEST_SUITE("device plane") {
   TEST_CASE("device plane: ranks of different transports are refused") {
     Planes mixed = planes(DeviceTransport::nccl, DeviceTransport::staged);
     for (const auto& each : join(mixed, 1)) {
-      CHECK(each.status().code() == Code::bad_data);
-      CHECK(each.status().message().find("uses another transport") != std::string::npos);
+      CHECK(says(each.status(), Code::bad_data, "uses another transport"));
     }
   }
 
@@ -270,8 +261,7 @@ TEST_SUITE("device plane") {
         const auto memory = (*each)->allocate(64);
         const Status status =
             memory.ok() ? (*each)->all_reduce(*memory, 16, DType::f32)->wait() : memory.status();
-        CHECK(status.code() == Code::aborted);
-        CHECK(status.message().find("a test") != std::string::npos);
+        CHECK(says(status, Code::aborted, "a test"));
       }
       for (const auto& each : join(both, 2)) CHECK(each.status().code() == Code::aborted);
       Joined third = join(both, 3);

@@ -105,6 +105,25 @@ void add(std::vector<char>& sum, const std::vector<char>& next, ncclDataType_t t
                                            simplescale::bf16_to_f32(narrow_next[i]));
 }
 
+/// Adds what the ranks have sent, in the order of a ring from rank `first` on. This rank's part is
+/// `own`.
+void sum_from(State& state, int first, const void* own, void* to, size_t bytes,
+              ncclDataType_t type) {
+  std::vector<char> sum, next(bytes);
+  for (int i = 0; i < state.size; ++i) {
+    const int from = (first + i) % state.size;
+    if (from == state.rank)
+      std::memcpy(next.data(), own, bytes);
+    else
+      state.receive(from, true, next.data());
+    if (i == 0)
+      sum = next;
+    else
+      add(sum, next, type);
+  }
+  std::memcpy(to, sum.data(), bytes);
+}
+
 }  // namespace
 
 struct ncclComm {
@@ -280,19 +299,7 @@ ncclResult_t ncclReduceScatter(const void* full, void* part, size_t count, ncclD
       };
       for (int r = 0; r < state->size; ++r)
         if (r != state->rank) state->send(r, true, part_of(r), bytes);
-      std::vector<char> sum(bytes), next(bytes);
-      for (int i = 1; i <= state->size; ++i) {
-        const int from = (state->rank + i) % state->size;
-        if (from == state->rank)
-          std::memcpy(next.data(), part_of(from), bytes);
-        else
-          state->receive(from, true, next.data());
-        if (i == 1)
-          sum = next;
-        else
-          add(sum, next, type);
-      }
-      std::memcpy(part, sum.data(), bytes);
+      sum_from(*state, (state->rank + 1) % state->size, part_of(state->rank), part, bytes, type);
     });
   });
 }
@@ -306,18 +313,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
       const size_t bytes = count * size_of(type);
       for (int r = 0; r < state->size; ++r)
         if (r != state->rank) state->send(r, true, from, bytes);
-      std::vector<char> sum(bytes), next(bytes);
-      for (int r = 0; r < state->size; ++r) {
-        if (r == state->rank)
-          std::memcpy(next.data(), from, bytes);
-        else
-          state->receive(r, true, next.data());
-        if (r == 0)
-          sum = next;
-        else
-          add(sum, next, type);
-      }
-      std::memcpy(to, sum.data(), bytes);
+      sum_from(*state, 0, from, to, bytes, type);
     });
   });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 #include "transport/nccl/communicator.hpp"
 
 namespace simplescale::testing {
@@ -17,8 +18,7 @@ namespace simplescale::testing {
 inline std::unique_ptr<nccl::NcclCommunicator> communicator(const std::string& name,
                                                             Collective& host,
                                                             bool native_sums = false) {
-  auto stream = nccl::Stream::create(host.rank());
-  REQUIRE(stream.ok());
+  auto stream = must(nccl::Stream::create(host.rank()));
   auto made = std::make_unique<nccl::NcclCommunicator>(
       nccl::NcclCommunicator::Spec{
           .name = name, .generation = 1, .timeout_ms = 60'000, .native_sums = native_sums},

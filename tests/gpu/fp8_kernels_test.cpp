@@ -68,9 +68,7 @@ TEST_SUITE("kernels") {
     using cuda::Fp8Kind;
     const auto test = [](auto zero, Fp8Kind kind, int64_t rows, int64_t columns) {
       using T = decltype(zero);
-      CAPTURE(static_cast<int>(kind));
-      CAPTURE(rows);
-      CAPTURE(columns);
+      INFO("kind = ", static_cast<int>(kind), ", rows = ", rows, ", columns = ", columns);
       std::vector<T> x = some<T>(rows * columns);
       std::vector<float> wide;
       for (size_t i = 0; i < x.size(); ++i) {  // magnitudes that differ much

@@ -9,6 +9,7 @@
 #include "model/cuda/cuda_backend.hpp"
 #include "model/engine/engine.hpp"
 #include "tests/gpu/fake_ranks.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -27,13 +28,10 @@ class Trainer {
                       .kv_heads = 2,
                       .vocab = 96,
                       .block_size = 8};
-    auto state = TrainState::create("ss-test-traces-" + std::to_string(getpid()), 1,
-                                    shard_layout(units_of(options_.shape), 1).total);
-    REQUIRE(state.ok());
-    state_.emplace(state.take());
-    auto backend = cuda::make_backend({.shape = options_.shape});
-    REQUIRE(backend.ok());
-    backend_ = backend.take();
+    state_.emplace(must(TrainState::create("ss-test-traces-" + std::to_string(getpid()), 1,
+                                           shard_layout(units_of(options_.shape), 1).total))
+                       .take());
+    backend_ = must(cuda::make_backend({.shape = options_.shape})).take();
   }
 
   /// A generation from the newest step on, as the compute thread makes its steps; the one with this
@@ -43,8 +41,7 @@ class Trainer {
     ThreadCommunicator alone(1, 60'000);
     const auto shard = communicator("shard", alone.rank(0)),
                replicate = communicator("replicate", alone.rank(0));
-    auto engine = Engine::create(options_, *backend_, *shard, *replicate, *state_);
-    REQUIRE(engine.ok());
+    auto engine = must(Engine::create(options_, *backend_, *shard, *replicate, *state_));
     uint64_t step = 0;
     if (state_->has_step())
       step = *(*engine)->attach();

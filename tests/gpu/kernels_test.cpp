@@ -9,6 +9,7 @@
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/tree_sum.hpp"
 #include "tests/gpu/device_values.hpp"
+#include "tests/must.hpp"
 #include "transport/nccl/tree_build.hpp"
 
 using namespace simplescale;
@@ -65,8 +66,7 @@ TEST_SUITE("kernels") {
                                     {3, 1536},
                                     {2100, 8}})
         for (const int residual : {0, 1, 2}) {  // null, another tensor, dx itself
-          CAPTURE(C);
-          CAPTURE(residual);
+          INFO("C = ", C, ", residual = ", residual);
           const Values<T> x(some<T>(rows * C), aligned), gamma(some<T>(C), aligned),
               dy(some<T>(rows * C), aligned), other(some<T>(rows * C), aligned),
               dx(some<T>(rows * C), aligned), normed(none<T>(rows * C), aligned),
@@ -468,8 +468,7 @@ TEST_SUITE("kernels") {
       for (const uint64_t leaves : {1, 2, 3, 7, 12})
         for (const int64_t count : {1, 130, 1024})
           for (const bool narrow : {false, true}) {
-            CAPTURE(first);
-            CAPTURE(leaves);
+            INFO("first = ", first, ", leaves = ", leaves);
             std::vector<std::unique_ptr<Values<float>>> wide;
             std::vector<std::unique_ptr<Values<Bf16>>> half;
             std::vector<std::vector<float>> wide_host;
@@ -497,8 +496,7 @@ TEST_SUITE("kernels") {
             const DType dtype = narrow ? DType::bf16 : DType::f32;
             tree_total(on_host, expected.data(), dtype, n);
             const Values<float> total(none<float>(count));
-            const auto program = nccl::tree_total_program(on_device, total.data(), dtype);
-            REQUIRE(program.ok());
+            const auto program = must(nccl::tree_total_program(on_device, total.data(), dtype));
             cuda_ok(nccl::run_tree_program(kStream, *program, count));
             CHECK(same_bits(total.host(), expected));
             if (narrow) continue;
@@ -513,8 +511,7 @@ TEST_SUITE("kernels") {
               to_device.push_back(outs.back()->data());
             }
             tree_sum(on_host, to_host, n);
-            const auto parts = nccl::tree_program(on_device, to_device);
-            REQUIRE(parts.ok());
+            const auto parts = must(nccl::tree_program(on_device, to_device));
             cuda_ok(nccl::run_tree_program(kStream, *parts, count));
             for (size_t i = 0; i < left; ++i) CHECK(same_bits(outs[i]->host(), sinks[i]));
           }

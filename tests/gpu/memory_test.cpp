@@ -11,6 +11,7 @@
 #include "runtime/config/topology.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/gpu/fake_ranks.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -36,14 +37,12 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
   const auto chosen = cuda::ChosenAlgorithms::of_run(folder.path, 0);
   REQUIRE(chosen->keep(attention.text() + ", forward", kernels.forward).ok());
   REQUIRE(chosen->keep(attention.text() + ", backward", kernels.backward).ok());
-  auto made = cuda::make_backend({.shape = shape,
-                                  .micro_batch_size = static_cast<int>(train.micro_batch_size),
-                                  .precision = train.precision,
-                                  .recompute = train.activation_checkpointing,
-                                  .gemm_folder = folder.path,
-                                  .fp8 = train.fp8});
-  INFO(made.status().message());
-  REQUIRE(made.ok());
+  auto made = must(cuda::make_backend({.shape = shape,
+                                       .micro_batch_size = static_cast<int>(train.micro_batch_size),
+                                       .precision = train.precision,
+                                       .recompute = train.activation_checkpointing,
+                                       .gemm_folder = folder.path,
+                                       .fp8 = train.fp8}));
   Backend& backend = **made;
   std::vector<int32_t> tokens(static_cast<size_t>(train.micro_batch_size * (shape.block_size + 1)));
   char unit[8] = {};  // parameters and gradients: the fake does not read or write them
@@ -73,10 +72,9 @@ TEST_SUITE("gpu") {
           for (const auto& [micro_batch_size, documents] :
                {std::pair<int64_t, bool>{1, false}, {8, false}, {8, true}, {64, false}}) {
             const bool fp8 = precision == DType::bf16 && (documents || micro_batch_size == 64);
-            CAPTURE(preset);
-            CAPTURE(documents);
-            CAPTURE(static_cast<int>(recompute));
-            CAPTURE(micro_batch_size);
+            INFO("preset = ", preset, ", documents = ", documents,
+                 ", recompute = ", static_cast<int>(recompute),
+                 ", micro_batch_size = ", micro_batch_size);
             Config config;
             config.model.preset = preset;
             config.model.block_size = 2048;
@@ -86,8 +84,7 @@ TEST_SUITE("gpu") {
             config.train.micro_batch_size = micro_batch_size;
             config.train.fp8 = fp8;
             config.data.document_mask = documents;
-            const auto shape = model_shape(config);
-            REQUIRE(shape.ok());
+            const auto shape = must(model_shape(config));
             const auto estimate = static_cast<double>(
                 memory_estimate(config, *shape, Sharding::no_shard, 1, 1, 1).activations);
             double most = 0;
@@ -117,9 +114,7 @@ TEST_SUITE("gpu") {
           Layout{Sharding::shard_grad_op, 1, 2, 2}, Layout{Sharding::no_shard, 1, 1, 3, true},
           Layout{Sharding::full_shard, 2, 2, 6, true}, Layout{Sharding::no_shard, 2, 1, 6, true}})
       for (const DType precision : {DType::bf16, DType::f32}) {
-        CAPTURE(groups);
-        CAPTURE(shards);
-        CAPTURE(rows);
+        INFO("groups = ", groups, ", shards = ", shards, ", rows = ", rows);
         Config config;
         config.model.preset = "tinyllama";
         config.model.dim = 256;
@@ -132,8 +127,7 @@ TEST_SUITE("gpu") {
         config.train.precision = precision;
         config.train.micro_batch_size = 1;
         config.train.deterministic = !native_sums;
-        const auto shape = model_shape(config);
-        REQUIRE(shape.ok());
+        const auto shape = must(model_shape(config));
         size_t bytes = 0;  // of all trainers
         std::barrier all_made(groups * shards,
                               [&]() noexcept { bytes = fake_gpu::device_bytes(); });
@@ -145,16 +139,13 @@ TEST_SUITE("gpu") {
               o.precision = precision;
               o.rows = rows;
               o.sharding = sharding;
-              auto state = TrainState::create(
+              auto state = must(TrainState::create(
                   "ss-test-memory-" + std::to_string(getpid()) + "-" +
                       std::to_string(group * shards + shard),
-                  1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total);
-              REQUIRE(state.ok());
-              auto backend = cuda::make_backend(
-                  {.shape = o.shape, .precision = precision, .deterministic = !native_sums});
-              REQUIRE(backend.ok());
-              auto engine = Engine::create(o, **backend, of_group, of_shard, *state);
-              REQUIRE(engine.ok());
+                  1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total));
+              auto backend = must(cuda::make_backend(
+                  {.shape = o.shape, .precision = precision, .deterministic = !native_sums}));
+              auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
               REQUIRE((*engine)->initialize().ok());
               const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
               // Without memory the values mean nothing: every rank finds so in the vote.

@@ -11,6 +11,7 @@
 #include "model/engine/engine.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "tests/must.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 using namespace simplescale;
@@ -19,33 +20,26 @@ namespace {
 
 std::unique_ptr<DataPlane> host_plane() {
   static int count = 0;
-  Result<std::unique_ptr<DataPlane>> plane = DataPlane::create(
+  Result<std::unique_ptr<DataPlane>> plane = must(DataPlane::create(
       {.shm_prefix = "ss-test-gpu-" + std::to_string(getpid()) + "-" + std::to_string(count++),
-       .arena_bytes = size_t{64} << 20});
-  INFO(plane.status().message());
-  REQUIRE(plane.ok());
+       .arena_bytes = size_t{64} << 20}));
   return plane.take();
 }
 
 std::unique_ptr<DataPlane> device_plane(DeviceTransport transport) {
-  Result<DevicePlaneOptions> device = choose_device(0, 1);
-  INFO(device.status().message());
-  REQUIRE(device.ok());
+  Result<DevicePlaneOptions> device = must(choose_device(0, 1));
   device->transport = transport;
-  Result<std::unique_ptr<DataPlane>> plane = make_device_plane(host_plane(), *device);
-  REQUIRE(plane.ok());
+  Result<std::unique_ptr<DataPlane>> plane = must(make_device_plane(host_plane(), *device));
   return plane.take();
 }
 
 std::unique_ptr<Collective> join(DataPlane& plane, const std::string& name, uint64_t generation) {
-  auto joined = plane.join({.generation = generation,
-                            .name = name,
-                            .rank = 0,
-                            .members = {plane.address()},
-                            .timeout_ms = 60'000});
-  INFO(joined.status().message());
-  REQUIRE(joined.ok());
-  return joined.take();
+  return must(plane.join({.generation = generation,
+                          .name = name,
+                          .rank = 0,
+                          .members = {plane.address()},
+                          .timeout_ms = 60'000}))
+      .take();
 }
 
 struct Trained {
@@ -72,21 +66,16 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
   backend_options.precision = precision;
   const bool cpu = plane == nullptr;
   if (cpu) plane = host_plane();
-  auto made = cpu ? make_cpu_backend(backend_options) : make_cuda_backend(backend_options);
-  INFO(made.status().message());
-  REQUIRE(made.ok());
-  const std::unique_ptr<Backend> backend = made.take();
+  const std::unique_ptr<Backend> backend =
+      must(cpu ? make_cpu_backend(backend_options) : make_cuda_backend(backend_options)).take();
   const std::unique_ptr<Collective> shard = join(*plane, "shard", 1),
                                     replicate = join(*plane, "replicate", 1);
   static int count = 0;
-  auto state = TrainState::create(
+  auto state = must(TrainState::create(
       "ss-test-gpu-state-" + std::to_string(getpid()) + "-" + std::to_string(count++), 1,
-      shard_layout(units_of(options.shape), 1).total);
-  REQUIRE(state.ok());
+      shard_layout(units_of(options.shape), 1).total));
   const std::span<float> first = state->side(0).params;
-  auto engine = Engine::create(options, *backend, *shard, *replicate, *state);
-  INFO(engine.status().message());
-  REQUIRE(engine.ok());
+  auto engine = must(Engine::create(options, *backend, *shard, *replicate, *state));
   REQUIRE((*engine)->initialize().ok());
   Trained trained;
   std::vector<int32_t> tokens(2 * 129);
@@ -148,8 +137,7 @@ TEST_SUITE("gpu") {
       std::unique_ptr<Collective> one = join(*plane, "one", generation);
       make_ms += ms_since(begun);
       if (generation == 1) first_ms = make_ms;
-      const auto memory = one->allocate(1 << 20);
-      REQUIRE(memory.ok());
+      const auto memory = must(one->allocate(1 << 20));
       REQUIRE(one->all_gather(*memory, *memory, 1 << 18, DType::f32)->wait().ok());
       REQUIRE(one->all_reduce(*memory, 1 << 18, DType::f32)->wait().ok());
       REQUIRE(one->broadcast(*memory, 1 << 18, DType::f32, 0)->wait().ok());

@@ -1,22 +1,32 @@
 // Collectives of GPUs through host memory, over a fake CUDA (fake_gpu.hpp), between two hosts that
 // trust no network, so that all bytes go over encrypted TCP. Ranks are threads.
-#include "transport/nccl/staged.hpp"
-
+// The poll() that NCCL's service threads call. That it ends them soon: the checklist's part `nccl`.
+// Sums inside each host first: which layouts have them, and what crosses between hosts. That the bits
+// stay the same: communicator_test.cpp.
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
+#include <cerrno>
+#include <chrono>
 
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 #include "tests/transport/collective/collective_ranks.hpp"
+#include "transport/nccl/host_sums.hpp"
+#include "transport/nccl/program/poll.hpp"
+#include "transport/nccl/staged.hpp"
 
 using namespace simplescale;
+using namespace simplescale::nccl;
 
 namespace {
 
 /// Device memory with values of this rank.
 void* device(Collective& c, int rank, size_t count, DType dtype) {
-  const auto memory = c.allocate(count * bytes_of(dtype));
-  REQUIRE(memory.ok());
+  const auto memory = must(c.allocate(count * bytes_of(dtype)));
   testing::Buffer values(dtype, count);
   for (size_t i = 0; i < count; ++i) values.set(i, testing::input(dtype, rank, i));
   std::memcpy(*memory, values.data, values.bytes());
@@ -65,5 +75,107 @@ TEST_SUITE("staged") {
       return error;
     });
     CHECK(errors == "");
+  }
+}
+
+TEST_SUITE("poll") {
+  TEST_CASE(
+      "poll: only NCCL waits more shortly than it asks for, and only where it looks for aborts") {
+    CHECK(poll_timeout_ms(500, "/venv/nvidia/nccl/lib/libnccl.so.2") == 10);
+    for (const int other : {-1, 0, 499, 60'000})
+      CHECK(poll_timeout_ms(other, "/venv/nvidia/nccl/lib/libnccl.so.2") == other);
+    CHECK(poll_timeout_ms(500, "/usr/lib/libucs.so.0") == 500);
+    CHECK(poll_timeout_ms(500, "") == 500);
+  }
+
+  TEST_CASE("poll: the program's own does what the C library's does") {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    pollfd reads{.fd = ends[0], .events = POLLIN, .revents = 0};
+    CHECK(poll(&reads, 1, 0) == 0);
+    const auto begun = std::chrono::steady_clock::now();
+    CHECK(poll(&reads, 1, 30) == 0);
+    CHECK(std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds(30));
+    REQUIRE(write(ends[1], "x", 1) == 1);
+    for (const int timeout_ms : {-1, 0, 500, 2'001}) {
+      reads.revents = 0;
+      CHECK(poll(&reads, 1, timeout_ms) == 1);
+      CHECK(reads.revents == POLLIN);
+    }
+    pollfd* volatile nowhere = nullptr;  // the compiler would refuse it
+    errno = 0;
+    CHECK(poll(nowhere, 1, 0) == -1);
+    CHECK(errno == EFAULT);
+    close(ends[0]);
+    close(ends[1]);
+  }
+}
+
+namespace {
+
+std::vector<TreeNode> leaves(uint64_t first, size_t count) {
+  std::vector<TreeNode> nodes;
+  for (size_t i = 0; i < count; ++i) nodes.push_back({0, first + i});
+  return nodes;
+}
+
+size_t sent(const std::vector<Message>& messages) {
+  size_t bytes = 0;
+  for (const Message& message : messages)
+    if (message.from) bytes += message.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+TEST_SUITE("host sums") {
+  TEST_CASE("host sums: hosts need equally many ranks, a power of two, that follow each other") {
+    const auto of = [](std::vector<uint64_t> hosts) { return ranks_per_host(hosts); };
+    CHECK(of({7, 7, 9, 9}) == 2);
+    CHECK(of({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}) == 4);
+    CHECK(of({5, 5, 5, 5}) == 1);        // one host
+    CHECK(of({1, 2, 3}) == 1);           // one rank each
+    CHECK(of({1, 1, 1, 2, 2, 2}) == 1);  // no power of two
+    CHECK(of({1, 1, 2, 2, 2, 2}) == 1);
+    CHECK(of({1, 1, 2}) == 1);
+    CHECK(of({1, 1, 2, 3}) == 1);
+    CHECK(of({1, 1, 2, 2, 1, 1}) == 1);
+    CHECK(of({1, 2, 1, 2}) == 1);
+  }
+
+  TEST_CASE("host sums: the leaves of a host must be one node") {
+    CHECK(leaves_fit(leaves(8, 8), 4));
+    CHECK_FALSE(leaves_fit(leaves(6, 8), 4));
+    auto gap = leaves(8, 8);
+    gap[7].index = 17;
+    CHECK_FALSE(leaves_fit(gap, 4));
+    auto nodes = leaves(8, 8);
+    for (TreeNode& node : nodes) node.level = 1;
+    CHECK_FALSE(leaves_fit(nodes, 4));
+  }
+
+  TEST_CASE("host sums: a partial sum for each other host crosses, and what is received is apart") {
+    constexpr int size = 32, per_host = 8;
+    constexpr size_t count = 1000;
+    const std::vector<std::byte> full(size * count * 2);
+    std::vector<std::byte> scratch(host_sums_bytes(size, per_host, count, DType::bf16));
+    const HostSums plan = plan_host_sums(13, size, per_host, full.data(), count, DType::bf16,
+                                         leaves(64, size), scratch.data());
+    CHECK(sent(plan.near) == 7 * 4 * count * 2);
+    CHECK(sent(plan.far) == 3 * count * 4);  // without: 24 leaves of bf16, 6 times as many bytes
+    std::vector<std::pair<const std::byte*, size_t>> written;
+    for (const auto* messages : {&plan.near, &plan.far})
+      for (const Message& message : *messages)
+        if (message.to) written.emplace_back(static_cast<std::byte*>(message.to), message.bytes);
+    for (const float* result : plan.results)
+      written.emplace_back(reinterpret_cast<const std::byte*>(result), count * sizeof(float));
+    std::ranges::sort(written);
+    for (size_t i = 0; i < written.size(); ++i)
+      CHECK(written[i].first + written[i].second <=
+            (i + 1 < written.size() ? written[i + 1].first : scratch.data() + scratch.size()));
+    CHECK(written.front().first == scratch.data());
+    std::vector<TreeNode> nodes;
+    for (const TreeSource& summand : plan.summands) nodes.push_back(summand.node);
+    CHECK(nodes == std::vector<TreeNode>{{3, 8}, {3, 9}, {3, 10}, {3, 11}});
   }
 }

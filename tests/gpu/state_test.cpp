@@ -10,6 +10,7 @@
 #include "model/engine/engine.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/gpu/fake_ranks.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using namespace simplescale::testing;
@@ -70,16 +71,12 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType 
       [&](int group, int shard, Collective& of_group, Collective& of_shard) {
         const std::string name = "ss-test-gpu-state-" + std::to_string(getpid()) + "-" +
                                  std::to_string(group * shards + shard);
-        auto state = TrainState::create(
+        auto state = must(TrainState::create(
             name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
-            state_format(o));
-        REQUIRE(state.ok());
-        auto backend = cuda::make_backend(
-            {.shape = o.shape, .precision = precision, .muon = optimizer == Optimizer::muon});
-        REQUIRE(backend.ok());
-        auto engine = Engine::create(o, **backend, of_group, of_shard, *state);
-        INFO(engine.status().message());
-        REQUIRE(engine.ok());
+            state_format(o)));
+        auto backend = must(cuda::make_backend(
+            {.shape = o.shape, .precision = precision, .muon = optimizer == Optimizer::muon}));
+        auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
         REQUIRE((*engine)->initialize().ok());
         std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
         for (uint64_t step = 0; step <= kSteps; ++step) {
@@ -175,13 +172,11 @@ TEST_SUITE("gpu") {
       ThreadCommunicator alone(1, 60'000);
       const auto shard = communicator("shard", alone.rank(0)),
                  replicate = communicator("replicate", alone.rank(0));
-      auto state = TrainState::create("ss-test-one-gpu-" + std::to_string(getpid()), 1,
-                                      shard_layout(units_of(o.shape), 1).total, state_format(o));
-      REQUIRE(state.ok());
-      auto backend = cuda::make_backend({.shape = o.shape, .precision = o.precision});
-      REQUIRE(backend.ok());
-      auto engine = Engine::create(o, **backend, *shard, *replicate, *state);
-      REQUIRE(engine.ok());
+      auto state =
+          must(TrainState::create("ss-test-one-gpu-" + std::to_string(getpid()), 1,
+                                  shard_layout(units_of(o.shape), 1).total, state_format(o)));
+      auto backend = must(cuda::make_backend({.shape = o.shape, .precision = o.precision}));
+      auto engine = must(Engine::create(o, **backend, *shard, *replicate, *state));
       REQUIRE((*engine)->initialize().ok());
       const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1), 5);
       std::vector<std::string> calls;

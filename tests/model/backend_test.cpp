@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
 
 namespace simplescale::testing {
 namespace {
@@ -38,8 +39,7 @@ const ModelShape kNarrowVocab{
     .dim = 48, .hidden = 80, .layers = 2, .heads = 6, .kv_heads = 3, .vocab = 61, .block_size = 9};
 
 Outcome run_with(const TestModel& m, BackendOptions options) {
-  auto backend = make_cpu_backend(options);
-  REQUIRE(backend.ok());
+  auto backend = must(make_cpu_backend(options));
   return run_micro_batch(**backend, m, options.precision);
 }
 
@@ -81,8 +81,7 @@ TEST_SUITE("backend") {
       CAPTURE(i % 2);  // with documents and targets that are not trained
       TestModel m(shape, 2);
       if (i % 2 == 1) m = with_documents(m);
-      auto backend = make_cpu_backend(m.options());
-      REQUIRE(backend.ok());
+      auto backend = must(make_cpu_backend(m.options()));
       const float scale = 0.5f;
       const Outcome exact = run_micro_batch(**backend, m, DType::f32, true, scale);
       for (size_t u = 0; u < m.units.size(); ++u)
@@ -110,8 +109,7 @@ TEST_SUITE("backend") {
 
   TEST_CASE("backend: single elements' gradients equal finite differences") {
     TestModel m(kTiny, 1);
-    auto backend = make_cpu_backend(m.options());
-    REQUIRE(backend.ok());
+    auto backend = must(make_cpu_backend(m.options()));
     const Outcome exact = run_micro_batch(**backend, m, DType::f32);
     for (size_t u = 0; u < m.units.size(); ++u)
       for (const Parameter& p : m.units[u].parameters)
@@ -128,9 +126,8 @@ TEST_SUITE("backend") {
     for (const ModelShape& shape : shapes)
       for (DType dtype : {DType::f32, DType::bf16}) {
         const TestModel m(shape, shape == kOdd ? 5 : 4);
-        CAPTURE(shape.dim);
-        CAPTURE(options_text(shape));
-        CAPTURE(std::string(to_string(dtype)));
+        INFO("shape.dim = ", shape.dim, ", options_text(shape) = ", options_text(shape),
+             ", std::string(to_string(dtype)) = ", std::string(to_string(dtype)));
         const Outcome one = run_with(m, m.options(dtype, 1));
         CHECK(std::isfinite(one.loss));
         check_same_bits(one, run_with(m, m.options(dtype, 2)));
@@ -258,8 +255,7 @@ TEST_SUITE("backend") {
     const Outcome trained = run_with(m, m.options());
     BackendOptions options = m.options();
     options.training = false;
-    auto backend = make_cpu_backend(options);
-    REQUIRE(backend.ok());
+    auto backend = must(make_cpu_backend(options));
     const Outcome out = run_micro_batch(**backend, m, DType::f32, false);
     CHECK(out.logits == trained.logits);
     CHECK(out.loss == trained.loss);
@@ -267,8 +263,7 @@ TEST_SUITE("backend") {
 
   TEST_CASE("backend: a micro-batch does not depend on earlier ones") {
     const TestModel a(kOdd, 2, 1), b(kOdd, 2, 2);
-    auto backend = make_cpu_backend(a.options(DType::bf16));
-    REQUIRE(backend.ok());
+    auto backend = must(make_cpu_backend(a.options(DType::bf16)));
     const Outcome fresh = run_micro_batch(**backend, a, DType::bf16);
     run_micro_batch(**backend, b, DType::bf16);
     check_same_bits(fresh, run_micro_batch(**backend, a, DType::bf16));
@@ -276,8 +271,7 @@ TEST_SUITE("backend") {
 
   TEST_CASE("backend: adamw takes rate and decay from its runs and corrects the moments' bias") {
     TestModel m(kTiny, 1);
-    auto backend = make_cpu_backend(m.options(DType::f32, 2));
-    REQUIRE(backend.ok());
+    auto backend = must(make_cpu_backend(m.options(DType::f32, 2)));
     const size_t count = 70000;  // more than one task
     std::vector<float> p(count), avg(count), sq(count), gradient(count), to_p(count), to_avg(count),
         to_sq(count);
@@ -307,8 +301,7 @@ TEST_SUITE("backend") {
                       avg.data(), sq.data(), nullptr);
     CHECK(p == to_p);  // the same in place
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      auto narrow = make_cpu_backend(m.options(dtype, 2));
-      REQUIRE(narrow.ok());
+      auto narrow = must(make_cpu_backend(m.options(dtype, 2)));
       std::vector<unsigned char> rounded(count * bytes_of(dtype)), expected(rounded.size());
       (*narrow)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
                        to_avg.data(), to_sq.data(), rounded.data());
@@ -332,11 +325,9 @@ TEST_SUITE("backend") {
 
   TEST_CASE("backend: memory is zeroed and aligned") {
     TestModel m(kTiny, 1);
-    auto backend = make_cpu_backend(m.options());
-    REQUIRE(backend.ok());
+    auto backend = must(make_cpu_backend(m.options()));
     for (size_t bytes : {size_t{1}, size_t{5000}, size_t{5} << 20}) {
-      auto memory = (*backend)->allocate(bytes);
-      REQUIRE(memory.ok());
+      auto memory = must((*backend)->allocate(bytes));
       CHECK(reinterpret_cast<uintptr_t>(*memory) % 64 == 0);
       auto* values = static_cast<unsigned char*>(*memory);
       CHECK(std::all_of(values, values + bytes, [](unsigned char v) { return v == 0; }));

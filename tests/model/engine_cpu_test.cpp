@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/model/engine_world.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -27,8 +28,7 @@ MakeBackend cpu_backends(int threads, bool checkpointing) {
   return [=](BackendOptions options) {
     options.threads = threads;
     options.recompute = checkpointing ? Recompute::block : Recompute::nothing;
-    Result<std::unique_ptr<Backend>> backend = make_cpu_backend(options);
-    REQUIRE(backend.ok());
+    Result<std::unique_ptr<Backend>> backend = must(make_cpu_backend(options));
     return backend.take();
   };
 }
@@ -57,10 +57,8 @@ TEST_SUITE("engine_cpu") {
                              {2, 3}, {3, 1}, {3, 2}, {3, 4}, {4, 1}, {4, 3}};
         for (const auto& [groups, shards] : layouts) {
           for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
-            CAPTURE(groups);
-            CAPTURE(shards);
-            CAPTURE(tied);
-            CAPTURE(static_cast<int>(precision));
+            INFO("groups = ", groups, ", shards = ", shards, ", tied = ", tied,
+                 ", precision = ", static_cast<int>(precision));
             EngineOptions options = options_for(shards, precision, tied);
             options.sharding = sharding;
             const bool odd = (groups + shards) % 2 == 1;

@@ -3,6 +3,7 @@
 
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -43,9 +44,8 @@ struct RecordedRank {
         shard(world.shard_communicator(world.seats[0])),
         replicate(world.replicate_communicator(world.seats[0])) {
     world.initialize();
-    Result<std::unique_ptr<Engine>> made =
-        Engine::create(world.options, *world.seats[0].backend, shard, replicate, world.states[0]);
-    REQUIRE(made.ok());
+    Result<std::unique_ptr<Engine>> made = must(
+        Engine::create(world.options, *world.seats[0].backend, shard, replicate, world.states[0]));
     engine = made.take();
     REQUIRE(engine->attach().ok());
   }
@@ -91,9 +91,8 @@ TEST_SUITE("engine_end") {
     for (size_t rank = 0; rank < 2; ++rank) {
       Seat& seat = world.seats[rank];
       Result<std::unique_ptr<Engine>> made =
-          Engine::create(world.options, *seat.backend, world.shard_communicator(seat),
-                         replicate[rank], *seat.state);
-      REQUIRE(made.ok());
+          must(Engine::create(world.options, *seat.backend, world.shard_communicator(seat),
+                              replicate[rank], *seat.state));
       seat.engine = made.take();
       REQUIRE(seat.engine->attach().ok());
     }
@@ -137,8 +136,7 @@ TEST_SUITE("engine_end") {
     };
     for (size_t change = 0; change < changes.size(); ++change) {
       for (const size_t odd : {size_t{1}, size_t{2}}) {  // in the same group, in another group
-        CAPTURE(change);
-        CAPTURE(odd);
+        INFO("change = ", change, ", odd = ", odd);
         EngineOptions all = two_rows();
         all.ema_decay = 0.9;
         World world(all, 2, 2);
@@ -148,9 +146,8 @@ TEST_SUITE("engine_end") {
         EngineOptions options = world.options;
         changes[change](options);
         Result<std::unique_ptr<Engine>> made =
-            Engine::create(options, *seat.backend, world.shard_communicator(seat),
-                           world.replicate_communicator(seat), *seat.state);
-        REQUIRE(made.ok());
+            must(Engine::create(options, *seat.backend, world.shard_communicator(seat),
+                                world.replicate_communicator(seat), *seat.state));
         seat.engine = made.take();
         REQUIRE(seat.engine->attach().ok());
         std::vector<Status> statuses(4);
@@ -158,8 +155,7 @@ TEST_SUITE("engine_end") {
           statuses[static_cast<size_t>(&each - world.seats.data())] = world.step(each, 1).status();
         });
         for (const Status& status : statuses) {
-          CHECK(status.code() == Code::internal);
-          CHECK(status.message().find("options hash") != std::string::npos);
+          CHECK(says(status, Code::internal, "options hash"));
         }
         CHECK(world.digest() == before);
         for (const TrainState& state : world.states) CHECK(state.step() == 0);

@@ -7,6 +7,7 @@
 
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_steps.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -14,8 +15,7 @@ namespace {
 
 /// Stores the hash of the current values, as if the optimizer had made them.
 void commit_as_it_is(TrainState& state) {
-  const Result<SharedMemory> memory = SharedMemory::open(state.name());
-  REQUIRE(memory.ok());
+  const Result<SharedMemory> memory = must(SharedMemory::open(state.name()));
   auto* header = static_cast<StateHeader*>(memory->data());
   header->hash[header->committed - 1] = state_hash(state.committed());
 }
@@ -86,8 +86,7 @@ TEST_SUITE("engine_failure") {
                 ->step(1, differs ? 0.125f : 0.25f, {},
                        [&](int) -> Result<const int32_t*> { return tokens.data(); })
                 .status();
-        CHECK(status.code() == Code::internal);
-        CHECK(status.message().find("learning rate ") != std::string::npos);
+        CHECK(says(status, Code::internal, "learning rate "));
         CHECK(status.message().find("0.125 on ") != std::string::npos);
         CHECK(seat.state->step() == 0);
       });
@@ -455,9 +454,8 @@ TEST_SUITE("engine_failure") {
       first.train(1, 2);
       World second(options, 1, 3, fake_backends(host), std::move(first.states));
       Seat& seat = second.seats[0];
-      const auto made = Engine::create(options, *seat.backend, second.shard_communicator(seat),
-                                       second.replicate_communicator(seat), *seat.state);
-      REQUIRE(made.ok());
+      const auto made = must(Engine::create(options, *seat.backend, second.shard_communicator(seat),
+                                            second.replicate_communicator(seat), *seat.state));
       CHECK((*made)->compare_states().code() == Code::not_found);  // attach() loads, once
       second.train(3, 4);
       CHECK(second.digest() == undisturbed(options, 1, 3, 4));

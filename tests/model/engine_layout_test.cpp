@@ -3,6 +3,7 @@
 
 #include "model/engine/buffer_plan.hpp"
 #include "tests/model/engine_world.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -65,8 +66,7 @@ TEST_SUITE("engine_layout") {
     CHECK(expected.steps[0].grad_norm > 0);
     for (int groups = 1; groups <= 4; ++groups) {
       for (int shards = 1; shards <= 4; ++shards) {
-        CAPTURE(groups);
-        CAPTURE(shards);
+        INFO("groups = ", groups, ", shards = ", shards);
         const Layout layout{groups, shards};
         check_same(expected,
                    outcome(options_for(leaves, layout, Sharding::full_shard, DType::f32, false),
@@ -144,8 +144,7 @@ TEST_SUITE("engine_layout") {
     const std::string expected = large.digest();
     for (const Layout layout : {Layout{1, 1}, {2, 2}, {3, 1}, {1, 4}, {3, 4}, {12, 1}})
       for (const bool host : {true, false}) {
-        CAPTURE(layout.groups);
-        CAPTURE(layout.shards);
+        INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards);
         EngineOptions options = options_of(layout, 40);
         options.warmup = {{2, 12 / layout.shards}};
         CHECK(outcome(options, layout, 4, fake_backends(host)).digest == expected);
@@ -200,12 +199,10 @@ TEST_SUITE("engine_layout") {
                {Sharding::full_shard, Sharding::shard_grad_op, Sharding::no_shard}) {
             if (sharding == Sharding::no_shard && layout.shards > 1) continue;
             for (bool host : {true, false}) {
-              CAPTURE(layout.groups);
-              CAPTURE(layout.shards);
-              CAPTURE(tied);
-              CAPTURE(host);
-              CAPTURE(static_cast<int>(precision));
-              CAPTURE(static_cast<int>(sharding));
+              INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards,
+                   ", tied = ", tied, ", host = ", host,
+                   ", precision = ", static_cast<int>(precision),
+                   ", sharding = ", static_cast<int>(sharding));
               check_same(expected, outcome(options_for(leaves, layout, sharding, precision, tied),
                                            layout, 3, fake_backends(host)));
             }
@@ -229,10 +226,8 @@ TEST_SUITE("engine_layout") {
           for (const int groups : {2, 3}) {
             for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
               for (const bool host : {true, false}) {
-                CAPTURE(rows);
-                CAPTURE(shards);
-                CAPTURE(groups);
-                CAPTURE(host);
+                INFO("rows = ", rows, ", shards = ", shards, ", groups = ", groups,
+                     ", host = ", host);
                 const Layout layout{groups, shards};
                 check_same(expected,
                            outcome(with(layout, sharding), layout, 2, fake_backends(host)));
@@ -272,8 +267,7 @@ TEST_SUITE("engine_layout") {
       World again(options, 3, 2);  // two groups rejoin, with the survivor's state
       for (size_t i = 0; i < 6; ++i) {
         const TrainState::Side from = states[i % 2].committed();
-        Result<TrainState::Side> to = again.states[i].begin_write(0);
-        REQUIRE(to.ok());
+        Result<TrainState::Side> to = must(again.states[i].begin_write(0));
         std::copy(from.params.begin(), from.params.end(), to->params.begin());
         std::copy(from.exp_avg.begin(), from.exp_avg.end(), to->exp_avg.begin());
         std::copy(from.exp_avg_sq.begin(), from.exp_avg_sq.end(), to->exp_avg_sq.begin());
@@ -297,8 +291,7 @@ TEST_SUITE("engine_layout") {
     const std::vector<Unit> units = units_of(before.shape);
     const ShardLayout from = shard_layout(units, 2), to = shard_layout(units, 3);
     for (size_t shard = 0; shard < 3; ++shard) {
-      Result<TrainState::Side> side = second.states[shard].begin_write(0);
-      REQUIRE(side.ok());
+      Result<TrainState::Side> side = must(second.states[shard].begin_write(0));
       for (size_t unit = 0; unit < units.size(); ++unit) {
         for (size_t i = 0; i < to.count[unit]; ++i) {
           const size_t element = shard * to.count[unit] + i;
@@ -311,8 +304,7 @@ TEST_SUITE("engine_layout") {
         }
       }
       second.states[shard].commit(2);
-      const Result<uint64_t> step = second.seats[shard].engine->attach();
-      REQUIRE(step.ok());
+      const Result<uint64_t> step = must(second.seats[shard].engine->attach());
       CHECK(*step == 2);
     }
     first.train(3, 4);

@@ -3,6 +3,7 @@
 
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_steps.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -130,13 +131,10 @@ TEST_SUITE("engine memory") {
     // What dead ranks leave: header and both sides as they are, with the target side half written.
     std::vector<TrainState> left;
     for (TrainState& state : world.states) {
-      const Result<SharedMemory> memory = SharedMemory::open(state.name());
-      REQUIRE(memory.ok());
+      const Result<SharedMemory> memory = must(SharedMemory::open(state.name()));
       Result<TrainState> copy =
-          TrainState::create(state.name() + "-left", 1, state.side(0).params.size());
-      REQUIRE(copy.ok());
-      const Result<SharedMemory> to = SharedMemory::open(copy->name());
-      REQUIRE(to.ok());
+          must(TrainState::create(state.name() + "-left", 1, state.side(0).params.size()));
+      const Result<SharedMemory> to = must(SharedMemory::open(copy->name()));
       std::memcpy(to->data(), memory->data(), to->bytes());
       const int other = copy->step_of(0) == 2 ? 1 : 0;
       CHECK(copy->step_of(other) == UINT64_MAX);

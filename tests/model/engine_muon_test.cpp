@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/model/engine_world.hpp"
+#include "tests/must.hpp"
 #include "tests/paths.hpp"
 #include "tests/python.hpp"
 #include "tests/temp_folder.hpp"
@@ -51,8 +52,7 @@ std::string digest_of(const EngineOptions& options, Layout layout, uint64_t step
 MakeBackend cpu_backends(int threads) {
   return [=](BackendOptions options) {
     options.threads = threads;
-    Result<std::unique_ptr<Backend>> backend = make_cpu_backend(options);
-    REQUIRE(backend.ok());
+    Result<std::unique_ptr<Backend>> backend = must(make_cpu_backend(options));
     return backend.take();
   };
 }
@@ -194,8 +194,7 @@ TEST_SUITE("engine_muon") {
         CHECK(digest_of(plain, {1, 1}, 3, fake_backends()) != expected);
         for (const Layout& layout : layouts)
           for (const bool host : {true, false}) {
-            CAPTURE(layout.groups);
-            CAPTURE(layout.shards);
+            INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards);
             options.rows = 12 / layout.shards;
             options.sharding = host ? Sharding::full_shard : Sharding::shard_grad_op;
             CHECK(digest_of(options, layout, 3, fake_backends(host)) == expected);
@@ -259,11 +258,11 @@ TEST_SUITE("engine_muon") {
         for (size_t rank = 0; rank < world.seats.size(); ++rank) {
           Seat& seat = world.seats[rank];
           seat.engine.reset();
-          auto made = Engine::create(
-              options, *seat.backend, shard[rank],
-              rank == 1 ? static_cast<Collective&>(aborting) : replicate[rank], *seat.state);
-          REQUIRE(made.ok());
-          seat.engine = made.take();
+          seat.engine =
+              must(Engine::create(options, *seat.backend, shard[rank],
+                                  rank == 1 ? static_cast<Collective&>(aborting) : replicate[rank],
+                                  *seat.state))
+                  .take();
           REQUIRE(seat.engine->attach().ok());
         }
         world.each([&](Seat& seat) {

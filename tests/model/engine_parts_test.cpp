@@ -9,6 +9,7 @@
 #include "model/engine/optimizer.hpp"
 #include "model/engine/vote.hpp"
 #include "tests/model/engine_world.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -246,8 +247,7 @@ TEST_SUITE("engine_parts") {
       ballot.squares.assign(vote.square_trees().size(), 0);
       ballot.squares[0] = square;
       WaitClock wait;
-      const Result<Verdict> verdict = vote.hold(ballot, wait);
-      REQUIRE(verdict.ok());
+      const Result<Verdict> verdict = must(vote.hold(ballot, wait));
       CHECK(verdict->status.code() == Code::bad_data);
       CHECK_FALSE(verdict->suspect);
     }

@@ -16,6 +16,7 @@
 #include "model/engine/engine.hpp"
 #include "tests/model/fake_backend.hpp"
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 
 namespace simplescale {
 
@@ -88,8 +89,8 @@ class World {
       static std::atomic<int> count = 0;
       const std::string name =
           "ss-test-engine-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-      Result<TrainState> state = TrainState::create(name, 1, layout.total, state_format(options));
-      REQUIRE(state.ok());
+      Result<TrainState> state =
+          must(TrainState::create(name, 1, layout.total, state_format(options)));
       this->states.push_back(state.take());
     }
     for (int group = 0; group < groups; ++group) {
@@ -105,10 +106,8 @@ class World {
         seat.backend = make(backend);
         seat.state = &this->states[static_cast<size_t>(group * shards + shard)];
         Result<std::unique_ptr<Engine>> engine =
-            Engine::create(options, *seat.backend, shard_communicator(seat),
-                           replicate_communicator(seat), *seat.state);
-        INFO(engine.status().message());
-        REQUIRE(engine.ok());
+            must(Engine::create(options, *seat.backend, shard_communicator(seat),
+                                replicate_communicator(seat), *seat.state));
         seat.engine = engine.take();
         if (seat.state->has_step()) REQUIRE(seat.engine->attach().ok());
         seats.push_back(std::move(seat));

@@ -81,8 +81,7 @@ TEST_SUITE("fp8") {
     const std::vector<float> from = values(kRows * kLd);
     for (const Fp8 format : kFormats)
       for (const auto& [blocks, height, width] : kinds) {
-        CAPTURE(height);
-        CAPTURE(width);
+        INFO("height = ", height, ", width = ", width);
         std::vector<float> to(kRows * kColumns);
         round_to_fp8(format, blocks, kRows, kColumns, from.data(), kLd, to.data());
         CHECK(to == expected(format, height, width, kRows, kColumns, from, kLd));

@@ -64,8 +64,7 @@ template <class Test>
 void for_all(Test test) {
   for (Isa isa : isas())
     for (int64_t columns : {1, 3, 16, 37, 128}) {
-      CAPTURE(to_string(isa));
-      CAPTURE(columns);
+      INFO("to_string(isa) = ", to_string(isa), ", columns = ", columns);
       test(kernels<float>(isa), columns, float{});
       test(kernels<Bf16>(isa), columns, Bf16{});
     }

@@ -6,6 +6,7 @@
 #include "model/engine/buffer_plan.hpp"
 #include "runtime/config/topology.hpp"
 #include "tests/long.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -32,9 +33,8 @@ TEST_SUITE("memory_estimate") {
       for (const bool tied : {false, true}) {
         for (const DType precision : {DType::f32, DType::bf16}) {
           for (const Layout& layout : layouts) {
-            CAPTURE(layout.groups);
-            CAPTURE(layout.shards);
-            CAPTURE(layout.rows);
+            INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards,
+                 ", layout.rows = ", layout.rows);
             for (const Sharding sharding :
                  {Sharding::full_shard, Sharding::shard_grad_op, Sharding::no_shard}) {
               if ((sharding == Sharding::no_shard) != (layout.shards == 1)) continue;
@@ -46,8 +46,7 @@ TEST_SUITE("memory_estimate") {
                 config.model.preset = preset;
                 config.train.precision = precision;
                 config.cluster.device = host ? DeviceKind::cpu : DeviceKind::cuda;
-                auto shape = model_shape(config);
-                REQUIRE(shape.ok());
+                auto shape = must(model_shape(config));
                 shape->tie_embeddings = tied;
                 EngineOptions options;
                 options.shape = *shape;

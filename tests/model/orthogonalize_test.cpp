@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
 
 namespace simplescale::testing {
 namespace {
@@ -31,8 +32,7 @@ std::vector<float> orthogonalized(int64_t rows, int64_t columns, const std::vect
   const TestModel m(shape, 1);
   BackendOptions options = m.options(dtype, threads);
   options.muon = true;
-  auto backend = make_cpu_backend(options);
-  REQUIRE(backend.ok());
+  auto backend = must(make_cpu_backend(options));
   std::vector<unsigned char> bytes =
       encode(std::vector<float>(values.begin(), values.end()), dtype);
   (*backend)->orthogonalize(rows, columns, bytes.data());
@@ -93,8 +93,7 @@ TEST_SUITE("backend") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const auto& [rows, columns] :
            {std::pair<int64_t, int64_t>{150, 150}, {330, 150}, {150, 330}, {50, 150}}) {
-        CAPTURE(rows);
-        CAPTURE(columns);
+        INFO("rows = ", rows, ", columns = ", columns);
         std::mt19937 random(3);
         const std::vector<double> values = random_matrix(random, rows, columns, 1e-3);
         const std::vector<float> x = orthogonalized(rows, columns, values, dtype, 1);
@@ -144,10 +143,8 @@ TEST_SUITE("backend") {
       for (const Case& c : cases) {
         const std::vector<double> expected = newton_schulz64(rows, columns, c.values);
         for (const DType dtype : {DType::f32, DType::bf16}) {
-          CAPTURE(rows);
-          CAPTURE(columns);
-          CAPTURE(c.name);
-          CAPTURE(std::string(to_string(dtype)));
+          INFO("rows = ", rows, ", columns = ", columns, ", c.name = ", c.name,
+               ", std::string(to_string(dtype)) = ", std::string(to_string(dtype)));
           const std::vector<float> ours = orthogonalized(rows, columns, c.values, dtype);
           double error = 0, norm = 0;
           for (size_t i = 0; i < ours.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
 #include "tests/paths.hpp"
 #include "tests/python.hpp"
 #include "tests/temp_folder.hpp"
@@ -43,10 +44,7 @@ double relative_error(const float* a, const float* b, size_t count) {
 void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float z_loss = 0,
                         bool fp8 = false) {
   test::Python* const python = test::Python::with({"torch", "numpy"});
-  if (!python) {
-    MESSAGE("skipped: no Python with torch");
-    return;
-  }
+  if (!python) return skipped("no Python with torch");
   const test::TempFolder made;
   const std::filesystem::path folder = made.path;
   for (const auto& flat : m.params) write_file(folder / "params.bin", flat);
@@ -73,8 +71,7 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float
   BackendOptions options = m.options(dtype, 2);
   options.z_loss = z_loss;
   options.fp8 = fp8;
-  auto backend = make_cpu_backend(options);
-  REQUIRE(backend.ok());
+  auto backend = must(make_cpu_backend(options));
   const Outcome ours = run_micro_batch(**backend, m, dtype, true, scale);
   const auto loss = read_file<double>(folder / "loss.bin");
   const auto logits = read_file<float>(folder / "logits.bin");

@@ -10,6 +10,7 @@
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -19,17 +20,15 @@ constexpr size_t kTotal = (size_t{1} << 20) + 3 * 1024;  // more than one chunk
 
 TrainState new_state(uint64_t layout, size_t total = kTotal, const StateFormat& format = {}) {
   static int count = 0;
-  Result<TrainState> state = TrainState::create(
+  Result<TrainState> state = must(TrainState::create(
       "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout, total,
-      format);
-  REQUIRE(state.ok());
+      format));
   return state.take();
 }
 
 /// Commits values that depend on seed, step, part and position.
 void write(TrainState& state, uint64_t seed, uint64_t step) {
-  Result<TrainState::Side> side = state.begin_write(0);
-  REQUIRE(side.ok());
+  Result<TrainState::Side> side = must(state.begin_write(0));
   float value = static_cast<float>(seed * 1000 + step);
   for (const std::span<float> part : side->parts())
     for (float& x : part) x = value += 0.25f;
@@ -238,8 +237,7 @@ TEST_SUITE("state_transfer") {
     write(states[0], 1, 7);
     const std::vector<Status> statuses = transfer(states, 7);
     CHECK(statuses[1].code() == Code::bad_data);
-    CHECK(statuses[1].message().find("with " + std::to_string(4 * kTotal) + " values, not the") !=
-          std::string::npos);
+    CHECK(has(statuses[1], "with " + std::to_string(4 * kTotal) + " values, not the"));
     for (const Status& status : statuses) CHECK_FALSE(status.ok());
   }
 
@@ -271,9 +269,8 @@ TEST_SUITE("state_transfer") {
       sources.emplace_back(
           [&, shard] { sent[shard] = send_state(heal[shard]->rank(0), one.states[shard], 4); });
     again.each([&](Seat& seat) {
-      const Result<Hash128> hash = receive_state(
-          heal[static_cast<size_t>(seat.shard)]->rank(seat.group + 1), *seat.state, 4, "n0", 0);
-      REQUIRE(hash.ok());
+      const Result<Hash128> hash = must(receive_state(
+          heal[static_cast<size_t>(seat.shard)]->rank(seat.group + 1), *seat.state, 4, "n0", 0));
       seat.state->commit_as(static_cast<uint64_t>(seat.shard), 4, *hash);
       CHECK(*seat.engine->attach() == 4);
     });

@@ -7,6 +7,7 @@
 
 #include "tests/model/engine_world.hpp"
 #include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -85,8 +86,7 @@ std::vector<double> log_likelihoods(Engine& engine, const TaskBatches& tasks,
   std::vector<double> all(tasks.sequences());
   for (uint64_t batch = 0; batch < tasks.batches(); ++batch) {
     tasks.fill(batch, tokens.data());
-    const auto losses = engine.losses(tokens.data());
-    REQUIRE(losses.ok());
+    const auto losses = must(engine.losses(tokens.data()));
     tasks.sum(batch, *losses, all.data() + tasks.first(batch));
   }
   return all;
@@ -124,8 +124,7 @@ TEST_SUITE("validation") {
         REQUIRE(expected.size() == (count == 1 ? 1 : 2));
         for (const auto& [groups, shards] :
              {std::pair{1, 2}, {2, 1}, {2, 2}, {1, 3}, {3, 2}, {4, 1}}) {
-          CAPTURE(groups);
-          CAPTURE(shards);
+          INFO("groups = ", groups, ", shards = ", shards);
           World world(options_for(shards, precision), groups, shards, cpu_backends());
           world.initialize();
           CHECK(scores(world, tasks) == expected);

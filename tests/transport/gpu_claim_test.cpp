@@ -7,6 +7,8 @@
 
 #include <csignal>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 
 namespace {
@@ -21,13 +23,12 @@ std::vector<std::string> gpus(int count) {
 }
 
 GpuClaim claim(const std::vector<std::string>& uuids, int preferred, bool shared = false) {
-  auto claimed = claim_gpu({.device_index = preferred,
-                            .transport = shared ? DeviceTransport::staged : DeviceTransport::nccl,
-                            .shared = shared,
-                            .uuids = uuids},
-                           DeviceMemoryRetry(std::chrono::milliseconds(0)));
-  INFO(claimed.status().message());
-  REQUIRE(claimed.ok());
+  auto claimed =
+      must(claim_gpu({.device_index = preferred,
+                      .transport = shared ? DeviceTransport::staged : DeviceTransport::nccl,
+                      .shared = shared,
+                      .uuids = uuids},
+                     DeviceMemoryRetry(std::chrono::milliseconds(0))));
   return claimed.take();
 }
 
@@ -94,9 +95,8 @@ TEST_SUITE("gpu claim") {
       for (const GpuClaim& each : claims)
         CHECK(each.warning.find("cluster.trainers_per_node") != std::string::npos);
       CHECK_FALSE(claim(uuids, 0).warning.empty());
-      const auto by_nccl = claim_gpu({.shared = true, .uuids = uuids},
-                                     DeviceMemoryRetry(std::chrono::milliseconds(0)));
-      REQUIRE(by_nccl.ok());
+      const auto by_nccl = must(claim_gpu({.shared = true, .uuids = uuids},
+                                          DeviceMemoryRetry(std::chrono::milliseconds(0))));
       CHECK(by_nccl->warning.empty());
     }
     const GpuClaim other = claim(uuids, 0);

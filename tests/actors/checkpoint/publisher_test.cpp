@@ -5,6 +5,7 @@
 #include <caf/all.hpp>
 
 #include "actors/checkpoint/checkpoint.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -12,7 +13,7 @@ using namespace simplescale;
 namespace {
 
 struct Job {
-  test::TempFolder folder;
+  test::MemoryFolder folder;
   caf::actor_system_config config;
   caf::actor_system system{config};
   caf::scoped_actor self{system};
@@ -22,16 +23,15 @@ struct Job {
   /// A checkpoint of step 7 whose two shards are written.
   Job() {
     options.id = "start-1";
-    options.folder = folder.path();
+    options.folder = folder.path;
     options.shape = test::tiny_shape();
     options.shards = 2;
     options.precision = "fp32";
     options.state.ema = true;
     for (size_t shard = 0; shard < 2; ++shard) {
       test::State state = test::empty_state(options.shape, 2, options.state.ema);
-      const auto record = write_shard(checkpoint_tmp_folder(options.folder, 7, 1), options.shape, 2,
-                                      shard, state.side());
-      REQUIRE(record.ok());
+      const auto record = must(write_shard(checkpoint_tmp_folder(options.folder, 7, 1),
+                                           options.shape, 2, shard, state.side()));
       records.push_back(to_json(*record));
     }
   }
@@ -168,8 +168,7 @@ TEST_SUITE("publisher") {
     }
     // A checkpoint of the same step with other contents is refused.
     const caf::actor publisher = job.publisher();
-    auto other = parse_shard_record(job.records[0]);
-    REQUIRE(other.ok());
+    auto other = must(parse_shard_record(job.records[0]));
     other->tensors.begin()->second.low ^= 1;
     job.records[0] = to_json(*other);
     for (const size_t shard : {0, 1}) job.report(publisher, shard);

@@ -9,6 +9,7 @@
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -33,8 +34,7 @@ struct Node {
     states->trainer_restarted("n0.0", pid);
     trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
     trainer->set_generation(1);
-    auto side = trainer->begin_write(0);
-    REQUIRE(side.ok());
+    auto side = must(trainer->begin_write(0));
     side->params[0] = 3;
     if (ema) side->ema.back() = 4;
     trainer->commit(7, state_hash(*side));
@@ -74,8 +74,7 @@ TEST_SUITE("state pin") {
   TEST_CASE("state pin: is released once, by the copy or by its destruction") {
     Node node;
     auto to_save = node.pin_step(), to_stage = node.pin_step();
-    const auto copy = to_save->copy();
-    REQUIRE(copy.ok());
+    const auto copy = must(to_save->copy());
     CHECK(copy->values[0] == 3);
     to_save.reset();
     CHECK(node.pinned());  // by to_stage
@@ -121,8 +120,7 @@ TEST_SUITE("state pin") {
   TEST_CASE("state pin: a copy has the average, if the state has one") {
     for (const bool ema : {false, true}) {
       Node node(test::tiny_shape(), ema);
-      auto copy = node.pin_step()->copy();
-      REQUIRE(copy.ok());
+      auto copy = must(node.pin_step()->copy());
       CHECK(copy->side.values() == (ema ? 4 : 3) * node.states->total("n0.0"));
       if (ema) CHECK(copy->side.ema.back() == 4);
     }
@@ -133,7 +131,7 @@ TEST_SUITE("state pin") {
     caf::actor_system_config config;
     caf::actor_system system{config};
     caf::scoped_actor self{system};
-    test::TempFolder folder;
+    test::MemoryFolder folder;
     const caf::actor dead = system.spawn<caf::lazy_init>([](caf::event_based_actor* actor) {
       return caf::behavior{[actor](const local::Tick&) { actor->quit(); },
                            [](const local::SaveShard&) { FAIL("it has died"); }};
@@ -145,7 +143,7 @@ TEST_SUITE("state pin") {
     self->send(dead, local::SaveShard{node.pin_step(), 1, 7, 0});
     CHECK_FALSE(node.pinned());
     // A living actor copies the state and releases the pin.
-    CheckpointOptions options{folder.path(), test::tiny_shape(), 1};
+    CheckpointOptions options{folder.path, test::tiny_shape(), 1};
     const caf::actor alive =
         system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self), options);
     self->send(alive, local::SaveShard{node.pin_step(), 1, 7, 0});
@@ -190,11 +188,10 @@ TEST_SUITE("checkpoint actor") {
     caf::actor_system_config config;
     caf::actor_system system{config};
     caf::scoped_actor self{system};
-    test::TempFolder folder;
-    const caf::actor checkpoint =
-        system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self),
-                                    CheckpointOptions{folder.path(), test::tiny_shape(), 2,
-                                                      std::make_shared<Shard1First>(), 2});
+    test::MemoryFolder folder;
+    const caf::actor checkpoint = system.spawn<caf::detached>(
+        checkpoint_actor, caf::actor_cast<caf::actor>(self),
+        CheckpointOptions{folder.path, test::tiny_shape(), 2, std::make_shared<Shard1First>(), 2});
     const std::string segment = node.states->segment("n0.0");
     // The second save of shard 0 waits for the first one, though a writer is free.
     for (const uint64_t shard : {0, 0, 1})
@@ -208,7 +205,7 @@ TEST_SUITE("checkpoint actor") {
           },
           caf::after(std::chrono::seconds(120)) >> [] { FAIL("nothing is saved"); });
     CHECK(std::ranges::count(saved, 0) == 2);
-    CHECK(list_folder(checkpoint_tmp_folder(folder.path(), 7, 1)).size() == 2);
+    CHECK(list_folder(checkpoint_tmp_folder(folder.path, 7, 1)).size() == 2);
     self->send_exit(checkpoint, caf::exit_reason::user_shutdown);
   }
 }

@@ -5,6 +5,7 @@
 
 #include <caf/all.hpp>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
 
@@ -27,15 +28,15 @@ struct Aws {
 };
 
 struct Job {
-  test::TempFolder folder;
+  test::MemoryFolder folder;
   caf::actor_system_config system_config;
   caf::actor_system system{system_config};
   caf::scoped_actor self{system};
   UploaderOptions options;
 
   Job() {
-    options.run = {folder.path()};
-    options.config.run.folder = folder.path();
+    options.run = {folder.path};
+    options.config.run.folder = folder.path;
     options.config.checkpoint.upload = "s3://bucket/actor";
     options.config.checkpoint.keep = 2;
     std::filesystem::create_directories(options.run.control());
@@ -65,10 +66,7 @@ using Steps = std::vector<uint64_t>;
 TEST_SUITE("uploader") {
   TEST_CASE("uploader: it uploads up to the step it was told, and tells of failures once") {
     const auto server = S3Server::start();
-    if (!server) {
-      MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
-      return;
-    }
+    if (!server) return skipped("no Python with moto; ./simplescale test installs it");
     const Aws aws(*server);
     Job job;
     for (const uint64_t step : {10, 20, 30}) job.save_step(step);

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "runtime/base/process.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -16,18 +18,14 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Scan {
-  fs::path folder = fs::temp_directory_path() / ("simplescale-scan-" + unique_id());
+  const test::TempFolder temporary;
+  const fs::path folder = temporary.path;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<LogFinding> found;
   std::string batch;
   std::unique_ptr<LogScanner> scanner;
 
-  Scan() { fs::create_directories(folder); }
-  ~Scan() {
-    scanner.reset();
-    fs::remove_all(folder);
-  }
   void start(uint64_t file_bytes_max = 1 << 20, const std::string& kernel_log = "") {
     LogScannerOptions options;
     options.folder = folder;
@@ -45,9 +43,7 @@ struct Scan {
     scanner = std::make_unique<LogScanner>(std::move(options));
   }
   static std::shared_ptr<LogRules> load() {
-    auto rules = LogRules::load("");
-    REQUIRE(rules.ok());
-    return std::make_shared<LogRules>(rules.take());
+    return std::make_shared<LogRules>(must(LogRules::load("")).take());
   }
   void add(const std::string& file, const std::string& text) const {
     std::ofstream(folder / file, std::ios::app) << text;
@@ -131,9 +127,7 @@ TEST_SUITE("log_scanner") {
     scan.add("n1.1.log", "Segmentation fault\n");
     scan.wait(2);
     scan.scanner.reset();
-    std::ifstream older(scan.folder / "n1.0.log.1");
-    const std::string kept((std::istreambuf_iterator<char>(older)), {});
-    CHECK(kept == text + "Bus error\n");
+    CHECK(test::contents(scan.folder / "n1.0.log.1") == text + "Bus error\n");
     CHECK(fs::file_size(scan.folder / "n1.0.log") == 0);
   }
 
@@ -155,11 +149,7 @@ TEST_SUITE("log_scanner") {
     scan.add("n1.1.log", "Segmentation fault\n");
     scan.wait(1);
     scan.scanner.reset();
-    const auto read = [](const fs::path& path) {
-      std::ifstream in(path, std::ios::binary);
-      return std::string((std::istreambuf_iterator<char>(in)), {});
-    };
-    const std::string older = read(file.string() + ".1"), newer = read(file);
+    const std::string older = test::contents(file.string() + ".1"), newer = test::contents(file);
     CHECK(older.size() > 0);
     if (fs::file_size(file.string() + ".1") % 4096 != 0)
       MESSAGE("SKIPPED: this file system cannot cut the beginning of a file");

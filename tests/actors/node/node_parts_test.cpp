@@ -13,6 +13,8 @@
 #include "actors/node/liveness.hpp"
 #include "actors/node/slots.hpp"
 #include "runtime/config/config.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -270,8 +272,7 @@ Result<NodeOrders> orders(const JoinGeneration& job, const std::vector<LocalTrai
 TEST_SUITE("join") {
   TEST_CASE("join: a trainer learns its place and its two communicators in rank order") {
     const auto made =
-        orders(two_groups(), {{"n1.0", "s0", address(3)}, {"n1.1", "s1", address(4)}});
-    REQUIRE(made.ok());
+        must(orders(two_groups(), {{"n1.0", "s0", address(3)}, {"n1.1", "s1", address(4)}}));
     REQUIRE(made->trainers.size() == 2);
     const JoinTrainer& order = made->trainers[1];
     CHECK(order.trainer == "n1.1");
@@ -288,8 +289,7 @@ TEST_SUITE("join") {
 
   TEST_CASE("join: a process with an address that the order does not have is left out") {
     const auto made =
-        orders(two_groups(), {{"n1.0", "s0", address(9)}, {"n1.1", "s1", address(4)}});
-    REQUIRE(made.ok());
+        must(orders(two_groups(), {{"n1.0", "s0", address(9)}, {"n1.1", "s1", address(4)}}));
     REQUIRE(made->trainers.size() == 1);
     CHECK(made->trainers[0].ring == 0);
   }
@@ -310,8 +310,7 @@ TEST_SUITE("join") {
   TEST_CASE("join: rank 0 of a transfer is its source; a trainer in no group has no ring") {
     JoinGeneration job = two_groups();
     job.transfers = {{2, 1, 8, "n2.0", false, {"n1.1", "n0.1"}}, {1, 0, 8, "n2.0", true, {"n1.0"}}};
-    const auto made = orders(job, {{"n2.0", "s", address(5)}});
-    REQUIRE(made.ok());
+    const auto made = must(orders(job, {{"n2.0", "s", address(5)}}));
     CHECK(made->fill.trainers.empty());
     REQUIRE(made->trainers.size() == 1);
     const auto& parts = made->trainers[0].transfers;
@@ -321,8 +320,7 @@ TEST_SUITE("join") {
     CHECK(parts[1].rank == 0);
     CHECK(parts[1].source == "n2.0");
     CHECK(parts[1].members == std::vector<DataAddress>{{address(5)}, {address(4)}, {address(2)}});
-    const auto target = orders(job, {{"n1.1", "s", address(4)}});
-    REQUIRE(target.ok());
+    const auto target = must(orders(job, {{"n1.1", "s", address(4)}}));
     CHECK(target->trainers[0].transfers[0].rank == 1);
     CHECK(target->trainers[0].transfers[0].segment.empty());
   }
@@ -331,8 +329,7 @@ TEST_SUITE("join") {
     JoinGeneration job = two_groups();
     job.members.push_back({"n2", no_group, 0, address(7)});
     job.transfers.push_back({0, 0, 8, "n2", true, {"n1.0"}});
-    const auto made = orders(job, {{"n2.0", "s0", address(8)}, {"n2", "", address(7)}});
-    REQUIRE(made.ok());
+    const auto made = must(orders(job, {{"n2.0", "s0", address(8)}, {"n2", "", address(7)}}));
     REQUIRE(made->trainers.size() == 1);
     CHECK(made->fill.trainers.empty());
     const JoinTrainer& order = made->trainers[0];
@@ -349,8 +346,7 @@ TEST_SUITE("join") {
   TEST_CASE("join: a source that is its own target is the only member") {
     JoinGeneration job = two_groups();
     job.transfers = {{0, 0, 8, "n1.0", true, {"n1.0"}}};
-    const auto made = orders(job, {{"n1.0", "s", address(3)}});
-    REQUIRE(made.ok());
+    const auto made = must(orders(job, {{"n1.0", "s", address(3)}}));
     CHECK(made->trainers[0].transfers[0].members.size() == 1);
     CHECK(made->trainers[0].transfers[0].segment == "peer-0");
   }
@@ -393,8 +389,7 @@ TEST_SUITE("join") {
   TEST_CASE("join: each trainer is told its round and the number of rounds") {
     JoinGeneration job = two_groups();
     auto round = [&](const char* name, uint8_t x) {
-      const auto made = orders(job, {{name, "s", address(x)}});
-      REQUIRE(made.ok());
+      const auto made = must(orders(job, {{name, "s", address(x)}}));
       const JoinTrainer& order = made->trainers[0];
       return std::pair(order.commit_round, order.commit_rounds);
     };
@@ -464,11 +459,10 @@ TEST_SUITE("inject") {
     disk.fill(std::chrono::hours(1));
     CHECK(disk.create("/tmp/never").status().code() == Code::io);
     disk.fill(std::chrono::milliseconds(0));
-    const std::string path = std::filesystem::temp_directory_path() / ("ss-" + unique_id());
-    const auto file = disk.create(path);
-    REQUIRE(file.ok());
+    const test::TempFolder folder;
+    const std::string path = folder / "a";
+    const auto file = must(disk.create(path));
     CHECK(disk.write(*file, path, 0, "x", 1).ok());
     close(*file);
-    std::filesystem::remove(path);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/training/state_hash.hpp"
 #include "tests/actors/peer/tiny_shape.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -68,8 +69,7 @@ struct Cluster {
   /// n0.0 commits the step and has it staged.
   void stage(uint64_t step, uint64_t generation = 1) {
     if (!trainer->holds(step)) {
-      const auto side = trainer->begin_write(60'000);
-      REQUIRE(side.ok());
+      const auto side = must(trainer->begin_write(60'000));
       side->params[0] = side->ema[0] = static_cast<float>(step);
       trainer->set_generation(generation);
       trainer->commit(step, state_hash(*side));
@@ -126,8 +126,7 @@ TEST_SUITE("peer copies") {
     cluster.stage(8);
     CHECK(cluster.order(8, "n0") == "");
     CHECK(cluster.tiers[0]->store.held() == Held{{0, 8, 1}});
-    const Result<TrainState*> own = cluster.tiers[0]->store.prepare(0, 8);
-    REQUIRE(own.ok());
+    const Result<TrainState*> own = must(cluster.tiers[0]->store.prepare(0, 8));
     CHECK(verify_or_forget(**own, {8, 1}));
     CHECK((*own)->committed().ema[0] == 8);
     cluster.stage(8);  // the order is repeated: the store has the copy

@@ -8,21 +8,19 @@
 #include "actors/peer/transfer.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "tests/actors/peer/tiny_shape.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
 TEST_SUITE("peer copies") {
   TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {
-    auto plane = make_agent_plane({}, "test-fence-" + std::to_string(getpid()), 0);
-    REQUIRE(plane.ok());
+    auto plane = must(make_agent_plane({}, "test-fence-" + std::to_string(getpid()), 0));
     PeerTier tier("ss-test-fence-" + std::to_string(getpid()) + "-n0-", tiny_shape(), 1, {}, *plane,
                   1000);
     // Receives all bytes of a copy that generation 3 made.
     const auto receive = [&] {
-      const Result<TrainState*> state = tier.store.prepare(0, UINT64_MAX);
-      REQUIRE(state.ok());
-      const Result<TrainState::Side> side = (*state)->begin_write(0);
-      REQUIRE(side.ok());
+      const Result<TrainState*> state = must(tier.store.prepare(0, UINT64_MAX));
+      const Result<TrainState::Side> side = must((*state)->begin_write(0));
       side->params[0] = 1;
       return std::pair(*state, state_hash(*side));
     };

@@ -10,6 +10,7 @@
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/state_transfer.hpp"
 #include "tests/actors/peer/tiny_shape.hpp"
+#include "tests/must.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 using namespace simplescale;
@@ -47,8 +48,7 @@ struct Pair {
           {planes[0]->address()},
           {device_plane_address(planes[1]->address(), {.transport = DeviceTransport::nccl})}};
     parts[0].segment = stores[0].segment("n0.0");
-    const auto side = states[0]->begin_write(0);
-    REQUIRE(side.ok());
+    const auto side = must(states[0]->begin_write(0));
     side->params[0] = 5;
     states[0]->set_generation(1);
     states[0]->commit(7, state_hash(*side));

@@ -138,8 +138,7 @@ TEST_CASE("child supervisor: starts in order, stops in reverse order with the gi
 TEST_CASE("child supervisor: kind and exit reason decide whether a child is restarted") {
   for (const auto restart : {Restart::permanent, Restart::transient}) {
     for (const auto kind : {ExitKind::normal, ExitKind::shutdown, ExitKind::abnormal}) {
-      CAPTURE(restart);
-      CAPTURE(to_string(kind));
+      INFO("restart = ", restart, ", to_string(kind) = ", to_string(kind));
       World world;
       world.spawn({world.worker("a", restart), world.worker("b")});
       world.dies("a", kind);

@@ -31,8 +31,7 @@ TEST_CASE("restart: V2, V3: children start in order and stop in reverse") {
 TEST_CASE("restart: the child's kind and its exit decide whether it is restarted, alone") {
   for (const auto kind : {Restart::permanent, Restart::transient}) {
     for (const auto exit : {ExitKind::normal, ExitKind::shutdown, ExitKind::abnormal}) {
-      CAPTURE(kind);
-      CAPTURE(to_string(exit));
+      INFO("kind = ", kind, ", to_string(exit) = ", to_string(exit));
       Sim sim(kMany, {{"a"}, {"b", kind}, {"c"}});
       sim.begin();
       sim.take_log();

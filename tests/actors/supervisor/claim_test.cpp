@@ -9,6 +9,7 @@
 #include "runtime/run/agent_lock.hpp"
 #include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/full_disk.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using namespace simplescale::supervisor;
@@ -34,8 +35,7 @@ void check_claim_after_failures(CandidateFolder& f) {
   f.meanwhile = [&](size_t pause) {
     if (pause == 5) f.work_again();
   };
-  const auto claim = claim_next(f.candidate, before);
-  REQUIRE(claim.ok());
+  const auto claim = must(claim_next(f.candidate, before));
   CHECK(claim->ours);
 }
 
@@ -92,8 +92,7 @@ TEST_SUITE("claim") {
     // Before the first reading, between the first and the second, and before the third.
     for (const int moment : {0, 1, 2}) {
       for (const bool whole_folder : {false, true}) {
-        CAPTURE(moment);
-        CAPTURE(whole_folder);
+        INFO("moment = ", moment, ", whole_folder = ", whole_folder);
         CandidateFolder f;
         f.lead(3);
         const Term term = *f.files.newest();
@@ -150,8 +149,7 @@ TEST_SUITE("claim") {
     CandidateFolder f;
     f.folder.write("control/generation", "7\n");
     Predecessor none;
-    const auto first = claim_next(f.candidate, none);
-    REQUIRE(first.ok());
+    const auto first = must(claim_next(f.candidate, none));
     CHECK(first->ours);
     CHECK(first->known.ok());
     CHECK(first->generation == 7);
@@ -162,8 +160,7 @@ TEST_SUITE("claim") {
     // What term 1 used is in no file.
     Predecessor before;
     before.term = 1;
-    const auto second = claim_next(f.candidate, before);
-    REQUIRE(second.ok());
+    const auto second = must(claim_next(f.candidate, before));
     CHECK(second->above == 7 + job::unknown_generations);
     CHECK(f.files.newest()->generation == second->above);
     before.term = 0;
@@ -172,16 +169,14 @@ TEST_SUITE("claim") {
     f.folder.write("control/generation", "500\n");
     before.term = 2;
     before.state = state_of(2, 20, 600);  // the folder lags behind
-    const auto third = claim_next(f.candidate, before);
-    REQUIRE(third.ok());
+    const auto third = must(claim_next(f.candidate, before));
     CHECK(third->generation == 600);
     CHECK(third->above == 600 + 2 * job::unknown_generations);
 
     // The predecessor began above 950, and none of its numbers is in a file.
     f.lead(4, 950);
     before.term = 4;
-    const auto fifth = claim_next(f.candidate, before);
-    REQUIRE(fifth.ok());
+    const auto fifth = must(claim_next(f.candidate, before));
     CHECK(fifth->above == 950 + job::unknown_generations);
   }
 
@@ -199,11 +194,9 @@ TEST_SUITE("claim") {
     std::filesystem::remove(f.run.generation());
     for (const char* damaged : {"", "\n", "12", "12 \n", "x\n"}) {
       f.folder.write("control/generation", damaged);
-      const auto claim = claim_next(f.candidate, before);
-      REQUIRE(claim.ok());
+      const auto claim = must(claim_next(f.candidate, before));
       CHECK(claim->ours);
-      CHECK(claim->known.code() == Code::bad_data);
-      CHECK(claim->known.message().find(f.run.generation()) != std::string::npos);
+      CHECK(says(claim->known, Code::bad_data, f.run.generation()));
       ++before.term;
     }
   }
@@ -224,8 +217,7 @@ TEST_SUITE("claim") {
 
     Predecessor none;  // a process that was no standby
     none.term = 3;
-    const auto claim = claim_next(f.candidate, none);
-    REQUIRE(claim.ok());
+    const auto claim = must(claim_next(f.candidate, none));
     CHECK(none.state->sequence == 21);
     CHECK(claim->generation == 45);
     CHECK(claim->above == 45 + 3 * job::unknown_generations);
@@ -253,8 +245,7 @@ TEST_SUITE("claim") {
     CHECK(f.files.newest()->number == 3);
     std::filesystem::remove(page);
     f.folder.write(state_page("a", 3), "damaged");
-    const auto claim = claim_next(f.candidate, before);
-    REQUIRE(claim.ok());
+    const auto claim = must(claim_next(f.candidate, before));
     CHECK(claim->ours);
     CHECK(claim->known.code() == Code::bad_data);
     CHECK(!before.state);
@@ -271,8 +262,7 @@ TEST_SUITE("claim") {
           number ? f.run.generation() : f.run.path + "/" + state_page("a", 3);
       CandidateFolder::make_unreadable(unreadable);
       f.candidate.read_retries = {1, std::chrono::hours(1)};
-      const auto claim = claim_next(f.candidate, before);
-      REQUIRE(claim.ok());
+      const auto claim = must(claim_next(f.candidate, before));
       CHECK(claim->ours);
       CHECK(claim->known.ok());
       CHECK(claim->generation == 40);
@@ -295,8 +285,7 @@ TEST_SUITE("claim") {
     Predecessor before = standby_of_3();
     FullDisk disk(0);
     f.meanwhile = [&](size_t) { disk.end(); };
-    const auto claim = claim_next(f.candidate, before);
-    REQUIRE(claim.ok());
+    const auto claim = must(claim_next(f.candidate, before));
     CHECK(claim->ours);
     CHECK(claim->generation == 40);
     CHECK(*f.files.newest() ==
@@ -325,8 +314,7 @@ TEST_SUITE("claim") {
     CandidateFolder f;
     f.lead(3);
     f.candidate.join_timeout_ms = -1;  // has passed
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
+    auto agent = must(AgentLock::share(f.run));
     check_claim_after_failures(f);
     std::filesystem::remove_all(f.run.control());  // the run is gone, and its agents end
     CHECK(!ClaimDeadline(f.candidate).lasts());
@@ -342,9 +330,7 @@ TEST_SUITE("claim") {
     CHECK(claim_next(f.candidate, before).status().code() == Code::io);  // there is none
     CHECK(f.pauses.empty());
     {
-      auto agent = AgentLock::share(f.run);
-      REQUIRE(agent.ok());
-      std::optional<AgentLock> lives(agent.take());
+      std::optional<AgentLock> lives(must(AgentLock::share(f.run)).take());
       f.meanwhile = [&](size_t pause) {
         if (pause == 10) lives.reset();
         if (pause == 20) disk.end();
@@ -352,13 +338,11 @@ TEST_SUITE("claim") {
       CHECK(claim_next(f.candidate, before).status().code() == Code::io);
       CHECK(f.pauses.size() == 10);
     }
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
+    auto agent = must(AgentLock::share(f.run));
     f.meanwhile = [&](size_t pause) {
       if (pause == 30) disk.end();
     };
-    const auto claim = claim_next(f.candidate, before);
-    REQUIRE(claim.ok());
+    const auto claim = must(claim_next(f.candidate, before));
     CHECK(claim->ours);
   }
 
@@ -373,8 +357,7 @@ TEST_SUITE("claim") {
       disk.end();
       REQUIRE(*f.files.claim({4, "n1", getpid(), "address of n1", 140}));
     };
-    const auto claim = claim_next(f.candidate, before);
-    REQUIRE(claim.ok());
+    const auto claim = must(claim_next(f.candidate, before));
     CHECK(claim->ours);
     CHECK(claim->above == 140);
     CHECK(f.files.newest()->generation == 140);
@@ -396,8 +379,7 @@ TEST_SUITE("claim") {
         disk.end();
         REQUIRE(*f.files.claim(other));
       };
-      const auto claim = claim_next(f.candidate, before);
-      REQUIRE(claim.ok());
+      const auto claim = must(claim_next(f.candidate, before));
       CHECK(!claim->ours);
     }
   }
@@ -413,8 +395,7 @@ TEST_SUITE("claim") {
         if (!answers) f.beat(3, 1'000 + static_cast<int64_t>(pause));
       };
       f.candidate.supervisor_answers = [&](const std::string&) { return answers; };
-      const auto claim = claim_next(f.candidate, before);
-      REQUIRE(claim.ok());
+      const auto claim = must(claim_next(f.candidate, before));
       CHECK(!claim->ours);
       CHECK(f.files.newest()->number == 3);
     }

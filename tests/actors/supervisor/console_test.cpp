@@ -8,6 +8,7 @@
 #include "app/commands/render.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/faults.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using nlohmann::json;
@@ -146,9 +147,8 @@ TEST_SUITE("console") {
     json stalled = document();
     CHECK(render_status(stalled, {}).find("no step") == std::string::npos);
     stalled["stall"] = {{"sentence", "no step for 12 s, waiting for n0.0 (backward, block 3)"}};
-    CHECK(render_status(stalled, {})
-              .find("\nno step for 12 s, waiting for n0.0 (backward, block 3)\n") !=
-          std::string::npos);
+    CHECK(has(render_status(stalled, {}),
+              "\nno step for 12 s, waiting for n0.0 (backward, block 3)\n"));
   }
 
   TEST_CASE("console: the tree has groups, their nodes and trainers; nodes without a group last") {
@@ -179,10 +179,8 @@ TEST_SUITE("console") {
     now["nodes"][0]["health"] = {
         {"cpu", 0.834}, {"memory", 0.98}, {"disk", 0.5}, {"busiest", {{"step_ms", 211.7}}}};
     const std::string text = render_tree(now, {false, 0, 1000.3});
-    CHECK(text.find("\n212 ms a step, the last one 0.3 s ago, 1 h 12 min left\n") !=
-          std::string::npos);
-    CHECK(text.find("n0 up h (process 12), cpu 83 %, memory 98 %, step 212 ms\n") !=
-          std::string::npos);
+    CHECK(has(text, "\n212 ms a step, the last one 0.3 s ago, 1 h 12 min left\n"));
+    CHECK(has(text, "n0 up h (process 12), cpu 83 %, memory 98 %, step 212 ms\n"));
     CHECK(text.find("n2 spare h (process 13): waits\n") != std::string::npos);
     const std::string colored = render_tree(now, {true, 0, 1000.3});
     CHECK(colored.find("\033[31mmemory 98 %\033[0m") != std::string::npos);
@@ -206,9 +204,9 @@ TEST_SUITE("console") {
   TEST_CASE("console: the supervisor knows every command that it has to answer") {
     for (const Verb& verb : verbs()) {
       const std::string error = parse(verb.name).error;
-      CHECK_MESSAGE((error.find("unknown") != std::string::npos) ==
-                        (verb.answerer == Answerer::console && verb.name != "why"),
-                    verb.name);
+      CHECK_MESSAGE(
+          (has(error, "unknown")) == (verb.answerer == Answerer::console && verb.name != "why"),
+          verb.name);
     }
     CHECK(parse("nonsense").error == "unknown command 'nonsense'");
     CHECK_FALSE(parse("").error.empty());

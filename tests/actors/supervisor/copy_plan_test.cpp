@@ -6,6 +6,7 @@
 
 #include "actors/peer/peer_store.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using namespace simplescale::job;
@@ -173,10 +174,8 @@ TEST_SUITE("peer store") {
     CHECK(store.segment(1, 5) == "");
     CHECK(store.prepare(2, UINT64_MAX).status().code() == Code::bad_data);
     auto put = [&](uint32_t shard, uint64_t step, uint64_t keep) {
-      const Result<TrainState*> state = store.prepare(shard, keep);
-      REQUIRE(state.ok());
-      const Result<TrainState::Side> side = (*state)->begin_write(0);
-      REQUIRE(side.ok());
+      const Result<TrainState*> state = must(store.prepare(shard, keep));
+      const Result<TrainState::Side> side = must((*state)->begin_write(0));
       side->params[0] = static_cast<float>(step);
       (*state)->set_generation(3);
       (*state)->commit(step, state_hash(*side));
@@ -196,14 +195,12 @@ TEST_SUITE("peer store") {
     CHECK(store.drop_unassigned({0}, 25));  // shard 1 is kept elsewhere now
     CHECK(store.held() == std::vector<PeerCopy>{{0, 20, 3}});
     CHECK_FALSE(store.drop_unassigned({}, 20));
-    Result<TrainState*> kept = store.prepare(0, 20);
-    REQUIRE(kept.ok());
+    Result<TrainState*> kept = must(store.prepare(0, 20));
     CHECK(verify_or_forget(**kept, {20, 3}));
     CHECK_FALSE(verify_or_forget(**kept, {15, 3}));
     CHECK(store.held().size() == 1);
     REQUIRE(store.flip_bits().ok());
-    const Result<TrainState*> state = store.prepare(0, 20);
-    REQUIRE(state.ok());
+    const Result<TrainState*> state = must(store.prepare(0, 20));
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
     (*state)->clear_pins();
     CHECK_FALSE(verify_or_forget(**state, {20, 3}));  // damaged: it is forgotten
@@ -215,12 +212,10 @@ TEST_SUITE("peer store") {
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
     PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1, {});
-    const Result<TrainState*> begun = store.prepare(0, UINT64_MAX);
-    REQUIRE(begun.ok());
+    const Result<TrainState*> begun = must(store.prepare(0, UINT64_MAX));
     TrainState& state = **begun;
     auto put = [&state](const StateVersion& copy) {
-      const Result<TrainState::Side> side = state.begin_write(0);
-      REQUIRE(side.ok());
+      const Result<TrainState::Side> side = must(state.begin_write(0));
       side->params[0] = static_cast<float>(copy.generation);
       state.set_generation(copy.generation);
       state.commit(copy.step, state_hash(*side));

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 
 namespace {
@@ -79,11 +81,11 @@ TEST_SUITE("incidents") {
       CAPTURE(sentence);
       CHECK(sentence.starts_with("All processes of the run ended without a word: "));
       CHECK(sentence.find("Stopped for 12 min.") != std::string::npos);
-      CHECK(sentence.find(*undone
+      CHECK(has(sentence, *undone
                               ? "No newer state was left, so training went back from step 57 to "
                                 "checkpoint 40: 17 steps were repeated."
                               : "The run was started again, and training went on with step 41: "
-                                "no step was lost.") != std::string::npos);
+                                "no step was lost."));
     }
   }
 

@@ -14,6 +14,7 @@
 #include "runtime/base/files.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
 #include "tests/full_disk.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -103,8 +104,7 @@ TEST_SUITE("job records") {
     Folder folder;
     const auto unended = [&](const std::string& events) {
       folder.write("events.jsonl", events);
-      const auto end = end_of_records(folder.path, false, BatchSchedule(8));
-      REQUIRE(end.ok());
+      const auto end = must(end_of_records(folder.path, false, BatchSchedule(8)));
       return end->unended;
     };
     const std::string started = "{\"kind\":\"started\",\"time\":5}\n",
@@ -124,8 +124,7 @@ TEST_SUITE("job records") {
   TEST_CASE("records: they end with the last step of which both files have all lines") {
     Folder folder;
     auto end = [&](bool keeps_ledger = true, uint64_t said = 0) {
-      auto found = end_of_records(folder.path, keeps_ledger, BatchSchedule(8), nullptr, said);
-      REQUIRE(found.ok());
+      auto found = must(end_of_records(folder.path, keeps_ledger, BatchSchedule(8), nullptr, said));
       return *found;
     };
     using Lines = std::set<StepLine>;
@@ -204,8 +203,7 @@ TEST_SUITE("job records") {
                       samples = whole(1) + whole(2) + ledger(3, 1, 16, 4) + ledger(4, 1, 24, 4);
     folder.write("metrics.jsonl", metrics);
     folder.write("ledger.jsonl", samples);
-    const auto end = end_of_records(folder.path, true, BatchSchedule(8));
-    REQUIRE(end.ok());
+    const auto end = must(end_of_records(folder.path, true, BatchSchedule(8)));
     CHECK(end->step == 2);
     CHECK(folder.text("metrics.jsonl") == metrics);
     CHECK(folder.text("ledger.jsonl") == samples);

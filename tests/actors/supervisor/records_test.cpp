@@ -15,6 +15,7 @@
 #include "runtime/run/run_folder.hpp"
 #include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/actors/supervisor/records_folder.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using test::CandidateFolder, test::state_of;
@@ -60,8 +61,7 @@ TEST_SUITE("job records") {
     s.job.saving = {33, 6};
     s.job.nodes["n0"].answered = 7;
     const auto bytes = encode(s);
-    auto back = decode(bytes);
-    REQUIRE(back.ok());
+    auto back = must(decode(bytes));
     CHECK(encode(*back) == bytes);
     // JOB-1: a new supervisor waits for no save and counts no answer of which only the last one knew.
     CHECK(back->job.saving.step == 0);
@@ -84,8 +84,7 @@ TEST_SUITE("job records") {
   TEST_CASE("learning rates: the next start reads what was stored, unless another is configured") {
     for (const job::Rates& rates : {job::Rates{}, job::Rates{{{20, 0.1}, {34, 3e-4}}, -1},
                                     job::Rates{{{20, 1.0 / 3}}, 2e-4}}) {
-      const auto back = rates_of(rates_text(rates, 1e-3), 1e-3);
-      REQUIRE(back.ok());
+      const auto back = must(rates_of(rates_text(rates, 1e-3), 1e-3));
       CHECK(*back == rates);
       CHECK(*rates_of(rates_text(rates, 1e-3), 2e-3) == job::Rates{});
     }

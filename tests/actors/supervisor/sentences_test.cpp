@@ -14,6 +14,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/faults.hpp"
 #include "tests/paths.hpp"
+#include "tests/temp_folder.hpp"
 #include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
@@ -326,9 +327,8 @@ TEST_CASE("sentences: every fault in every arrangement is told in plain English"
   const std::string path = source_dir() + "/tests/actors/supervisor/sentences.txt";
   const std::string now = all_sentences() + more_sentences();
   if (std::getenv("SIMPLESCALE_WRITE_SENTENCES")) std::ofstream(path) << now;
-  std::stringstream golden;
-  golden << std::ifstream(path).rdbuf();
-  CHECK_MESSAGE(golden.str() == now, "SIMPLESCALE_WRITE_SENTENCES=1 rewrites sentences.txt");
+  CHECK_MESSAGE(test::contents(path) == now,
+                "SIMPLESCALE_WRITE_SENTENCES=1 rewrites sentences.txt");
   for (const char* bad :
        {"; ;", ";;", " 1 groups", " 1 steps", "exit_reason", "..", "  plan: .", ": :", " ,", "( "})
     CHECK_MESSAGE(now.find(bad) == std::string::npos, bad);

@@ -11,6 +11,7 @@
 #include "runtime/run/agent_lock.hpp"
 #include "tests/actors/supervisor/candidate_folder.hpp"
 #include "tests/full_disk.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 using namespace simplescale::supervisor;
@@ -46,8 +47,7 @@ TEST_SUITE("step down") {
     const SupervisorState state = state_of(3, 20, 45);
     CHECK(f.leave(&state).message() == kWhy.message());
     CHECK(*f.files.touched_ns(4) == 0);  // it has resigned
-    const auto left = read_left_state(f.run.path, "a", 4);
-    REQUIRE(left.ok());
+    const auto left = must(read_left_state(f.run.path, "a", 4));
     REQUIRE(left->has_value());
     CHECK((*left)->sequence == 20);
     CHECK((*left)->job.generation == 45);
@@ -72,8 +72,7 @@ TEST_SUITE("step down") {
 
   TEST_CASE("step down: LEAD-1, a supervisor that was deposed meanwhile writes nothing") {
     Fixture f;
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
+    auto agent = must(AgentLock::share(f.run));
     f.lead(5);
     f.meanwhile = [](size_t pause) { REQUIRE(pause < 20); };
     const SupervisorState state = state_of(3, 20, 45);
@@ -88,8 +87,7 @@ TEST_SUITE("step down") {
     // One error, as of a full disk, took the only newest state: the supervisor resigned without it.
     Fixture f;
     f.candidate.join_timeout_ms = -1;  // has passed
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
+    auto agent = must(AgentLock::share(f.run));
     const SupervisorState state = state_of(3, 20, 45);
     FullDisk disk(0);
     f.meanwhile = [&](size_t pause) {
@@ -97,8 +95,7 @@ TEST_SUITE("step down") {
       if (pause == 3) disk.end();
     };
     CHECK(!f.leave(&state).ok());
-    const auto left = read_left_state(f.run.path, "a", 4);
-    REQUIRE(left.ok());
+    const auto left = must(read_left_state(f.run.path, "a", 4));
     REQUIRE(left->has_value());
     CHECK((*left)->sequence == 20);
     CHECK(events(f).size() == 1);
@@ -107,8 +104,7 @@ TEST_SUITE("step down") {
 
   TEST_CASE("step down: a supervisor whose state is written does not wait for its event") {
     Fixture f;
-    auto agent = AgentLock::share(f.run);
-    REQUIRE(agent.ok());
+    auto agent = must(AgentLock::share(f.run));
     std::filesystem::create_symlink(f.run.events(), f.run.events());
     f.meanwhile = [](size_t) { FAIL("the state is written"); };
     const SupervisorState state = state_of(3, 20, 45);

@@ -6,6 +6,7 @@
 
 #include "actors/supervisor/take_over.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -40,12 +41,12 @@ TakenOver take_over_from(const SupervisorState& left,
                          const supervisor::LeftCheckpoints& found = {10, {4}}) {
   caf::actor_system_config config;
   caf::actor_system system{config};
-  test::TempFolder folder;
+  test::MemoryFolder folder;
   std::filesystem::create_directories(folder / "control");
   JobOptions options;
-  options.run = {folder.path()};
+  options.run = {folder.path};
   options.node = "n0";
-  options.journal = std::make_shared<Journal>(folder.path());
+  options.journal = std::make_shared<Journal>(folder.path);
   options.checkpoint_step = found.newest;
   options.older_checkpoints = found.older;
   options.had_checkpoint = found.had;
@@ -66,26 +67,24 @@ TakenOver take_over_from(const SupervisorState& left,
 
 TEST_SUITE("take over") {
   TEST_CASE("take over: a checkpoint that was published but not recorded is found") {
-    test::TempFolder folder;
-    save_step(folder.path(), 10, 1);
-    save_step(folder.path(), 15, 2);
-    const auto left = find_left_checkpoints(folder.path(), known(), system_files());
-    REQUIRE(left.ok());
+    test::MemoryFolder folder;
+    save_step(folder.path, 10, 1);
+    save_step(folder.path, 15, 2);
+    const auto left = must(find_left_checkpoints(folder.path, known(), system_files()));
     CHECK(left->newest == 15);
     CHECK(left->older == std::vector<uint64_t>{10});
   }
 
   TEST_CASE("take over: JOB-3, a checkpoint of a step that was undone is set aside") {
-    test::TempFolder folder;
-    save_step(folder.path(), 10, 1);
-    save_step(folder.path(), 20, 2);
-    const auto left = find_left_checkpoints(folder.path(), known(), system_files());
-    REQUIRE(left.ok());
+    test::MemoryFolder folder;
+    save_step(folder.path, 10, 1);
+    save_step(folder.path, 20, 2);
+    const auto left = must(find_left_checkpoints(folder.path, known(), system_files()));
     CHECK(left->newest == 10);
-    CHECK(list_folder(folder.path()) ==
+    CHECK(list_folder(folder.path) ==
           std::vector<std::string>{"latest", "step-00000010", "step-00000020.undone"});
-    save_step(folder.path(), 20, 3);
-    CHECK(find_left_checkpoints(folder.path(), known(), system_files())->newest == 20);
+    save_step(folder.path, 20, 3);
+    CHECK(find_left_checkpoints(folder.path, known(), system_files())->newest == 20);
   }
 
   TEST_CASE("take over: the event names the steps that were undone before") {
@@ -141,23 +140,21 @@ TEST_SUITE("take over") {
   }
 
   TEST_CASE("take over: JOB-1, checkpoints that are damaged or set aside were there") {
-    test::TempFolder folder;
+    test::MemoryFolder folder;
     for (const char* name : {"damaged/step-00000010", "aside/step-00000020.undone"}) {
       const auto path = std::filesystem::path(folder / name);
       std::filesystem::create_directories(path);
-      const auto left = find_left_checkpoints(path.parent_path(), known(), system_files());
-      REQUIRE(left.ok());
+      const auto left = must(find_left_checkpoints(path.parent_path(), known(), system_files()));
       CHECK(!left->newest);
       CHECK(left->had);
     }
   }
 
   TEST_CASE("take over: a folder that is not there, or empty, changes nothing") {
-    test::TempFolder folder;
+    test::MemoryFolder folder;
     std::filesystem::create_directories(folder / "mountpoint");
     for (const char* name : {"unmounted", "mountpoint"}) {
-      const auto left = find_left_checkpoints(folder / name, known(), system_files());
-      REQUIRE(left.ok());
+      const auto left = must(find_left_checkpoints(folder / name, known(), system_files()));
       CHECK(!left->newest);
       CHECK(!left->had);
     }

@@ -1,16 +1,23 @@
 // Restores from a trainer's own memory and from its node's peer store.
-#include "actors/trainer/restore.hpp"
-
+// The data plane of a trainer, and what preflight counts for it.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <numeric>
+#include <string>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "actors/trainer/batch_reader.hpp"
+#include "actors/trainer/engine_setup.hpp"
+#include "actors/trainer/restore.hpp"
+#include "runtime/base/shared_memory.hpp"
+#include "runtime/config/preflight.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/thread_collective.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -25,17 +32,15 @@ ModelShape shape() {
 }
 
 TrainState make_state(const std::string& name) {
-  auto state =
-      TrainState::create("ss-test-restore-" + std::to_string(getpid()) + "-" + name,
-                         layout_hash(shape(), 1, 0), shard_layout(units_of(shape()), 1).total);
-  REQUIRE(state.ok());
-  return state.take();
+  return must(TrainState::create("ss-test-restore-" + std::to_string(getpid()) + "-" + name,
+                                 layout_hash(shape(), 1, 0),
+                                 shard_layout(units_of(shape()), 1).total))
+      .take();
 }
 
 /// Commits `step` with values that begin at `first`.
 void commit(TrainState& state, uint64_t step, float first) {
-  const auto side = state.begin_write(0);
-  REQUIRE(side.ok());
+  const auto side = must(state.begin_write(0));
   for (const std::span<float> part : side->parts()) std::iota(part.begin(), part.end(), first);
   state.commit(step, state_hash(*side));
 }
@@ -55,8 +60,8 @@ TEST_SUITE("restore") {
       return Restore(
           order, shape(), 1, 1'000, [] { return false; }, counting);
     };
-    auto plane = DataPlane::create({.shm_prefix = "ss-test-restore-" + std::to_string(getpid())});
-    REQUIRE(plane.ok());
+    auto plane =
+        must(DataPlane::create({.shm_prefix = "ss-test-restore-" + std::to_string(getpid())}));
     TrainState state = make_state("own");
     size_t blocks = 0;
     for (const std::span<float> part : state.side(0).parts())
@@ -79,8 +84,7 @@ TEST_SUITE("restore") {
   }
 
   TEST_CASE("restore: a copy whose memory nobody holds any more counts as lost") {
-    auto plane = DataPlane::create({.shm_prefix = "ss-test-restore-lost", .network = false});
-    REQUIRE(plane.ok());
+    auto plane = must(DataPlane::create({.shm_prefix = "ss-test-restore-lost", .network = false}));
     TrainState state = make_state("with-lost-peer");
     const JoinTrainer order{.trainer = "n0.0",
                             .generation = 3,
@@ -108,5 +112,108 @@ TEST_SUITE("restore") {
     CHECK(restore.fault().fault == Fault::bad_copy);
     CHECK(restore.fault().suspect == "n0.0");
     CHECK_FALSE(state.holds(7));
+  }
+}
+
+namespace {
+
+/// The shared memory of a data plane with these options.
+uint64_t segment_bytes(DataPlaneOptions options) {
+  options.network = false;
+  options.shm_prefix = "ss-test-setup-" + std::to_string(getpid());
+  const auto plane = must(DataPlane::create(options));
+  const auto segment = must(SharedMemory::open(options.shm_prefix));
+  return segment->bytes();
+}
+
+}  // namespace
+
+TEST_SUITE("engine setup") {
+  TEST_CASE("engine setup: preflight counts the data planes of all processes, staged ones too") {
+    Config config;
+    config.model.preset = "micro";
+    config.train.max_steps = 10;
+    config.metrics.trace_events = 0;
+    config.supervision.warm_processes = 3;
+    config.parallel.strategy = Strategy::no_shard;
+    for (const auto& [kind, device, staged, nodes] :
+         {std::tuple{DeviceKind::cpu, std::optional<DeviceTransport>(), false, 1},
+          std::tuple{DeviceKind::cpu, std::optional<DeviceTransport>(), false, 1023},
+          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::nccl), false, 1023},
+          std::tuple{DeviceKind::cuda, std::optional(DeviceTransport::staged), true, 1}}) {
+      config.cluster.device = kind;
+      config.cluster.nodes = nodes;
+      const auto plan = must(make_plan(config));
+      const uint64_t plane = segment_bytes(plane_options(config, *plan, device));
+      // A trainer and three warm processes; the rest are the state, the ring and the agent's plane.
+      const uint64_t counted = host_needs(config, *plan, 1, staged).shared;
+      config.supervision.warm_processes = 0;
+      const uint64_t without = host_needs(config, *plan, 1, staged).shared;
+      config.supervision.warm_processes = 3;
+      CHECK(counted - without >= 3 * plane);
+      CHECK(counted - without < 3 * (plane + (uint64_t{20} << 20)));
+    }
+    DataPlaneOptions agent;  // as make_agent_plane()
+    agent.arena_bytes = size_t{1} << 20;
+    CHECK(segment_bytes(agent) <= uint64_t{28} << 20);
+  }
+}
+
+namespace {
+
+constexpr uint64_t generation = 4;
+
+/// The ring of one trainer, with room for two micro-batches, and the trainer's reader.
+struct Trainer {
+  TokenRings rings;
+  bool fenced = false;
+  Result<BatchReader> reader;
+
+  explicit Trainer(milliseconds timeout = milliseconds(60'000))
+      : rings(
+            TokenRings::create("ss-test-reader-" + std::to_string(getpid()), {1, 2, 1, 3}).take()),
+        reader((rings.reset(0, generation), BatchReader::open(rings.name(), 0, generation, timeout,
+                                                              [this] { return fenced; }))) {
+    REQUIRE(reader.ok());
+  }
+  void fill(uint64_t step, uint64_t accumulation, int32_t token) {
+    int32_t* tokens = rings.begin_fill(0);
+    REQUIRE(tokens);
+    tokens[0] = token;
+    rings.commit_fill(0, step, accumulation, 0);
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("batch reader") {
+  TEST_CASE("batch reader: micro-batches come in order, and each read gives the last slot back") {
+    Trainer trainer;
+    trainer.fill(6, 0, 60);  // rings count steps from 0
+    trainer.fill(6, 1, 61);
+    CHECK((*trainer.reader->read(7, 0))[0] == 60);
+    CHECK((*trainer.reader->read(7, 1))[0] == 61);
+    CHECK(trainer.rings.filled(0) == 1);
+    CHECK(trainer.reader->release().ok());
+    CHECK(trainer.rings.filled(0) == 0);
+    CHECK(trainer.reader->release().ok());  // there is none
+  }
+
+  TEST_CASE("batch reader: a fence ends a read that waits") {
+    Trainer trainer(milliseconds(1'000));
+    trainer.fenced = true;
+    CHECK(trainer.reader->read(1, 0).status().code() == Code::aborted);
+    trainer.fenced = false;
+    CHECK(trainer.reader->read(1, 0).status().code() == Code::deadline);
+  }
+
+  TEST_CASE("batch reader: a bad token is told from a loss that is not finite") {
+    Trainer trainer;
+    CHECK_FALSE(trainer.reader->bad_tokens());
+    trainer.rings.close(0, Status(Code::bad_data, "a.bin: byte 44"));
+    const Status status = trainer.reader->read(1, 0).status();
+    CHECK(status.code() == Code::io);
+    CHECK(status.message() == "a.bin: byte 44");
+    CHECK(trainer.reader->bad_tokens());
   }
 }

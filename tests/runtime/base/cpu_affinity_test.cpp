@@ -11,6 +11,8 @@
 #include <fstream>
 
 #include "runtime/base/process.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -24,12 +26,9 @@ CpuList list(const std::string& text) {
 }
 
 /// A folder like /sys/devices/system/node.
-struct Nodes {
-  fs::path folder = fs::temp_directory_path() / ("simplescale-numa-" + unique_id());
-  ~Nodes() { fs::remove_all(folder); }
+struct Nodes : test::TempFolder {
   void add(const std::string& node, const std::string& cpus) const {
-    fs::create_directories(folder / node);
-    std::ofstream(folder / node / "cpulist") << cpus << "\n";
+    write(node + "/cpulist", cpus + "\n");
   }
 };
 
@@ -47,14 +46,14 @@ TEST_SUITE("cpu affinity") {
 
   TEST_CASE("cpu affinity: NUMA nodes are read from /sys, without nodes that have memory only") {
     const Nodes machine;
-    CHECK(numa_nodes(machine.folder).empty());
+    CHECK(numa_nodes(machine.path).empty());
     machine.add("node10", "4-7");
     machine.add("node2", "0-3");
     machine.add("node3", "");
     machine.add("power", "9");
-    CHECK(numa_nodes(machine.folder) == std::vector<CpuList>{list("0-3"), list("4-7")});
+    CHECK(numa_nodes(machine.path) == std::vector<CpuList>{list("0-3"), list("4-7")});
     machine.add("node4", "3");  // in two nodes: contradictory
-    CHECK(numa_nodes(machine.folder).empty());
+    CHECK(numa_nodes(machine.path).empty());
   }
 
   TEST_CASE("cpu affinity: trainers are spread over the NUMA nodes in proportion to their CPUs") {
@@ -110,8 +109,7 @@ TEST_SUITE("cpu affinity") {
     SpawnOptions command;
     command.argv = {"/bin/sleep", "60"};
     command.cpus = one;
-    const auto child = spawn(command);
-    REQUIRE(child.ok());
+    const auto child = must(spawn(command));
     const auto mask_of = [&] {
       cpu_set_t set;
       sched_getaffinity(*child, sizeof set, &set);

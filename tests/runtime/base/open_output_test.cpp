@@ -14,6 +14,8 @@
 #include "runtime/base/create_file.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/own_folder.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -22,17 +24,13 @@ namespace {
 
 constexpr uid_t kOther = 65534;
 
-struct Folder {
+struct Folder : test::TempFolder {
   Folder() {
-    char name[] = "/tmp/simplescale-output-XXXXXX";
-    path = mkdtemp(name);
-    precious = path + "/precious";
     REQUIRE(write_file_atomic(precious, "mine").ok());
     fs::create_directory(path + "/shared");
   }
-  ~Folder() { fs::remove_all(path); }
   std::string in(const std::string& name) const { return path + "/shared/" + name; }
-  std::string path, precious;
+  const std::string precious = path + "/precious";
 };
 
 /// Opens the file, writes "new" at its beginning, and returns its contents; or the errno.
@@ -116,8 +114,7 @@ TEST_CASE("output: a stream, a replaced file and a created one follow no link ei
   CHECK(!reserve_room(folder.in("room")).ok());
   OutputStream none(folder.in("missing/s"), Output::replace);
   none << "abc";
-  CHECK(none.status().code() == Code::io);
-  CHECK(none.status().message().find("No such file") != std::string::npos);
+  CHECK(says(none.status(), Code::io, "No such file"));
   CHECK(*read_text(folder.precious) == "mine");
 }
 
@@ -129,8 +126,7 @@ TEST_CASE("output (FILE-1): the folder may be reached by own links, and by no ot
   REQUIRE(lchown((folder.path + "/link").c_str(), kOther, kOther) == 0);
   for (const Output how : {Output::replace, Output::append, Output::keep, Output::lock})
     CHECK(written(folder.path + "/link/a", how) == std::to_string(ELOOP));
-  CHECK(write_file_atomic(folder.path + "/link/b", "x").message().find("another user") !=
-        std::string::npos);
+  CHECK(has(write_file_atomic(folder.path + "/link/b", "x"), "another user"));
   REQUIRE(chown(folder.in("a").c_str(), kOther, kOther) == 0);
   CHECK(written(folder.in("a"), Output::append) == std::to_string(EPERM));
   CHECK(written(folder.in("a"), Output::lock) == "new");

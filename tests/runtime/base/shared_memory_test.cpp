@@ -20,6 +20,7 @@
 
 #include "runtime/base/host_lock.hpp"
 #include "runtime/base/named_descriptors.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -131,8 +132,7 @@ TEST_CASE("shared memory: processes find it by name as long as its maker lives")
 TEST_CASE("shared memory: a segment of the same name takes the place of the earlier one") {
   const std::string name = unique("twice");
   auto first = SharedMemory::create(name, 10);
-  auto second = SharedMemory::create(name, 20);
-  REQUIRE(second.ok());
+  auto second = must(SharedMemory::create(name, 20));
   CHECK(SharedMemory::open(name)->bytes() == 20);
   *first = SharedMemory();  // the end of the earlier one takes nothing from the new one
   CHECK(SharedMemory::open(name)->bytes() == 20);
@@ -150,8 +150,7 @@ TEST_CASE("shared memory: a process that does not answer is waited for, and no l
   });
   holder.stop();
   const Status status = SharedMemory::open(name, std::chrono::milliseconds(50)).status();
-  CHECK(status.code() == Code::deadline);
-  CHECK(status.message().find("does not answer") != std::string::npos);
+  CHECK(says(status, Code::deadline, "does not answer"));
   std::thread late([&] { holder.go_on(); });
   CHECK(SharedMemory::open(name, std::chrono::minutes(1)).ok());
   late.join();
@@ -165,8 +164,7 @@ TEST_CASE("shared memory: what has no room is refused") {
 
 TEST_CASE("shared memory: a process without descriptors gets a sentence, and goes on") {
   const std::string name = unique("full");
-  auto memory = SharedMemory::create(name, 4096);
-  REQUIRE(memory.ok());
+  auto memory = must(SharedMemory::create(name, 4096));
   rlimit limit{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   const rlimit none{3, limit.rlim_max};
@@ -175,8 +173,7 @@ TEST_CASE("shared memory: a process without descriptors gets a sentence, and goe
   const Status made = SharedMemory::create(name + "-more", 4096).status();
   REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   for (const Status& status : {opened, made}) {
-    CHECK(status.code() == Code::io);
-    CHECK(status.message().find("Too many open files") != std::string::npos);
+    CHECK(says(status, Code::io, "Too many open files"));
   }
   CHECK(SharedMemory::open(name).ok());
 }
@@ -184,8 +181,7 @@ TEST_CASE("shared memory: a process without descriptors gets a sentence, and goe
 TEST_CASE("shared memory (SHM-4): another user gets no descriptor") {
   if (!can_be_stranger()) return;
   const std::string name = unique("read");
-  auto memory = SharedMemory::create(name, 4096);
-  REQUIRE(memory.ok());
+  auto memory = must(SharedMemory::create(name, 4096));
   const Address at(socket_name(name));  // as anybody can list it
   CHECK(as_stranger([&] {
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -208,9 +204,7 @@ TEST_CASE("shared memory (SHM-4): nothing is taken from another user that has th
     return setgid(kNobody) == 0 && setuid(kNobody) == 0 && bind(fd, at.get(), at.bytes) == 0 &&
            listen(fd, 5) == 0;
   });
-  const Status status = SharedMemory::open(name).status();
-  CHECK(status.code() == Code::io);
-  CHECK(status.message().find("another user") != std::string::npos);
+  CHECK(says(SharedMemory::open(name).status(), Code::io, "another user"));
 }
 
 TEST_CASE("shared memory (SHM-4): what is no segment of this program is refused") {
@@ -232,8 +226,7 @@ TEST_CASE("host lock: a lock is one process's, or shared, and ends with the last
   const std::string name = unique("lock");
   const auto other = [&](bool shared) { return HostLock::take(name, shared).status().code(); };
   {
-    const auto held = HostLock::take(name, false);
-    REQUIRE(held.ok());
+    const auto held = must(HostLock::take(name, false));
     CHECK(other(false) == Code::unavailable);
     CHECK(other(true) == Code::unavailable);
   }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/base/splitmix64.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -29,8 +30,7 @@ using Steps = std::vector<uint64_t>;
 TEST_SUITE("bucket_index") {
   TEST_CASE("the text of an index is read as it was written") {
     const BucketIndex index{"id", "a \"name\"", {stored(100), stored(200, "x", 1.25)}};
-    const auto read = parse_bucket_index(bucket_index_text(index));
-    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    const auto read = must(parse_bucket_index(bucket_index_text(index)));
     CHECK(read->run_id == "id");
     CHECK(read->run_name == "a \"name\"");
     CHECK(read->checkpoints == index.checkpoints);

@@ -28,7 +28,7 @@ class CrashDisk : public FaultyFiles {
     std::mt19937 random(seed);
     for (Inode& inode : inodes_) inode.data = inode.synced;
     for (const auto& [path, id] : now_)
-      if (inodes_[id].kind == Kind::file) inodes_[id].data = slurp(path);
+      if (inodes_[id].kind == Kind::file) inodes_[id].data = contents(path);
     for (Inode& inode : inodes_) {
       for (const Change& change : inode.changes)
         if (random() % 2 == 0) apply(inode, change);
@@ -50,7 +50,7 @@ class CrashDisk : public FaultyFiles {
   Status fsync(int fd, const std::string& path) override {
     SS_RETURN_IF_ERROR(FaultyFiles::fsync(fd, path));
     if (const auto found = now_.find(path); found != now_.end())
-      inodes_[found->second].synced = slurp(path);
+      inodes_[found->second].synced = contents(path);
     return {};
   }
   Status fsync_folder(const std::string& path) override {
@@ -122,7 +122,7 @@ class CrashDisk : public FaultyFiles {
       for (const std::string& entry : list_folder(path))
         inode.entries[entry] = now_[path + "/" + entry] = add_tree(path + "/" + entry);
     } else {
-      inode.synced = slurp(path);
+      inode.synced = contents(path);
     }
     inodes_.push_back(std::move(inode));
     return inodes_.size() - 1;

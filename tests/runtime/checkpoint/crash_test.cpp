@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/long.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/crash_disk.hpp"
 
 using namespace simplescale;
@@ -21,16 +22,14 @@ struct Scene {
   /// True if the newest valid checkpoint is the new one. Fails the test if it is neither of the two,
   /// if trainers would read another one, or if `latest` names none.
   bool is_after(const std::string& checkpoints) {
-    auto found = find_newest_valid(checkpoints);
-    REQUIRE_MESSAGE(found.ok(), found.status().message());
+    auto found = must(find_newest_valid(checkpoints));
     State got = empty_state(shape, 1);
     REQUIRE(read_shard(found->checkpoint, 1, 0, got.side()).ok());
     const bool is_new = same_bits(got, after);
     REQUIRE((is_new || same_bits(got, before)));
     const uint64_t step = found->checkpoint.info().step;
     REQUIRE(step == (is_new ? step_after : step_before));
-    const auto read = open_step(checkpoints, step);
-    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    const auto read = must(open_step(checkpoints, step));
     CHECK(read->folder() == found->checkpoint.folder());
     // While a step is rewritten, `latest` names it at a moment when only step-N.replaced exists.
     if (!found->checkpoint.folder().ends_with(".replaced"))
@@ -53,12 +52,11 @@ struct Scene {
   /// The next publisher succeeds and cleans up.
   void save_again(const std::string& checkpoints) {
     REQUIRE(revoke_publishers(checkpoints).ok());
-    const auto found = find_newest_valid(checkpoints);
-    REQUIRE(found.ok());
+    const auto found = must(find_newest_valid(checkpoints));
     REQUIRE(put_back_replaced(checkpoints, found->checkpoint).ok());
     CHECK(Checkpoint::open(checkpoints + "/latest").ok());
-    const auto saved = save(checkpoints, after, info_of(shape, step_after), 2, system_files(), "2");
-    REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+    const auto saved =
+        must(save(checkpoints, after, info_of(shape, step_after), 2, system_files(), "2"));
     REQUIRE(prune_checkpoints(checkpoints, {1}).ok());
     REQUIRE(is_after(checkpoints));
     for (const std::string& name : list_folder(checkpoints))
@@ -80,7 +78,7 @@ struct Scene {
   /// it ends before that. Returns how many it had by then.
   uint64_t every(uint64_t FaultyFiles::*limit, uint64_t stride, bool dead_afterwards,
                  const std::string& reason) {
-    TempFolder folder;
+    MemoryFolder folder;
     REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
     uint64_t tried = 0;
     for (bool hit = true; hit; tried += stride) {
@@ -106,7 +104,7 @@ struct Scene {
 
   /// At every operation, and after the last one, the machine loses its power; `seeds` times each.
   void every_power_loss(uint32_t seeds) {
-    TempFolder folder;
+    MemoryFolder folder;
     REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
     uint64_t tried = 0;
     for (bool hit = true; hit; ++tried)
@@ -114,8 +112,7 @@ struct Scene {
         copy(folder / "original", folder / "checkpoints");
         CrashDisk files(folder / "checkpoints");
         files.operations_max = tried;
-        CAPTURE(tried);
-        CAPTURE(seed);
+        INFO("tried = ", tried, ", seed = ", seed);
         bool published = false;
         try_once(folder / "checkpoints", files, published);
         files.crash(seed);
@@ -158,17 +155,16 @@ TEST_CASE("checkpoint: a failed operation is reported and leaves the previous on
 TEST_CASE(
     "checkpoint: a full disk is reported, its space freed, and the previous one stays valid") {
   Scene().every_byte(false, "No space left on device", 97);
-  TempFolder folder;
+  MemoryFolder folder;
   FaultyFiles files;
   files.bytes_max = 2000;
   files.dead_afterwards = false;
   files.reason = "No space left on device";
   const ModelShape shape = tiny_shape();
-  const auto saved = save(folder.path(), random_state(shape, 1), info_of(shape, 10), 1, files);
-  CHECK(saved.status().code() == Code::io);
-  CHECK(saved.status().message().find(
-            "shard-00000-of-00001.safetensors: No space left on device") != std::string::npos);
-  CHECK(list_folder(checkpoint_tmp_folder(folder.path(), 10, 1)).empty());
+  const auto saved = save(folder.path, random_state(shape, 1), info_of(shape, 10), 1, files);
+  CHECK(
+      says(saved.status(), Code::io, "shard-00000-of-00001.safetensors: No space left on device"));
+  CHECK(list_folder(checkpoint_tmp_folder(folder.path, 10, 1)).empty());
 }
 
 TEST_SUITE_END();

@@ -3,6 +3,7 @@
 // undone.
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -75,7 +76,7 @@ struct Scene {
   State old = random_state(shape, 1), state = random_state(shape, 2),
         newer = random_state(shape, 3);
   uint64_t old_step = 10;
-  TempFolder folder;
+  MemoryFolder folder;
   std::string checkpoints = folder / "checkpoints", tmp = checkpoint_tmp_folder(checkpoints, 20, 1);
   CheckpointInfo info = info_of(shape, 20);
   std::vector<ShardRecord> records;
@@ -83,8 +84,7 @@ struct Scene {
   /// What a supervisor does when it begins: it makes the folder its own and looks what is there.
   void begin() const {
     REQUIRE(revoke_publishers(checkpoints).ok());
-    const auto found = find_newest_valid(checkpoints);
-    REQUIRE(found.ok());
+    const auto found = must(find_newest_valid(checkpoints));
     REQUIRE(put_back_replaced(checkpoints, found->checkpoint).ok());
   }
   Status publish(const std::string& publisher, FileOps& ops) const {
@@ -93,16 +93,13 @@ struct Scene {
     return prune_checkpoints(checkpoints, {1}, Verify::sizes, ops);
   }
   void holds(uint64_t step, const State& want) {
-    auto found = find_newest_valid(checkpoints);
-    REQUIRE_MESSAGE(found.ok(), found.status().message());
+    auto found = must(find_newest_valid(checkpoints));
     CHECK(found->checkpoint.info().step == step);
-    auto read = open_step(checkpoints, step);
-    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    auto read = must(open_step(checkpoints, step));
     State got = empty_state(shape, 1);
     REQUIRE(read_shard(*read, 1, 0, got.side()).ok());
     CHECK(same_bits(got, want));
-    const auto latest = Checkpoint::open(checkpoints + "/latest");
-    REQUIRE_MESSAGE(latest.ok(), latest.status().message());
+    const auto latest = must(Checkpoint::open(checkpoints + "/latest"));
     CHECK(latest->info().step == step);
   }
 
@@ -116,8 +113,7 @@ struct Scene {
       CAPTURE(tried);
       fs::remove_all(checkpoints);
       REQUIRE(save(checkpoints, old, info_of(shape, old_step), 1, system_files(), "0").ok());
-      const auto written = write_shards(checkpoints, state, info, 2);
-      REQUIRE(written.ok());
+      const auto written = must(write_shards(checkpoints, state, info, 2));
       records = *written;
       StoppedFiles files;
       files.stop_at = tried;
@@ -132,8 +128,7 @@ struct Scene {
     CHECK(tried > 15);
   }
   void successor_publishes() {
-    const Status published = publish("2", system_files());
-    REQUIRE_MESSAGE(published.ok(), published.message());
+    must(publish("2", system_files()));
     holds(20, state);
   }
   void successor_goes_on() {
@@ -185,12 +180,10 @@ TEST_CASE("checkpoint: CHECKPOINT-4, a late rename to step-N.replaced costs no c
   for (const bool undone : {true, false}) {
     uint64_t tried = 0;
     for (bool stopped = true; stopped; ++tried) {
-      CAPTURE(undone);
-      CAPTURE(tried);
+      INFO("undone = ", undone, ", tried = ", tried);
       Scene scene;
       REQUIRE(save(scene.checkpoints, scene.old, scene.info, 1, system_files(), "0").ok());
-      const auto written = write_shards(scene.checkpoints, scene.state, scene.info, 1);
-      REQUIRE(written.ok());
+      const auto written = must(write_shards(scene.checkpoints, scene.state, scene.info, 1));
       scene.records = *written;
       const std::string step = scene.checkpoints + "/step-00000020", replaced = step + ".replaced";
       StoppedFiles files;
@@ -211,8 +204,7 @@ TEST_CASE("checkpoint: CHECKPOINT-4, a late rename to step-N.replaced costs no c
       if (renamed) fs::rename(replaced, step, error);  // publisher 1 undoes it, if it can
       stopped = files.stopped;
       if (!published.ok()) continue;  // it is reported, and saved again
-      auto read = open_step(scene.checkpoints, 20);
-      REQUIRE_MESSAGE(read.ok(), read.status().message());
+      auto read = must(open_step(scene.checkpoints, 20));
       State got = empty_state(scene.shape, 1);
       REQUIRE(read_shard(*read, 1, 0, got.side()).ok());
       CHECK(same_bits(got, scene.state));
@@ -222,7 +214,7 @@ TEST_CASE("checkpoint: CHECKPOINT-4, a late rename to step-N.replaced costs no c
 }
 
 TEST_CASE("checkpoint: LEAD-1, files of a deposed leader are not renamed, but renames are undone") {
-  TempFolder folder;
+  MemoryFolder folder;
   bool leads = true;
   LeaderFiles files([&] { return leads; });
   spew(folder / "a", "a");
@@ -230,47 +222,46 @@ TEST_CASE("checkpoint: LEAD-1, files of a deposed leader are not renamed, but re
   leads = false;
   CHECK(files.rename(folder / "b", folder / "c").code() == Code::aborted);
   CHECK(files.rename_back(folder / "b", folder / "a").ok());
-  CHECK(list_folder(folder.path()) == std::vector<std::string>{"a"});
+  CHECK(list_folder(folder.path) == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("checkpoint: trainers read step-N.replaced if step-N is missing or damaged") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, 10), 1).ok());
   fs::rename(folder / "step-00000010", folder / "step-00000010.replaced");
-  CHECK(open_step(folder.path(), 10)->folder() == folder / "step-00000010.replaced");
+  CHECK(open_step(folder.path, 10)->folder() == folder / "step-00000010.replaced");
   fs::create_directory(folder / "step-00000010");
-  CHECK(open_step(folder.path(), 10)->folder() == folder / "step-00000010.replaced");
-  CHECK(open_step(folder.path(), 20).status().code() == Code::not_found);
+  CHECK(open_step(folder.path, 10)->folder() == folder / "step-00000010.replaced");
+  CHECK(open_step(folder.path, 20).status().code() == Code::not_found);
   // The next supervisor gives it its name back.
-  const auto found = find_newest_valid(folder.path());
-  REQUIRE(found.ok());
-  REQUIRE(put_back_replaced(folder.path(), found->checkpoint).ok());
-  CHECK(list_folder(folder.path()) == std::vector<std::string>{"latest", "step-00000010"});
+  const auto found = must(find_newest_valid(folder.path));
+  REQUIRE(put_back_replaced(folder.path, found->checkpoint).ok());
+  CHECK(list_folder(folder.path) == std::vector<std::string>{"latest", "step-00000010"});
   CHECK(Checkpoint::open(folder / "latest").ok());
 }
 
 TEST_CASE("checkpoint: a checkpoint of an undone step counts no more") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   const auto save_step = [&](uint64_t step, uint64_t generation) {
     CheckpointInfo info = info_of(shape, step);
     set_generation(info, generation);
-    REQUIRE(save(folder.path(), random_state(shape, 1), info, 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info, 1).ok());
   };
   save_step(10, 1);
   save_step(20, 2);
   save_step(30, 3);
   CHECK(generation_of(Checkpoint::open(folder / "latest")->info()) == 3);
-  REQUIRE(set_aside_undone(folder.path(), 10, [](uint64_t, uint64_t generation) {
+  REQUIRE(set_aside_undone(folder.path, 10, [](uint64_t, uint64_t generation) {
             return generation < 4;
           }).ok());
-  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 10);
+  CHECK(find_newest_valid(folder.path)->checkpoint.info().step == 10);
   CHECK(fs::read_symlink(folder / "latest") == "step-00000010");
   // It is kept until a newer one is there.
   save_step(20, 4);
-  REQUIRE(prune_checkpoints(folder.path(), {1}).ok());
-  CHECK(list_folder(folder.path()) ==
+  REQUIRE(prune_checkpoints(folder.path, {1}).ok());
+  CHECK(list_folder(folder.path) ==
         std::vector<std::string>{"latest", "step-00000020", "step-00000030.undone"});
 }
 
@@ -279,11 +270,11 @@ TEST_CASE("checkpoint: one that a successor publishes is not set aside by a depo
   uint64_t tried = 0;
   for (bool stopped = true; stopped; ++tried) {
     CAPTURE(tried);
-    TempFolder folder;
+    MemoryFolder folder;
     const auto save_step = [&](uint64_t step) {
       CheckpointInfo info = info_of(shape, step);
       set_generation(info, 1);
-      REQUIRE(save(folder.path(), random_state(shape, step), info, 1).ok());
+      REQUIRE(save(folder.path, random_state(shape, step), info, 1).ok());
     };
     save_step(10);
     save_step(20);
@@ -291,9 +282,9 @@ TEST_CASE("checkpoint: one that a successor publishes is not set aside by a depo
     files.stop_at = tried;
     files.meanwhile = [&] { save_step(30); };  // its shards were written by generation 1
     (void)set_aside_undone(
-        folder.path(), 10, [](uint64_t, uint64_t generation) { return generation < 2; }, files);
+        folder.path, 10, [](uint64_t, uint64_t generation) { return generation < 2; }, files);
     stopped = files.stopped;
-    if (stopped) CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 30);
+    if (stopped) CHECK(find_newest_valid(folder.path)->checkpoint.info().step == 30);
   }
   CHECK(tried > 3);
 }

@@ -12,41 +12,21 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "tests/paths.hpp"
 #include "tests/python.hpp"
+#include "tests/temp_folder.hpp"
 
 namespace simplescale::test {
 
-class TempFolder {
- public:
-  TempFolder() {
-    const bool memory = ::access("/dev/shm", W_OK) == 0;
-    path_ = memory ? "/dev/shm/ss-test-XXXXXX" : "/tmp/ss-test-XXXXXX";
-    SS_ASSERT(::mkdtemp(path_.data()));
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+/// In memory, where that can be.
+struct MemoryFolder : TempFolder {
+  MemoryFolder() : TempFolder(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp") {}
 };
 
-inline std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 inline void spew(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
@@ -250,7 +230,19 @@ inline std::optional<PythonResult> run_python(const std::string& script,
   spew(folder + "/script.py", script);
   const std::string output = folder + "/script.out";
   const int code = python->run(folder + "/script.py", folder, output);
-  return PythonResult{code, slurp(output)};
+  return PythonResult{code, contents(output)};
+}
+
+/// A checkpoint of this shape, saved in the folder.
+inline Result<Checkpoint> saved(const TempFolder& folder, const ModelShape& shape) {
+  SS_ASSERT(save(folder.path, random_state(shape, 2, true), info_of(shape, 1), 1).ok());
+  return Checkpoint::open(folder / "latest");
+}
+
+/// Writes this text of a manifest with a hash that is right.
+inline void spew_manifest(const std::string& path, const std::string& text) {
+  const size_t covered = text.size() - 36;
+  spew(path, text.substr(0, covered) + hash128(text.data(), covered).hex() + "\"\n}\n");
 }
 
 }  // namespace simplescale::test

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -12,10 +13,10 @@ TEST_SUITE_BEGIN("checkpoint");
 
 TEST_CASE(
     "prune: keeps the newest valid ones, the permanent ones, and the one that `latest` names") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   for (uint64_t step = 10; step <= 80; step += 10)
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, step), 1).ok());
   fs::remove(folder / "latest");
   fs::create_symlink("step-00000020", folder / "latest");
   fs::remove(folder / "step-00000080/manifest.json");  // damaged: does not count
@@ -24,20 +25,20 @@ TEST_CASE(
     fs::create_directories(folder / name);
     spew(folder / name + std::string("/shard"), "half");
   }
-  REQUIRE(prune_checkpoints(folder.path(), {2, 40}).ok());
-  CHECK(list_folder(folder.path()) ==
+  REQUIRE(prune_checkpoints(folder.path, {2, 40}).ok());
+  CHECK(list_folder(folder.path) ==
         std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
                                  "step-00000070", "step-00000080", "tmp-00000090-2"});
 }
 
 TEST_CASE("prune: checkpoints after until_step are neither counted nor removed") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   for (const uint64_t step : {10, 20, 30, 40})
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, step), 1).ok());
   const auto steps_after = [&](uint64_t until_step) {
-    REQUIRE(prune_checkpoints(folder.path(), {.keep = 2, .until_step = until_step}).ok());
-    return checkpoint_steps(folder.path());
+    REQUIRE(prune_checkpoints(folder.path, {.keep = 2, .until_step = until_step}).ok());
+    return checkpoint_steps(folder.path);
   };
   CHECK(steps_after(20) == std::vector<uint64_t>{10, 20, 30, 40});
   CHECK(steps_after(30) == std::vector<uint64_t>{20, 30, 40});
@@ -45,25 +46,25 @@ TEST_CASE("prune: checkpoints after until_step are neither counted nor removed")
 }
 
 TEST_CASE("prune: step-N.replaced counts for nothing once step-N is there") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   for (const uint64_t step : {10, 20})
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, step), 1).ok());
   fs::copy(folder / "step-00000020", folder / "step-00000020.replaced");
-  REQUIRE(prune_checkpoints(folder.path(), {2}).ok());
-  CHECK(list_folder(folder.path()) ==
+  REQUIRE(prune_checkpoints(folder.path, {2}).ok());
+  CHECK(list_folder(folder.path) ==
         std::vector<std::string>{"latest", "step-00000010", "step-00000020"});
 }
 
 TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names the first") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   const KeepRules rules{.keep = 1, .keep_best = 2};
   const auto save_step = [&](uint64_t step, std::optional<double> val_loss) {
     CheckpointInfo info = info_of(shape, step);
     info.val_loss = val_loss;
-    REQUIRE(save(folder.path(), random_state(shape, 1), info, 1).ok());
-    REQUIRE(prune_checkpoints(folder.path(), rules).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info, 1).ok());
+    REQUIRE(prune_checkpoints(folder.path, rules).ok());
   };
   const auto best = [&] { return fs::read_symlink(folder / "best").string(); };
   save_step(10, std::nullopt);
@@ -77,8 +78,8 @@ TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names 
   save_step(60, 2.0);  // as good as an older one
   save_step(70, 4.0);
   CHECK(best() == "step-00000030");
-  CHECK(list_folder(folder.path()) == std::vector<std::string>{"best", "latest", "step-00000030",
-                                                               "step-00000060", "step-00000070"});
+  CHECK(list_folder(folder.path) == std::vector<std::string>{"best", "latest", "step-00000030",
+                                                             "step-00000060", "step-00000070"});
   // Steps that were undone are made again: the new checkpoint replaces the old one.
   save_step(30, 5.0);
   CHECK(best() == "step-00000060");
@@ -86,60 +87,57 @@ TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names 
   fs::remove(folder / "step-00000060/manifest.json");
   save_step(80, 4.5);
   CHECK(best() == "step-00000070");
-  REQUIRE(prune_checkpoints(folder.path(), {1}).ok());
+  REQUIRE(prune_checkpoints(folder.path, {1}).ok());
   CHECK_FALSE(fs::is_symlink(folder / "best"));
 }
 
 TEST_CASE("prune: in a folder that cannot be listed, nothing is removed and `best` stays") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can act as another user");
-    return;
-  }
-  TempFolder folder;
+  if (geteuid() != 0) return skipped("only root can act as another user");
+  MemoryFolder folder;
   CheckpointInfo info = info_of(tiny_shape(), 10);
   info.val_loss = 2.0;
-  REQUIRE(save(folder.path(), random_state(tiny_shape(), 1), info, 1).ok());
+  REQUIRE(save(folder.path, random_state(tiny_shape(), 1), info, 1).ok());
   const KeepRules rules{.keep = 1, .keep_best = 2};
-  REQUIRE(prune_checkpoints(folder.path(), rules).ok());
-  for (const std::string& path : {folder.path(), folder / "step-00000010"})
+  REQUIRE(prune_checkpoints(folder.path, rules).ok());
+  for (const std::string& path : {folder.path, folder / "step-00000010"})
     REQUIRE(chown(path.c_str(), 65534, 65534) == 0);
-  fs::permissions(folder.path(), fs::perms{0300});
+  fs::permissions(folder.path, fs::perms{0300});
   REQUIRE(seteuid(65534) == 0);
-  const Status status = prune_checkpoints(folder.path(), rules);
+  const Status status = prune_checkpoints(folder.path, rules);
   REQUIRE(seteuid(0) == 0);
   CHECK(status.code() == Code::io);
   CHECK(fs::read_symlink(folder / "best") == "step-00000010");
 }
 
 TEST_CASE("prune: `best` never names step-N.replaced") {
-  TempFolder folder;
+  MemoryFolder folder;
   const auto save_step = [&](uint64_t step, double val_loss) {
     CheckpointInfo info = info_of(tiny_shape(), step);
     info.val_loss = val_loss;
-    REQUIRE(save(folder.path(), random_state(info.shape, 1), info, 1).ok());
+    REQUIRE(save(folder.path, random_state(info.shape, 1), info, 1).ok());
   };
   save_step(10, 1.0);
   fs::rename(folder / "step-00000010", folder / "before");
   save_step(10, 5.0);
   save_step(20, 6.0);
   fs::rename(folder / "before", folder / "step-00000010.replaced");
-  REQUIRE(prune_checkpoints(folder.path(), {.keep = 2, .keep_best = 1}).ok());
+  REQUIRE(prune_checkpoints(folder.path, {.keep = 2, .keep_best = 1}).ok());
   CHECK(fs::read_symlink(folder / "best") == "step-00000010");
 }
 
 TEST_CASE("prune: never removes the only valid one") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   for (const uint64_t step : {10, 20, 30})
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, step), 1).ok());
   for (const char* name : {"step-00000020", "step-00000030"}) {
     const std::string path = folder / name + std::string("/shard-00000-of-00001.safetensors");
-    std::string bytes = slurp(path);
+    std::string bytes = contents(path);
     bytes.back() = static_cast<char>(bytes.back() ^ 1);  // the sizes stay the same
     spew(path, bytes);
   }
-  REQUIRE(prune_checkpoints(folder.path(), {0}, Verify::full).ok());
-  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 10);
+  REQUIRE(prune_checkpoints(folder.path, {0}, Verify::full).ok());
+  CHECK(find_newest_valid(folder.path)->checkpoint.info().step == 10);
 }
 
 TEST_SUITE_END();

@@ -7,14 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
 
 TEST_SUITE("checkpoint") {
   TEST_CASE("checkpoint: JOB-1, events that cannot be read do not say that none was saved") {
-    test::TempFolder folder;
-    const RunFolder run{folder.path()};
+    test::MemoryFolder folder;
+    const RunFolder run{folder.path};
     CHECK(!*was_saved(run));
     CHECK(check_never_saved(run, folder / "checkpoints").ok());
     test::spew(run.events(), "{\"kind\":\"started\"}\n");
@@ -29,7 +30,7 @@ TEST_SUITE("checkpoint") {
   }
 
   TEST_CASE("CHECKPOINT-7: checkpoints of another run are not used, replaced or removed") {
-    test::TempFolder folder;
+    test::MemoryFolder folder;
     const RunFolder run{folder / "run"};
     const std::string kept = folder / "kept";
     std::filesystem::create_directories(run.control());
@@ -45,8 +46,7 @@ TEST_SUITE("checkpoint") {
     REQUIRE(save(30, "another").ok());
     CHECK(find_newest_valid(kept)->checkpoint.info().step == 30);  // the folder has no owner yet
     REQUIRE(claim_checkpoints(run, kept).ok());
-    const auto found = find_newest_valid(kept);
-    REQUIRE(found.ok());
+    const auto found = must(find_newest_valid(kept));
     CHECK(found->checkpoint.info().step == 20);
     CHECK(generation_of(found->checkpoint.info()) == 3);
     REQUIRE(found->warnings.size() == 1);
@@ -56,13 +56,13 @@ TEST_SUITE("checkpoint") {
     REQUIRE(revoke_publishers(kept).ok());
     CHECK(std::filesystem::read_symlink(kept + "/latest") == "step-00000020");
     REQUIRE(set_aside_undone(kept, 20, [](uint64_t, uint64_t) { return true; }).ok());
-    const std::string manifest = test::slurp(kept + "/step-00000030/manifest.json");
+    const std::string manifest = test::contents(kept + "/step-00000030/manifest.json");
     CHECK(save(30, *run_id(run)).status().code() == Code::bad_data);
-    CHECK(test::slurp(kept + "/step-00000030/manifest.json") == manifest);
+    CHECK(test::contents(kept + "/step-00000030/manifest.json") == manifest);
     REQUIRE(save(40, *run_id(run)).ok());
     REQUIRE(prune_checkpoints(kept, {.keep = 2}).ok());
     CHECK(checkpoint_steps(kept) == std::vector<uint64_t>{20, 40});
-    CHECK(test::slurp(kept + "/step-00000030/manifest.json") == manifest);
+    CHECK(test::contents(kept + "/step-00000030/manifest.json") == manifest);
     std::filesystem::remove_all(kept + "/step-00000020");
     std::filesystem::remove_all(kept + "/step-00000040");
     CHECK(find_newest_valid(kept).status().code() == Code::bad_data);
@@ -73,8 +73,8 @@ TEST_SUITE("checkpoint") {
 
   TEST_CASE(
       "checkpoint: a run that lost its id in control/ keeps the one that its checkpoints have") {
-    test::TempFolder folder;
-    const RunFolder run{folder.path()};
+    test::MemoryFolder folder;
+    const RunFolder run{folder.path};
     std::filesystem::create_directories(run.control());
     std::filesystem::create_directories(folder / "checkpoints");
     REQUIRE(claim_checkpoints(run, folder / "checkpoints").ok());

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
 using namespace simplescale;
@@ -70,7 +71,7 @@ TEST_CASE("checkpoint threads: any number of them writes the same file, also by 
     const std::string expected = expected_file(shape, state, state.side().format(), hashes);
     for (const bool interrupted : {false, true})
       for (const size_t threads : {0, 1, 3, 16}) {
-        TempFolder folder;
+        MemoryFolder folder;
         hostile = interrupted;
         const auto record = write_shard(folder / "tmp", shape, 1, 0, state.side(),
                                         threads > 0 ? on_threads(threads) : Parallel());
@@ -78,7 +79,7 @@ TEST_CASE("checkpoint threads: any number of them writes the same file, also by 
         REQUIRE_MESSAGE(record.ok(), record.status().message());
         CHECK(record->tensors == hashes);
         CHECK(record->bytes == expected.size());
-        CHECK((slurp(folder / ("tmp/" + record->file)) == expected));
+        CHECK((contents(folder / ("tmp/" + record->file)) == expected));
       }
   }
   CHECK(calls > 100);
@@ -106,7 +107,7 @@ TEST_CASE(
   const ModelShape shape = large_shape();
   State state = random_state(shape, 3);
   for (const uint64_t room : {0, 100, 5'000'000, 20'000'000}) {
-    TempFolder folder;
+    MemoryFolder folder;
     FullDisk disk(room);
     const auto record = write_shard(folder / "tmp", shape, 1, 0, state.side(), on_threads(3), disk);
     CHECK(record.status().code() == Code::io);
@@ -120,13 +121,11 @@ TEST_CASE(
 TEST_CASE("checkpoint threads: any number of them reads the same state of any layout") {
   const ModelShape shape = large_shape();
   const State whole = random_state(shape, 4, false, true);
-  TempFolder folder;
-  const auto saved = save(folder.path(), whole, info_of(shape, 8), 3);
-  REQUIRE(saved.ok());
+  MemoryFolder folder;
+  const auto saved = must(save(folder.path, whole, info_of(shape, 8), 3));
   for (const size_t threads : {1, 3, 16})
     for (const size_t shards : {1, 2, 3}) {
-      auto checkpoint = Checkpoint::open(*saved);
-      REQUIRE(checkpoint.ok());
+      auto checkpoint = must(Checkpoint::open(*saved));
       State out = empty_state(shape, shards, true);
       REQUIRE(read_shard(*checkpoint, shards, shards - 1, out.side(), nullptr, on_threads(threads))
                   .ok());
@@ -139,15 +138,13 @@ TEST_CASE("checkpoint threads: any number of them reads the same state of any la
 
 TEST_CASE("checkpoint threads: CHECKPOINT-2, of several damaged tensors the first is named") {
   const ModelShape shape = some_shape();
-  TempFolder folder;
-  const auto saved = save(folder.path(), random_state(shape, 5), info_of(shape, 8), 1);
-  REQUIRE(saved.ok());
+  MemoryFolder folder;
+  const auto saved = must(save(folder.path, random_state(shape, 5), info_of(shape, 8), 1));
   const std::string path = *saved + "/shard-00000-of-00001.safetensors";
-  std::string text = slurp(path);
+  std::string text = contents(path);
   for (size_t at = text.size() / 3; at < text.size(); at += 512) text[at] ^= 1;
   spew(path, text);
-  auto checkpoint = Checkpoint::open(*saved);
-  REQUIRE(checkpoint.ok());
+  auto checkpoint = must(Checkpoint::open(*saved));
   State out = empty_state(shape, 1);
   const Status serial = read_shard(*checkpoint, 1, 0, out.side());
   CHECK(serial.code() == Code::bad_data);

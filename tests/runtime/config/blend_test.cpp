@@ -7,6 +7,7 @@
 
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -39,8 +40,7 @@ weights = { math = 0.5 }
 )";
 
 Config parsed(const std::string& text) {
-  auto loaded = load_config_text(text, "a.toml");
-  REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+  auto loaded = must(load_config_text(text, "a.toml"));
   return loaded->config;
 }
 
@@ -69,13 +69,11 @@ TEST_SUITE("blend") {
     const Config config = parsed(blend + stages);
     REQUIRE(config.data.blend.size() == 3);
     CHECK_FALSE(config.data.blend[2].weight);
-    const auto mixture = mixture_of(config, 256);
-    REQUIRE_MESSAGE(mixture.ok(), mixture.status().message());
+    const auto mixture = must(mixture_of(config, 256));
     CHECK(mixture->names == std::vector<std::string>{"web", "code", "math"});
     const std::vector<Mixture::Stage> expected = {{0, {7, 3, 0}}, {10, {1, 0, 1}}, {21, {0, 0, 1}}};
     CHECK(mixture->stages == expected);  // token 5121 lies in sample 20: the stage begins with 21
-    const auto again = load_config_text(to_toml(config), "b.toml");
-    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    const auto again = must(load_config_text(to_toml(config), "b.toml"));
     CHECK(again->config.data.blend == config.data.blend);
     CHECK(again->config.data.stage == config.data.stage);
     CHECK(make_plan(config)->mixture.names.size() == 3);
@@ -91,8 +89,7 @@ TEST_SUITE("blend") {
         replaced(replaced(blend, "[[",
                           "[data]\ntext_key = \"t\"\nloss_mask_key = \"m\"\ntoken_bytes = 2\n[["),
                  "weight = 0.7\n", "weight = 0.7\n" + keys));
-    const auto again = load_config_text(to_toml(config), "b.toml");
-    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    const auto again = must(load_config_text(to_toml(config), "b.toml"));
     CHECK(again->config.data.blend == config.data.blend);
     const DataConfig own = config_of(config, config.data.blend[0]).data,
                      of_all = config_of(config, config.data.blend[1]).data;
@@ -160,14 +157,11 @@ TEST_SUITE("blend") {
     // The line is that of the member, not of the first table.
     const std::string text = replaced(blend + stages, "weight = 0.3", "wieght = 0.3");
     const auto line = 1 + std::ranges::count(text.substr(0, text.find("wieght")), '\n');
-    CHECK_MESSAGE(error_of(text).find(":" + std::to_string(line) + ": data.blend: unknown key") !=
-                      std::string::npos,
+    CHECK_MESSAGE(has(error_of(text), ":" + std::to_string(line) + ": data.blend: unknown key"),
                   error_of(text));
-    CHECK(error_of(stages).find("data.stage needs the sources of [[data.blend]]") !=
-          std::string::npos);
+    CHECK(has(error_of(stages), "data.stage needs the sources of [[data.blend]]"));
     std::string unweighted = replaced(blend, "weight = 0.7\n", "");
-    CHECK(error_of(replaced(unweighted, "weight = 0.3\n", "")).find("no weight above 0") !=
-          std::string::npos);
+    CHECK(has(error_of(replaced(unweighted, "weight = 0.3\n", "")), "no weight above 0"));
     std::string many = blend.substr(0, blend.find("[["));
     for (int i = 0; i < 256; ++i)
       many +=
@@ -178,10 +172,8 @@ TEST_SUITE("blend") {
   TEST_CASE("blend: two stages that begin with the same sample are refused") {
     const Config config = parsed(replaced(blend + stages, "5121", "2561"));
     CHECK(mixture_of(config, 1).ok());
-    const auto mixture = mixture_of(config, 4096);
-    CHECK(mixture.status().code() == Code::bad_config);
-    CHECK(mixture.status().message().find("begins with sample 1, as the stage before it does") !=
-          std::string::npos);
+    CHECK(says(mixture_of(config, 4096).status(), Code::bad_config,
+               "begins with sample 1, as the stage before it does"));
   }
 
   TEST_CASE("blend: weights of all stages together are bounded") {
@@ -224,8 +216,7 @@ TEST_SUITE("blend") {
               .starts_with("data.blend: \"math\" had text_key = \"text\" and has now \"body\"; "));
     CHECK(refused(with("token_bytes = 2"), 12) == "");  // what is not said is read so
     CHECK(refused(with("token_bytes = 4"), 12).find("and has now \"4\"") != std::string::npos);
-    CHECK(refused(with("loss_mask_key = \"m\""), 12).find("had loss_mask_key = \"\"") !=
-          std::string::npos);
+    CHECK(has(refused(with("loss_mask_key = \"m\""), 12), "had loss_mask_key = \"\""));
     CHECK(refused(with("format = \"llmc\""), 12).find("and has now \"llmc\"") != std::string::npos);
     const std::string removed = blend.substr(0, blend.find("[["));
     CHECK(refused(removed, 5) != "");

@@ -15,27 +15,14 @@
 #include "runtime/config/schema.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
+#include "tests/must.hpp"
 #include "tests/paths.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A temporary folder, removed by the destructor.
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "ss-config-XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
-    return (path / name).string();
-  }
-};
 
 std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
   const auto loaded = load_config_text(text, "a.toml", overrides);
@@ -46,15 +33,8 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
 }
 
 Config parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  auto loaded = load_config_text(text, "a.toml", overrides);
-  REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+  auto loaded = must(load_config_text(text, "a.toml", overrides));
   return loaded->config;
-}
-
-std::string read(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 const std::string configs = source_dir() + "/configs/";
@@ -63,8 +43,7 @@ const std::string configs = source_dir() + "/configs/";
 
 TEST_SUITE("config load") {
   TEST_CASE("config: an empty file gives the defaults and the name of the file") {
-    const auto loaded = load_config_text("", "configs/first-run.toml");
-    REQUIRE(loaded.ok());
+    const auto loaded = must(load_config_text("", "configs/first-run.toml"));
     CHECK(loaded->config.run.name == "first-run");
     CHECK(loaded->config.train.micro_batch_size == 8);
     CHECK(loaded->origin.size() == schema::keys().size());
@@ -72,12 +51,11 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config: every kind of value is read, with the line of its origin") {
-    const auto loaded = load_config_text(
+    const auto loaded = must(load_config_text(
         "[run]\nname = \"r\"\n[data]\nshuffle = false\n[train]\nprecision = \"fp32\"\n"
         "learning_rate = 1\nbetas = [0.8, 0.99]\nmax_steps = 1_000\n[inject]\n"
         "faults = [{ step = 40, kind = \"kill_trainer\", target = \"n1.0\" }]\n",
-        "a.toml");
-    REQUIRE(loaded.ok());
+        "a.toml"));
     const Config& c = loaded->config;
     CHECK(c.data.shuffle == false);
     CHECK(c.train.precision == DType::f32);
@@ -119,8 +97,7 @@ TEST_SUITE("config load") {
     CHECK(error_of("[run]\nname = 3\n").ends_with("must be a string"));
     CHECK(error_of("[train]\nbetas = [0.9]\n").ends_with("must be two numbers, [a, b]"));
     CHECK(error_of("[run.name]\nx = 1\n").ends_with("must be a string"));
-    CHECK(error_of("[inject]\nfaults = [{ step = 1 }]\n").find("must be a list of") !=
-          std::string::npos);
+    CHECK(has(error_of("[inject]\nfaults = [{ step = 1 }]\n"), "must be a list of"));
     CHECK(error_of("[inject]\nfaults = [3]\n").find("must be a list of") != std::string::npos);
     CHECK(error_of("[inject]\nfaults = [{ step = 1, kind = \"nan_loss\", target = \"n0\" }, "
                    "{ step = 1, knd = \"nan_loss\" }]\n")
@@ -174,8 +151,7 @@ TEST_SUITE("config load") {
                 .starts_with("a.toml:2: train.fp8 = true cannot be: products in fp8 on a GPU need "
                              "hidden as a multiple of 16, and it is 1000"));
     }
-    CHECK(error_of(fp8 + "hidden = 1000\n[cluster]\ndevice = \"cpu\"\n").find("fp8") ==
-          std::string::npos);
+    CHECK_FALSE(has(error_of(fp8 + "hidden = 1000\n[cluster]\ndevice = \"cpu\"\n"), "fp8"));
     CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
     CHECK(error_of("[transport]\ntrusted_networks = \"eth0, *\"\n")
               .starts_with("a.toml:2: transport.trusted_networks = \"eth0, *\" has an entry that "
@@ -221,16 +197,15 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config: a missing file, a folder and a file that is too large are errors") {
-    Folder folder;
-    const auto missing = load_config((folder.path / "none.toml").string());
+    const test::TempFolder folder;
+    const auto missing = load_config(folder / "none.toml");
     CHECK(missing.status().code() == Code::bad_config);
     CHECK(missing.status().message().ends_with("none.toml: No such file or directory"));
-    CHECK(load_config(folder.path.string()).status().code() == Code::bad_config);
+    CHECK(load_config(folder.path).status().code() == Code::bad_config);
     const std::string large = folder.write("large.toml", std::string((1 << 20) + 1, '#'));
     CHECK(load_config(large).status().message().ends_with("has more than 1048576 bytes"));
     CHECK(load_config("/dev/zero").status().code() == Code::bad_config);
-    const Status long_name =
-        load_config(folder.path.string() + "/" + std::string(300, 'a')).status();
+    const Status long_name = load_config(folder / std::string(300, 'a')).status();
     CHECK(long_name.code() == Code::bad_config);
     // Reading the memory of a process at address 0 gives EIO.
     const Status unreadable = load_config("/proc/self/mem").status();
@@ -241,44 +216,38 @@ TEST_SUITE("config load") {
   TEST_CASE(
       "config: base inherits through several files, the last value wins and has its file as "
       "origin") {
-    Folder folder;
+    const test::TempFolder folder;
     folder.write("lib/root.toml",
                  "[train]\nmax_steps = 5\nlearning_rate = 1e-3\n[data]\nsource = \"x\"\n");
     folder.write("lib/middle.toml", "base = \"root.toml\"\n[train]\nmax_steps = 6\n");
     const std::string top =
         folder.write("top.toml", "base = \"lib/middle.toml\"\n[train]\nmicro_batch_size = 2\n");
-    const auto loaded = load_config(top, {"--train.learning_rate=2e-3"});
-    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    const auto loaded = must(load_config(top, {"--train.learning_rate=2e-3"}));
     CHECK(loaded->config.train.max_steps == 6);
     CHECK(loaded->config.train.micro_batch_size == 2);
     CHECK(loaded->config.train.learning_rate == 2e-3);
     CHECK(loaded->config.data.source == "x");
     CHECK(loaded->config.run.name == "top");
-    CHECK(loaded->origin.at("train.max_steps") == (folder.path / "lib/middle.toml:3").string());
-    CHECK(loaded->origin.at("data.source") == (folder.path / "lib/root.toml:5").string());
+    CHECK(loaded->origin.at("train.max_steps") == folder / "lib/middle.toml:3");
+    CHECK(loaded->origin.at("data.source") == folder / "lib/root.toml:5");
     CHECK(loaded->origin.at("train.learning_rate") == "command line");
   }
 
   TEST_CASE("config: inheritance that is circular, too deep or of a missing file is an error") {
-    Folder folder;
+    const test::TempFolder folder;
     const std::string a = folder.write("a.toml", "base = \"b.toml\"\n");
     folder.write("b.toml", "\nbase = \"./a.toml\"\n");
     CHECK(load_config(a).status().message() ==
-          (folder.path / "b.toml:2").string() + ": base = \"./a.toml\" inherits from itself");
+          folder / "b.toml:2" + ": base = \"./a.toml\" inherits from itself");
     const std::string self = folder.write("self.toml", "base = \"self.toml\"\n");
     CHECK(load_config(self).status().code() == Code::bad_config);
     for (int i = 0; i < 40; ++i)
       folder.write("d" + std::to_string(i) + ".toml",
                    "base = \"d" + std::to_string(i + 1) + ".toml\"\n");
-    CHECK(
-        load_config((folder.path / "d0.toml").string()).status().message().find("files inherit") !=
-        std::string::npos);
+    CHECK(has(load_config(folder / "d0.toml").status(), "files inherit"));
     const std::string orphan = folder.write("orphan.toml", "base = \"none.toml\"\n");
     CHECK(load_config(orphan).status().message().starts_with(orphan + ":1: cannot read "));
-    CHECK(load_config(folder.write("n.toml", "base = 3\n"))
-              .status()
-              .message()
-              .find("n.toml:1: base = 3") != std::string::npos);
+    CHECK(has(load_config(folder.write("n.toml", "base = 3\n")).status(), "n.toml:1: base = 3"));
     // Inheriting the same file twice is not circular.
     folder.write("leaf.toml", "[train]\nmax_steps = 3\n");
     folder.write("left.toml", "base = \"leaf.toml\"\n");
@@ -316,10 +285,8 @@ TEST_SUITE("config load") {
     CHECK(error_of("", {"--train.max_steps"})
               .ends_with("a value is missing: --train.max_steps=VALUE"));
     CHECK(error_of("", {"--train.max_steps="}).ends_with("must be an integer"));
-    CHECK(error_of("", {"--train.max_steps=1\n[x]"}).find("must be an integer") !=
-          std::string::npos);
-    CHECK(error_of("", {"--train.max_steps=1\ny=2"}).find("must be an integer") !=
-          std::string::npos);
+    CHECK(has(error_of("", {"--train.max_steps=1\n[x]"}), "must be an integer"));
+    CHECK(has(error_of("", {"--train.max_steps=1\ny=2"}), "must be an integer"));
     CHECK(error_of("", {"--train.max_steps=-1"}).find("out of range") != std::string::npos);
     CHECK(error_of("", {"--"}).find("unknown key") != std::string::npos);
     CHECK(error_of("", {""}).find("unknown key") != std::string::npos);
@@ -361,10 +328,9 @@ TEST_SUITE("config load") {
   TEST_CASE("config: configs/reference.toml is generated from the table and holds the defaults") {
     const std::string path = configs + "reference.toml";
     if (std::getenv("SIMPLESCALE_WRITE_REFERENCE")) std::ofstream(path) << reference_toml();
-    CHECK_MESSAGE(read(path) == reference_toml(),
+    CHECK_MESSAGE(test::contents(path) == reference_toml(),
                   "run this test with SIMPLESCALE_WRITE_REFERENCE=1 to rewrite it");
-    auto loaded = load_config(path);
-    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    auto loaded = must(load_config(path));
     loaded->config.run.name.clear();
     CHECK(to_toml(loaded->config) == to_toml(Config()));
   }
@@ -386,8 +352,7 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config show: prints every key, its origin, the results of rules, and the plan") {
-    auto loaded = load_config(configs + "quickstart.toml", {"--run.name=shown"});
-    REQUIRE(loaded.ok());
+    auto loaded = must(load_config(configs + "quickstart.toml", {"--run.name=shown"}));
     const std::string text = show_config(*loaded);
     for (const schema::Key& key : schema::keys())
       CHECK_MESSAGE(text.find(key.full_name() + " ") != std::string::npos, key.full_name());
@@ -396,8 +361,7 @@ TEST_SUITE("config load") {
     CHECK(text.find("2 groups x 2 shards = 4 trainers on 2 nodes") != std::string::npos);
     CHECK(text.find("g1   n1.0 n1.1") != std::string::npos);
     for (const char* nodes : {"2", "16", "128"}) {
-      const auto large = load_config(configs + "tinyllama-" + nodes + "-nodes.toml");
-      REQUIRE_MESSAGE(large.ok(), large.status().message());
+      const auto large = must(load_config(configs + "tinyllama-" + nodes + "-nodes.toml"));
       CHECK(show_config(*large).find(" GiB per GPU: state ") != std::string::npos);
     }
     const auto reference = load_config(configs + "reference.toml");
@@ -406,9 +370,8 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config show: only changed keys, each with its origin") {
-    const auto loaded = load_config_text("[train]\nmax_steps = 5\neps = 1e-8\n", "a.toml",
-                                         {"--run.name=x", "--data.shuffle=false"});
-    REQUIRE(loaded.ok());
+    const auto loaded = must(load_config_text("[train]\nmax_steps = 5\neps = 1e-8\n", "a.toml",
+                                              {"--run.name=x", "--data.shuffle=false"}));
     CHECK(show_changed(*loaded) ==
           "run.name         \"x\"    command line\n"
           "data.shuffle     false  command line\n"
@@ -427,7 +390,7 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config validate: reports all errors: values, combinations, the plan, missing keys") {
-    Folder folder;
+    const test::TempFolder folder;
     const std::string file = folder.write("a.toml",
                                           "[train]\nlearning_rate = 3\nmax_step = 7\n"
                                           "global_batch_size = 7\nmax_steps = 20\n"
@@ -462,15 +425,14 @@ TEST_SUITE("config load") {
 
   TEST_CASE(
       "config: relative paths in a file are relative to it, others to the working directory") {
-    Folder folder;
+    const test::TempFolder folder;
     folder.write("base/b.toml", "[data]\nsource = \"corpus\"\n[supervision]\nlog_rules = \"/r\"\n");
     const std::string file =
         folder.write("a.toml", "base = \"base/b.toml\"\n[run]\nfolder = \"../runs/a\"\n");
-    const auto loaded = load_user_config(file, {"--checkpoint.folder=kept"});
-    REQUIRE(loaded.ok());
+    const auto loaded = must(load_user_config(file, {"--checkpoint.folder=kept"}));
     const Config& c = loaded->config;
-    CHECK(c.data.source == (folder.path / "base/corpus").string());
-    CHECK(c.run.folder == (folder.path.parent_path() / "runs/a").string());
+    CHECK(c.data.source == folder / "base/corpus");
+    CHECK(c.run.folder == fs::path(folder.path).parent_path() / "runs/a");
     CHECK(c.supervision.log_rules == "/r");
     CHECK(c.checkpoint.folder == "kept");
     CHECK(c.data.folder.empty());
@@ -489,9 +451,9 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("config: paths may hold any bytes, and one place has one name") {
-    const Folder folder;
+    const test::TempFolder folder;
     Config config, mixed;
-    config.data.source = folder.path.string() + "/caf\xE9/\xF0\x9F.bin";
+    config.data.source = folder / "caf\xE9/\xF0\x9F.bin";
     config.tokenizer.path = "/\u00e9\"\\\n";
     mixed.data.blend = {{.name = "a", .source = "/\xFF", .weight = 1, .folder = "/b\xFE//c/"}};
     for (const Config& one : {config, mixed}) {
@@ -513,11 +475,10 @@ TEST_SUITE("config load") {
       make_paths_absolute(config);
       CHECK(config.data.source == kept);
     }
-    std::filesystem::create_directory(folder.path.string() + "/real");
-    std::filesystem::create_symlink("real", folder.path.string() + "/link");
+    std::filesystem::create_directory(folder / "real");
+    std::filesystem::create_symlink("real", folder / "link");
     Config a, b;
-    a.data.source = folder.path.string() + "/real/x.bin",
-    b.data.source = folder.path.string() + "/link/x.bin";
+    a.data.source = folder / "real/x.bin", b.data.source = folder / "link/x.bin";
     CHECK(diff(a, b).allowed.empty());
     CHECK(diff(a, b).defining.empty());
   }
@@ -616,9 +577,9 @@ TEST_SUITE("config load") {
     const Overrides warm = {"--train.warmup_iters=90", "--train.global_batch_size=64"};
     Overrides more_nodes = warm;
     more_nodes.push_back("--cluster.nodes=4");
-    CHECK(schedule_change(parsed(text, warm), parsed(text, more_nodes), 10)
-              .find("steps in this layout, since train.warmup_iters counts micro-batches of a "
-                    "trainer: step 11 has") != std::string::npos);
+    CHECK(has(schedule_change(parsed(text, warm), parsed(text, more_nodes), 10),
+              "steps in this layout, since train.warmup_iters counts micro-batches of a "
+              "trainer: step 11 has"));
   }
 
   TEST_CASE("config: folders, seeds and threads follow from other keys unless set") {
@@ -649,8 +610,7 @@ TEST_SUITE("config load") {
     for (const auto& [name, count] : counts) {
       Config c;
       c.model.preset = name;
-      const auto shape = model_shape(c);
-      REQUIRE(shape.ok());
+      const auto shape = must(model_shape(c));
       CHECK_MESSAGE(parameter_count(*shape) == count, name);
     }
     Config c;
@@ -672,14 +632,12 @@ TEST_SUITE("config load") {
         CAPTURE(preset);
         Config c;
         c.model.preset = preset;
-        const auto shape = model_shape(c);
-        REQUIRE(shape.ok());
+        const auto shape = must(model_shape(c));
         Config again;
         again.model = model_config(*shape, with_name ? preset : "");
         REQUIRE_MESSAGE(model_shape(again).ok(), model_shape(again).status().message());
         CHECK(*model_shape(again) == *shape);
-        const auto read = load_config_text(to_toml(again), "a.toml");
-        REQUIRE_MESSAGE(read.ok(), read.status().message());
+        const auto read = must(load_config_text(to_toml(again), "a.toml"));
         CHECK(*model_shape(read->config) == *shape);
         CHECK(hugging_face_class(*shape));
       }
@@ -687,10 +645,8 @@ TEST_SUITE("config load") {
 
   TEST_CASE("model: options of a block override the preset, and false is a choice") {
     const auto shape_of = [](const std::string& keys) {
-      const auto loaded = load_config_text("[model]\n" + keys, "a.toml");
-      REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-      const auto shape = model_shape(loaded->config);
-      REQUIRE_MESSAGE(shape.ok(), shape.status().message());
+      const auto loaded = must(load_config_text("[model]\n" + keys, "a.toml"));
+      const auto shape = must(model_shape(loaded->config));
       return *shape;
     };
     const ModelShape qwen = shape_of("preset = \"qwen3-0.6b\"\n");

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "runtime/config/preflight.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -18,12 +20,11 @@ namespace {
 constexpr ProcessLimits kUnlimited{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
 
 struct Fixture {
-  fs::path folder;
+  const test::TempFolder temporary;
+  const fs::path folder = temporary.path;
   Config config;
   PreflightInput input;
   Fixture() {
-    std::string name = (fs::temp_directory_path() / "ss-preflight-XXXXXX").string();
-    folder = mkdtemp(name.data());
     config.run.name = "x";
     config.run.folder = (folder / "runs/x").string();
     config.data.source = (folder / "text.txt").string();
@@ -32,10 +33,8 @@ struct Fixture {
     input.limits = kUnlimited;
     std::ofstream(config.data.source) << "text";
   }
-  ~Fixture() { fs::remove_all(folder); }
   Status check() {
-    const auto plan = make_plan(config);
-    REQUIRE(plan.ok());
+    const auto plan = must(make_plan(config));
     return preflight(config, *plan, input);
   }
 };
@@ -44,8 +43,7 @@ struct Fixture {
 
 TEST_SUITE("config preflight") {
   TEST_CASE_FIXTURE(Fixture, "preflight: a run that can start passes and nothing is left behind") {
-    const Status status = check();
-    CHECK_MESSAGE(status.ok(), status.message());
+    CHECK(works(check()));
     CHECK_FALSE(fs::exists(folder / "runs"));
     fs::create_directories(config.run.folder);
     CHECK(check().ok());
@@ -99,8 +97,7 @@ TEST_SUITE("config preflight") {
     config.train.max_steps = 1'000'000'000;
     config.checkpoint.keep = 1'000'000;  // 21 TB
     const Status status = check();
-    CHECK(status.code() == Code::bad_config);
-    CHECK(status.message().find("checkpoint.keep = 1000000 needs ") != std::string::npos);
+    CHECK(says(status, Code::bad_config, "checkpoint.keep = 1000000 needs "));
     CHECK(status.message().find("MiB free") != std::string::npos);
   }
 
@@ -109,8 +106,7 @@ TEST_SUITE("config preflight") {
     input.oversubscribe = true;  // skips the check of memory
     input.trainers_on_host = 100'000'000;
     const Status status = check();
-    CHECK(status.code() == Code::bad_config);
-    CHECK(status.message().find("of shared memory, but it has only ") != std::string::npos);
+    CHECK(says(status, Code::bad_config, "of shared memory, but it has only "));
     CHECK(status.message().find("of memory left") != std::string::npos);
     input.trainers_on_host = 1;
     input.memory_left = 1 << 20;
@@ -141,9 +137,7 @@ TEST_SUITE("config preflight") {
     socklen_t length = sizeof address;
     REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
     config.metrics.http_port = ntohs(address.sin_port);
-    const Status status = check();
-    CHECK(status.code() == Code::bad_config);
-    CHECK(status.message().find("Address already in use") != std::string::npos);
+    CHECK(says(check(), Code::bad_config, "Address already in use"));
     close(fd);
     CHECK(check().ok());
   }
@@ -169,8 +163,7 @@ TEST_SUITE("config preflight") {
     config.metrics.http_port = ntohs(address.sin_port);  // that was free a moment ago
     for (const char* host : {"0.0.0.0", "localhost", "127.0.0.1", "127.0.0.2"}) {
       config.metrics.http_host = host;
-      const Status status = check();
-      CHECK_MESSAGE(status.ok(), status.message());
+      CHECK(works(check()));
     }
     config.metrics.http_host = "no.such.host.invalid";
     config.metrics.http_port = 0;  // no server is started
@@ -233,8 +226,7 @@ TEST_SUITE("config preflight") {
     config.cluster.nodes = 2;
     config.parallel.group_nodes = 1;
     config.parallel.strategy = Strategy::hybrid_shard;
-    const auto plan = make_plan(config);
-    REQUIRE(plan.ok());
+    const auto plan = must(make_plan(config));
     const HostNeeds without = host_needs(config, *plan, 2);
     config.checkpoint.peer_every_steps = 1;
     const HostNeeds with = host_needs(config, *plan, 2);

@@ -5,6 +5,7 @@
 #include "runtime/config/schema.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -26,9 +27,7 @@ weight_decay = 0.01
 )";
 
 LoadedConfig loaded(const std::string& text) {
-  auto config = load_config_text(text, "a.toml");
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  return config.take();
+  return must(load_config_text(text, "a.toml")).take();
 }
 
 /// The error of loading or planning; "": none.
@@ -51,8 +50,7 @@ TEST_SUITE("recipe") {
     CHECK(error_of(plain + groups).empty());
     const std::string shown = show_config(config);
     CHECK(shown.find("*.embed_tokens.*: 1 parameter, learning rate x 0.5\n") != std::string::npos);
-    CHECK(shown.find("*norm*: 9 parameters, learning rate x 1, weight decay 0.01\n") !=
-          std::string::npos);
+    CHECK(has(shown, "*norm*: 9 parameters, learning rate x 1, weight decay 0.01\n"));
   }
 
   TEST_CASE("recipe: a group without effect is refused with the line of the key") {
@@ -66,8 +64,7 @@ TEST_SUITE("recipe") {
     for (const char* wrong :
          {"pattern = \"*\"", "weight_decay = 0.1", "pattern = \"*\"\nweight_decay = true",
           "pattern = \"*\"\nweight_decay = 0.1\nlr = 2"})
-      CHECK(error_of(plain + "[[train.group]]\n" + wrong).find("must be a list of") !=
-            std::string::npos);
+      CHECK(has(error_of(plain + "[[train.group]]\n" + wrong), "must be a list of"));
     CHECK(error_of(plain + "z_loss = 2").find("out of range") != std::string::npos);
   }
 
@@ -166,8 +163,7 @@ global_batch_size = 8
              "\nglobal_batch_size = " + std::to_string(size) + "\n";
     };
     CHECK(error(stage(1000, 4)).empty());
-    CHECK(error(stage(1000, 3)).find("train.micro_batch_size = 2: use 2 or 4") !=
-          std::string::npos);
+    CHECK(has(error(stage(1000, 3)), "train.micro_batch_size = 2: use 2 or 4"));
     CHECK(error(stage(1000, 10)).find("at most train.global_batch_size, 8") != std::string::npos);
     CHECK(error(stage(1000, 0)).find("at least 1") != std::string::npos);
     CHECK(error(stage(0, 4)).find("ends before it begins") != std::string::npos);

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 
 namespace {
@@ -21,8 +23,7 @@ Config layout(int nodes, int group_nodes, int spares = 0) {
 }
 
 Risk risk(const Config& c) {
-  const auto plan = make_plan(c);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const auto plan = must(make_plan(c));
   return risk_of(c, *plan);
 }
 

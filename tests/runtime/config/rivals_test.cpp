@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "runtime/config/topology.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -16,9 +17,7 @@ using test::TempFolder;
 namespace {
 
 LoadedConfig loaded(const std::string& text, const Overrides& overrides = {}) {
-  auto config = load_config_text(text, "a.toml", overrides);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  return config.take();
+  return must(load_config_text(text, "a.toml", overrides)).take();
 }
 
 std::string notes(const LoadedConfig& config) {
@@ -56,8 +55,7 @@ TEST_SUITE("rivals") {
         loaded(std::string(kModel) + "[train]\nmax_tokens = 1_000_000\nmax_steps = 3\n",
                {"--train.max_steps=400"});
     CHECK(make_plan(tokens)->max_steps == 400);
-    CHECK(notes(tokens).find("train.max_tokens = 1000000 (a.toml:4) does not count") !=
-          std::string::npos);
+    CHECK(has(notes(tokens), "train.max_tokens = 1000000 (a.toml:4) does not count"));
   }
 
   TEST_CASE("rivals: the file counts before the one that it inherits, for every kind") {
@@ -70,25 +68,23 @@ TEST_SUITE("rivals") {
                      "base = \"base.toml\"\n[train]\nmax_tokens = 1_000_000\nwarmup_steps = 2\n"
                      "[tokenizer]\npath = \"t.json\"\n"
                      "[[data.blend]]\nname = \"a\"\nsource = \"b.txt\"\nweight = 1\n");
-    const auto config = load_user_config(file);
-    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    const auto config = must(load_user_config(file));
     CHECK(config->config.train.max_steps == 0);
     CHECK(config->config.train.warmup_iters == -1);
     CHECK(config->config.data.source.empty());
     CHECK(config->notes.size() == 4);
     for (const std::string& note : config->notes)
       CHECK_MESSAGE(note.find("base.toml:") != std::string::npos, note);
-    const auto again = load_user_config(
-        file, {"--train.warmup_tokens=2000", "--data.source=c.txt", "--tokenizer.kind=bpe"});
-    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    const auto again = must(load_user_config(
+        file, {"--train.warmup_tokens=2000", "--data.source=c.txt", "--tokenizer.kind=bpe"}));
     CHECK(again->config.train.warmup_steps == -1);
     CHECK(again->config.data.blend.empty());
     CHECK(again->config.tokenizer.path.empty());
     // Of one place.
-    CHECK(make_plan(*load_user_config(file, {"--train.warmup_tokens=9", "--train.warmup_steps=1"}))
-              .status()
-              .message()
-              .find("exclude each other") != std::string::npos);
+    CHECK(has(
+        make_plan(*load_user_config(file, {"--train.warmup_tokens=9", "--train.warmup_steps=1"}))
+            .status(),
+        "exclude each other"));
   }
 
   TEST_CASE("rivals: a run's config.toml, which has every key, gives the same config again") {
@@ -137,8 +133,7 @@ TEST_SUITE("rivals") {
     CHECK(error("--train.grad_clip=1e39").find("is infinite in fp32") != std::string::npos);
     CHECK(error("--train.z_loss=1e-60").find("is 0 in fp32") != std::string::npos);
     CHECK(error("--model.norm_eps=1e-300").find("is 0 in fp32") != std::string::npos);
-    CHECK(error("--train.group=[{ pattern = \"*\", weight_decay = 1e-60 }]").find("is 0 in fp32") !=
-          std::string::npos);
+    CHECK(has(error("--train.group=[{ pattern = \"*\", weight_decay = 1e-60 }]"), "is 0 in fp32"));
     for (const char* fine :
          {"--train.eps=1e-30", "--train.betas=[0.0, 0.9999999]", "--train.ema_decay=0.9999999",
           "--train.weight_decay=0", "--train.grad_clip=0", "--train.min_learning_rate=-1"})

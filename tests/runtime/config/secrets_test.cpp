@@ -11,6 +11,8 @@
 #include "runtime/base/files.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/show.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -19,16 +21,10 @@ namespace {
 
 const std::string kUrl = "https://hooks.example/T0PSECRET";
 
-struct Run {
-  Run() {
-    char name[] = "/tmp/simplescale-secrets-XXXXXX";
-    path = mkdtemp(name);
-    fs::create_directory(path + "/control");
-  }
-  ~Run() { fs::remove_all(path); }
+struct Run : test::TempFolder {
+  Run() { fs::create_directory(path + "/control"); }
   std::string config() const { return path + "/config.toml"; }
   std::string secrets() const { return path + "/control/secrets.toml"; }
-  std::string path;
 };
 
 Config with_notify(const std::string& notify) {
@@ -151,8 +147,7 @@ TEST_CASE("config (SECRET-1): the owner is told of secrets that cannot be read")
   REQUIRE(save_config(run.path, with_notify(kUrl)).ok());
   REQUIRE(write_file_atomic(run.secrets(), "supervision.notify = \"" + kUrl, 0600).ok());
   const Status damaged = load_config(run.config()).status();
-  CHECK(damaged.code() == Code::bad_config);
-  CHECK(damaged.message().find("secrets.toml") != std::string::npos);
+  CHECK(says(damaged, Code::bad_config, "secrets.toml"));
   CHECK(!has_secret(damaged.message()));
   REQUIRE(chmod(run.secrets().c_str(), 0) == 0);
   CHECK(load_config(run.config()).status().code() == Code::bad_config);

@@ -2,6 +2,7 @@
 
 #include "runtime/config/show.hpp"
 #include "runtime/config/sweep.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -15,15 +16,8 @@ std::string error_of(const std::string& text) {
 }
 
 std::vector<SweepRun> runs_of(const std::string& text) {
-  const auto loaded = load_config_text(text, "a.toml");
-  REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-  auto runs = expand_sweep(loaded->config);
-  REQUIRE_MESSAGE(runs.ok(), runs.status().message());
-  return runs.take();
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  const auto loaded = must(load_config_text(text, "a.toml"));
+  return must(expand_sweep(loaded->config)).take();
 }
 
 }  // namespace
@@ -86,10 +80,8 @@ TEST_SUITE("sweep") {
     const std::string text =
         "[sweep]\nmode = \"zip\"\nseeds = [1]\n[sweep.keys]\ndata.source = [\"a b\\\"c\", "
         "\"d\"]\ntrain.betas = [[0.5, 0.25], [0.5, 0.125]]\ntrain.deterministic = [true, false]\n";
-    const auto loaded = load_config_text(text, "a.toml");
-    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-    const auto back = load_config_text(to_toml(loaded->config), "b.toml");
-    REQUIRE_MESSAGE(back.ok(), back.status().message());
+    const auto loaded = must(load_config_text(text, "a.toml"));
+    const auto back = must(load_config_text(to_toml(loaded->config), "b.toml"));
     CHECK(back->config.sweep.keys == loaded->config.sweep.keys);
     CHECK(to_toml(back->config) == to_toml(loaded->config));
     Config without = loaded->config;

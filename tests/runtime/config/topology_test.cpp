@@ -7,6 +7,7 @@
 
 #include "runtime/config/topology.hpp"
 #include "runtime/training/collective.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -83,11 +84,10 @@ TEST_SUITE("config topology") {
         {automatic, 128, 8, 0, 128, 8, 1, Sharding::full_shard},
     };
     for (const Row& row : rows) {
-      CAPTURE(to_string(row.strategy));
-      CAPTURE(row.nodes);
-      CAPTURE(row.group_nodes);
-      const auto t = plan_topology(cluster(row.nodes, row.trainers, row.strategy, row.group_nodes));
-      REQUIRE_MESSAGE(t.ok(), t.status().message());
+      INFO("to_string(row.strategy) = ", to_string(row.strategy), ", row.nodes = ", row.nodes,
+           ", row.group_nodes = ", row.group_nodes);
+      const auto t =
+          must(plan_topology(cluster(row.nodes, row.trainers, row.strategy, row.group_nodes)));
       CHECK(t->groups == row.groups);
       CHECK(t->shards == row.shards);
       CHECK(t->group_nodes == row.group_nodes_found);
@@ -129,8 +129,7 @@ TEST_SUITE("config topology") {
       Config c = cluster(row.nodes, row.trainers, automatic);
       c.model.preset = "llama2-7b";  // 84 GB of training state
       c.train.micro_batch_size = 1;
-      const auto t = plan_topology(c);
-      REQUIRE_MESSAGE(t.ok(), t.status().message());
+      const auto t = must(plan_topology(c));
       CHECK(t->groups == row.groups);
       CHECK(t->group_nodes == row.group_nodes);
       CHECK(smallest_group(c) == 0);
@@ -162,8 +161,7 @@ TEST_SUITE("config topology") {
         for (int trainers = 1; trainers <= 4; ++trainers)
           for (int group_nodes = 1; group_nodes <= nodes; ++group_nodes) {
             if (nodes % group_nodes) continue;
-            const auto t = plan_topology(cluster(nodes, trainers, strategy, group_nodes));
-            REQUIRE(t.ok());
+            const auto t = must(plan_topology(cluster(nodes, trainers, strategy, group_nodes)));
             REQUIRE(t->world() == nodes * trainers);
             REQUIRE(t->trainers.size() == static_cast<size_t>(t->world()));
             std::set<std::string> names;
@@ -226,8 +224,7 @@ TEST_SUITE("config topology") {
 
   TEST_CASE("plan: accumulation is the global batch over all trainers' micro-batches") {
     Config c = cluster(2, 2, hybrid, 1);
-    auto plan = make_plan(c);
-    REQUIRE(plan.ok());
+    auto plan = must(make_plan(c));
     CHECK(plan->accumulation == 1);
     CHECK(plan->global_batch_size == 32);
     CHECK(plan->leaves == 4);
@@ -250,8 +247,7 @@ TEST_SUITE("config topology") {
     c.model.preset = "tinyllama";
     c.train.max_steps = 0;
     c.train.max_tokens = 300'000'000'000;
-    auto plan = make_plan(c);
-    REQUIRE(plan.ok());
+    auto plan = must(make_plan(c));
     // 300e9 / 16 devices / (8 x 2048) tokens an iter
     CHECK(plan->max_iters == 1'144'409);
     CHECK(plan->max_steps == 1'144'409);
@@ -278,8 +274,7 @@ TEST_SUITE("config topology") {
     Config c = cluster(1, 1, full);
     c.train.max_steps = 20;
     c.train.warmup_iters = 5;
-    const auto plan = make_plan(c);
-    REQUIRE(plan.ok());
+    const auto plan = must(make_plan(c));
     const LearningRate& rate = plan->learning_rate;
     // lr_at(s) of the tests' PyTorch baseline with lr 4e-4, min_lr 4e-5, warmup 5, steps 20
     CHECK(rate.at(0) == 8e-05);
@@ -386,8 +381,7 @@ TEST_SUITE("config topology") {
     for (const int64_t warmup : {0, 4})
       for (const Schedule schedule : {Schedule::cosine, Schedule::linear, Schedule::polynomial,
                                       Schedule::wsd, Schedule::constant}) {
-        CAPTURE(warmup);
-        CAPTURE(static_cast<int>(schedule));
+        INFO("warmup = ", warmup, ", schedule = ", static_cast<int>(schedule));
         c.train.warmup_steps = warmup;
         c.train.schedule = schedule;
         c.train.decay_steps = -1;
@@ -424,8 +418,7 @@ TEST_SUITE("config topology") {
 
   TEST_CASE("memory: NCCL's connections count on GPUs: pairs for sums in tree order, else rings") {
     Config c = cluster(4, 8, hybrid, 2);
-    const auto shape = model_shape(c);
-    REQUIRE(shape.ok());
+    const auto shape = must(model_shape(c));
     const auto mib = [&](int shards, int groups) {
       return memory_estimate(c, *shape, Sharding::full_shard, shards, groups, groups).nccl >> 20;
     };

@@ -10,33 +10,22 @@
 
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/token_file.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::counting;
 
 namespace {
 
-struct Folder {
-  std::string path = "/tmp/ss-token-file-test-" + std::to_string(getpid());
-  Folder() { std::filesystem::create_directories(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
+struct Folder : test::TempFolder {
   template <class Token>
   std::string write(const std::string& name, const std::vector<Token>& tokens,
                     const std::string& head = "") {
-    std::ofstream out(path + "/" + name, std::ios::binary);
-    out << head;
-    out.write(reinterpret_cast<const char*>(tokens.data()),
-              static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
-    return path + "/" + name;
+    return TempFolder::write(name, head + test::bytes_of(tokens));
   }
 };
-
-template <class Token>
-std::vector<Token> counting(int n) {
-  std::vector<Token> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<Token>(i));
-  return tokens;
-}
 
 std::string error_of(const std::string& path, const std::string& format = "auto") {
   const auto source = TokenSource::open(path, format, 1000);
@@ -55,8 +44,7 @@ TEST_SUITE("token file") {
         folder.write("u16.bin", counting<uint16_t>(100), llmc::header(2, 100)),
         folder.write("u32.bin", counting<uint32_t>(100), llmc::header(4, 100))};
     for (const auto& path : paths) {
-      auto source = TokenSource::open(path, "auto", 100);
-      REQUIRE(source.ok());
+      auto source = must(TokenSource::open(path, "auto", 100));
       CHECK(source->tokens() == 100);
       CHECK(source->samples(10) == 9);  // (100 - 1) / 10
       CHECK(source->samples(9) == 11);
@@ -88,10 +76,8 @@ TEST_SUITE("token file") {
     CHECK(error_of(folder.write<char>("cut.bin", {}, head.substr(0, 100)))
               .find("byte 100: the file ends within its header") != std::string::npos);
     const auto few = error_of(folder.write("few.bin", counting<uint16_t>(9), head));
-    CHECK(few.find("byte 8: the header says 10 tokens of 2 bytes, but 18 bytes") !=
-          std::string::npos);
-    CHECK(error_of(folder.write("many.bin", counting<uint16_t>(11), head)).find("byte 8") !=
-          std::string::npos);
+    CHECK(has(few, "byte 8: the header says 10 tokens of 2 bytes, but 18 bytes"));
+    CHECK(has(error_of(folder.write("many.bin", counting<uint16_t>(11), head)), "byte 8"));
     CHECK(error_of(folder.write("zero.bin", counting<uint16_t>(0), llmc::header(2, 0)))
               .find("no tokens") != std::string::npos);
     auto version = head;
@@ -188,8 +174,7 @@ TEST_SUITE("token file") {
   TEST_CASE("token file: the last part of a single file is held back for validation") {
     Folder folder;
     const auto data =
-        open_dataset(folder.write("a.bin", counting<uint16_t>(100)), "auto", 100, 0.1);
-    REQUIRE(data.ok());
+        must(open_dataset(folder.write("a.bin", counting<uint16_t>(100)), "auto", 100, 0.1));
     CHECK(data->train.tokens() == 90);
     CHECK(data->validation.tokens() == 10);
     int32_t sample[3];
@@ -206,8 +191,7 @@ TEST_SUITE("token file") {
       folder.write(name + std::string(".bin"), counting<uint16_t>(10)), trained += 10;
     for (const char* name : {"val", "c4_val_000", "web-validation-1", "valid2", "Val.7", "eval_1"})
       folder.write(name + std::string(".bin"), counting<uint16_t>(3)), held += 3;
-    const auto data = open_dataset(folder.path, "auto", 100, 0);
-    REQUIRE(data.ok());
+    const auto data = must(open_dataset(folder.path, "auto", 100, 0));
     CHECK(data->train.tokens() == trained);
     CHECK(data->validation.tokens() == held);
   }
@@ -216,8 +200,7 @@ TEST_SUITE("token file") {
     Folder folder;
     folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));
     folder.write("val.bin", counting<uint16_t>(20), llmc::header(2, 20));
-    const auto plain = open_dataset(folder.path, "auto", 100, 0);
-    REQUIRE(plain.ok());
+    const auto plain = must(open_dataset(folder.path, "auto", 100, 0));
     CHECK(plain->train.tokens() == 50);
     CHECK(plain->validation.tokens() == 20);
 
@@ -227,22 +210,18 @@ TEST_SUITE("token file") {
         .source = "x \"\xff", .vocab = 64, .train_tokens = 50, .validation_tokens = 20};
     CHECK(open_dataset(folder.path, "prepared", 64, 0).status().code() == Code::bad_data);
     REQUIRE(write_manifest(folder.path, manifest).ok());
-    CHECK(open_dataset(folder.path, "auto", 64, 0)
-              .status()
-              .message()
-              .find("its preparation was interrupted") != std::string::npos);
+    CHECK(has(open_dataset(folder.path, "auto", 64, 0).status().message(),
+              "its preparation was interrupted"));
     folder.write("tokenizer.model", counting<uint16_t>(3));
     manifest.tokenizer = record_file(folder.path, "tokenizer.model").take();
     manifest.train = record_file(folder.path, "train.bin").take();
     manifest.validation = record_file(folder.path, "validation.bin").take();
     REQUIRE(manifest.complete());
     REQUIRE(write_manifest(folder.path, manifest).ok());
-    const auto prepared = open_dataset(folder.path, "auto", 64, 0);
-    REQUIRE(prepared.ok());
+    const auto prepared = must(open_dataset(folder.path, "auto", 64, 0));
     CHECK(prepared->tokenizer == folder.path + "/tokenizer.model");
     CHECK(prepared->validation.tokens() == 20);
-    CHECK(open_dataset(folder.path, "auto", 63, 0).status().message().find("vocabulary of 64") !=
-          std::string::npos);
+    CHECK(has(open_dataset(folder.path, "auto", 63, 0).status(), "vocabulary of 64"));
     // Replaced by a file of the same size, which would train other tokens.
     std::vector<uint16_t> other = counting<uint16_t>(50);
     std::swap(other[3], other[4]);
@@ -250,10 +229,8 @@ TEST_SUITE("token file") {
     std::filesystem::last_write_time(
         folder.path + "/train.bin",
         std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
-    CHECK(open_dataset(folder.path, "auto", 64, 0)
-              .status()
-              .message()
-              .find("train.bin: is not the file that") != std::string::npos);
+    CHECK(has(open_dataset(folder.path, "auto", 64, 0).status().message(),
+              "train.bin: is not the file that"));
     CHECK(check_files(folder.path, manifest, {}, 10).ok());  // larger files are not hashed
     // A manifest of somebody else may say that a pipe or a device has 0 bytes: no read of it ends.
     Manifest hostile = manifest;
@@ -274,9 +251,7 @@ TEST_SUITE("token file") {
     CHECK(open_dataset(folder.path, "auto", 64, 0).ok());
     manifest.train_tokens = 51;
     REQUIRE(write_manifest(folder.path, manifest).ok());
-    CHECK(
-        open_dataset(folder.path, "auto", 64, 0).status().message().find("manifest.json says 51") !=
-        std::string::npos);
+    CHECK(has(open_dataset(folder.path, "auto", 64, 0).status(), "manifest.json says 51"));
     std::ofstream(folder.path + "/manifest.json") << "{\"format\": 1, ";
     CHECK(open_dataset(folder.path, "auto", 64, 0).status().code() == Code::bad_data);
   }

@@ -11,28 +11,21 @@
 #include <vector>
 
 #include "runtime/data/token_file.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::all_tokens;
+using test::bytes_of;
 using test::TempFolder;
 
 namespace {
 
-template <class Number>
-std::string bytes_of(const std::vector<Number>& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
-}
-template <class Number>
-std::string bytes_of(Number number) {
-  return bytes_of(std::vector{number});
-}
-
 /// `count` tokens from `first`.
 template <class Token>
 std::string counting(int first, int count) {
-  std::vector<Token> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), static_cast<Token>(first));
-  return bytes_of(tokens);
+  return bytes_of(test::counting<Token>(count, first));
 }
 
 /// A Megatron index of sequences that follow each other, one a document.
@@ -55,24 +48,14 @@ std::string litgpt(const std::string& tokens, uint8_t type = 8) {
          bytes_of(static_cast<uint64_t>(tokens.size() / (type == 4 ? 4 : 2))) + tokens;
 }
 
-std::vector<int32_t> tokens_of(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.tokens());
-  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
-  return tokens;
-}
 std::vector<int32_t> range(int first, int count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
+  return test::counting<int32_t>(count, first);
 }
 
 std::string error_of(const Result<Dataset>& result) {
   REQUIRE_FALSE(result.ok());
   CHECK(result.status().code() == Code::bad_data);
   return result.status().message();
-}
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -86,10 +69,9 @@ TEST_SUITE("token format") {
     folder.write("b.idx", index(4, 4, {100}));
     for (const char* name : {"a", "a.idx", "a.bin", "b", "b.idx", "b.bin"})
       for (const char* format : {"auto", "megatron"}) {
-        const auto data = open_dataset(folder.path + "/" + name, format, 100, 0.1);
-        REQUIRE_MESSAGE(data.ok(), data.status().message());
-        CHECK(tokens_of(data->train) == range(0, 90));
-        CHECK(tokens_of(data->validation) == range(90, 10));
+        const auto data = must(open_dataset(folder.path + "/" + name, format, 100, 0.1));
+        CHECK(all_tokens(data->train) == range(0, 90));
+        CHECK(all_tokens(data->validation) == range(90, 10));
         CHECK(data->train.validate().ok());
       }
   }
@@ -120,8 +102,7 @@ TEST_SUITE("token format") {
     std::string shuffled = index(8, 2, {20, 30, 30, 20});
     std::swap_ranges(&shuffled[34 + 16 + 8], &shuffled[34 + 16 + 16], &shuffled[34 + 16 + 16]);
     folder.write("a.idx", shuffled);
-    const auto data = open_dataset(bin, "auto", 100, 0);
-    REQUIRE(data.ok());
+    const auto data = must(open_dataset(bin, "auto", 100, 0));
     CHECK(has(data->train.validate().message(), "sequence 1 begins at byte 100 of the tokens"));
     CHECK(has(error_of(open_dataset(folder.write("b.bin", good), "auto", 100, 0)),
               "its name must end in .idx"));
@@ -130,14 +111,12 @@ TEST_SUITE("token format") {
   TEST_CASE("token format: lit-gpt's packed tokens, in one file and in a folder") {
     const TempFolder folder;
     const std::string first = folder.write("train_0.bin", litgpt(counting<uint16_t>(0, 50)));
-    const auto one = open_dataset(first, "auto", 100, 0);
-    REQUIRE(one.ok());
-    CHECK(tokens_of(one->train) == range(0, 50));
+    const auto one = must(open_dataset(first, "auto", 100, 0));
+    CHECK(all_tokens(one->train) == range(0, 50));
     folder.write("train_1.bin", litgpt(counting<uint16_t>(50, 50)));
-    const auto all = open_dataset(folder.path, "litgpt", 100, 0.1);
-    REQUIRE(all.ok());
-    CHECK(tokens_of(all->train) == range(0, 90));
-    CHECK(tokens_of(all->validation) == range(90, 10));
+    const auto all = must(open_dataset(folder.path, "litgpt", 100, 0.1));
+    CHECK(all_tokens(all->train) == range(0, 90));
+    CHECK(all_tokens(all->validation) == range(90, 10));
     const auto error = [&](const std::string& bytes) {
       return error_of(open_dataset(folder.write("x.bin", bytes), "litgpt", 100, 0));
     };
@@ -150,12 +129,10 @@ TEST_SUITE("token format") {
       const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), 4 * ids.size());
       return folder.write("wide/x.bin", litgpt(std::string(bytes), 4));
     };
-    const auto large = open_dataset(wide({70'000, 0, 5}), "auto", 70'001, 0);
-    REQUIRE_MESSAGE(large.ok(), large.status().message());
-    CHECK(tokens_of(large->train) == std::vector<int32_t>{70'000, 0, 5});
+    const auto large = must(open_dataset(wide({70'000, 0, 5}), "auto", 70'001, 0));
+    CHECK(all_tokens(large->train) == std::vector<int32_t>{70'000, 0, 5});
     CHECK(large->train.validate().ok());
-    const auto negative = open_dataset(wide({1, -1, 5}), "auto", 70'001, 0);
-    REQUIRE(negative.ok());
+    const auto negative = must(open_dataset(wide({1, -1, 5}), "auto", 70'001, 0));
     CHECK(has(negative->train.validate().message(), "byte 28: token id 4294967295 is beyond"));
     CHECK(has(error(litgpt("abcdef", 4)), "no multiple of the tokens' four bytes"));
   }
@@ -167,10 +144,9 @@ TEST_SUITE("token format") {
     folder.write("fineweb_train_000003.bin", llmc::header(2, 3) + counting<uint16_t>(70, 3));
     folder.write("fineweb_val_000000.bin", llmc::header(2, 20) + counting<uint16_t>(80, 20));
     folder.write("readme.md", "no tokens");
-    const auto data = open_dataset(folder.path, "auto", 100, 0.5);
-    REQUIRE(data.ok());
-    CHECK(tokens_of(data->train) == range(0, 73));
-    CHECK(tokens_of(data->validation) == range(80, 20));
+    const auto data = must(open_dataset(folder.path, "auto", 100, 0.5));
+    CHECK(all_tokens(data->train) == range(0, 73));
+    CHECK(all_tokens(data->validation) == range(80, 20));
     for (int64_t block = 1; block < 73; ++block)
       for (uint64_t i = 0; i < data->train.samples(block); ++i) {
         std::vector<int32_t> sample(static_cast<size_t>(block) + 1);
@@ -179,11 +155,10 @@ TEST_SUITE("token format") {
                               static_cast<int>(block) + 1));
       }
     for (uint64_t first = 0; first < 73; first += 7)
-      CHECK(tokens_of(data->train.slice(first, 73 - first)) ==
+      CHECK(all_tokens(data->train.slice(first, 73 - first)) ==
             range(static_cast<int>(first), 73 - static_cast<int>(first)));
     // An id that is too large is named with its own file.
-    const auto few = open_dataset(folder.path, "auto", 72, 0);
-    REQUIRE(few.ok());
+    const auto few = must(open_dataset(folder.path, "auto", 72, 0));
     CHECK(few->train.validate().message() ==
           folder.path +
               "/fineweb_train_000003.bin: byte 1028: token id 72 is beyond the "

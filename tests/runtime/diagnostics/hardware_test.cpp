@@ -1,12 +1,16 @@
 // What is read of GPUs and network cards, on simulated hosts.
-#include "runtime/diagnostics/hardware.hpp"
-
+// The checks of one machine: they pass on a healthy one, and report what is wrong.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "runtime/base/process.hpp"
+#include "runtime/diagnostics/diagnose.hpp"
+#include "runtime/diagnostics/hardware.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -14,13 +18,9 @@ namespace fs = std::filesystem;
 namespace {
 
 /// A folder with `sys` and `proc`.
-struct Host {
-  fs::path root = fs::temp_directory_path() / ("simplescale-hardware-" + unique_id());
-  ~Host() { fs::remove_all(root); }
-
+struct Host : test::TempFolder {
   void write(const fs::path& file, const std::string& text) const {
-    fs::create_directories((root / file).parent_path());
-    std::ofstream(root / file) << text << "\n";
+    TempFolder::write(file, text + "\n");
   }
   /// Returns its folder.
   fs::path add(const std::string& address, const std::string& vendor, const std::string& kind,
@@ -45,9 +45,9 @@ struct Host {
     const fs::path card = "sys/class/infiniband/" + name;
     write(card / "ports/1/rate", "400 Gb/sec (4X NDR)");
     write(card / "ports/1/state", state);
-    fs::create_directory_symlink(root / folder, root / card / "device");
+    fs::create_directory_symlink(*this / folder, *this / (card / "device"));
   }
-  Hardware read() const { return read_hardware(root.string()); }
+  Hardware read() const { return read_hardware(path); }
 };
 
 const CpuList kAll = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -125,4 +125,28 @@ TEST_SUITE("hardware") {
     CHECK(cpus_near_gpu(kAll, found, "") == unknown);
     CHECK(cpus_near_gpu(kAll, {}, "0000:8b:00.0") == unknown);
   }
+}
+
+TEST_CASE("diagnose: all checks pass on this machine") {
+  const auto results = check_machine(std::filesystem::temp_directory_path().string());
+  CHECK(results.size() == 4);
+  CHECK_MESSAGE(all_ok(results), table(results));
+  CHECK(complaints(results).empty());
+  for (const auto& r : results)
+    if (r.unit != "ms") CHECK(r.value > 0);
+}
+
+TEST_CASE("diagnose: the disk check follows no link that another user of the folder has made") {
+  namespace fs = std::filesystem;
+  const test::TempFolder folder;
+  const std::string mine = folder.write("mine", "mine");
+  fs::create_symlink(mine, folder / (".check-" + std::to_string(getpid())));
+  CHECK(check_disk(folder.path).ok);
+  CHECK(fs::file_size(mine) == 4);
+}
+
+TEST_CASE("diagnose: a folder that cannot be written fails the disk check by name") {
+  const auto result = check_disk("/nonexistent");
+  CHECK(!result.ok);
+  CHECK(result.detail.find("/nonexistent") != std::string::npos);
 }

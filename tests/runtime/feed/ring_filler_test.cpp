@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "runtime/feed/ring_filler.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/runtime/feed/batch_layout.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -23,27 +26,24 @@ constexpr Retries quick{.tries = 2, .first_pause = std::chrono::milliseconds(1)}
 constexpr Retries for_ever{.tries = 20, .first_pause = std::chrono::hours(1)};
 
 struct File {
-  std::string path = "/tmp/ss-ring-filler-test-" + std::to_string(getpid()) + ".bin";
-  explicit File(const std::vector<uint16_t>& tokens) {
-    std::ofstream out(path, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(tokens.data()),
-              static_cast<std::streamsize>(tokens.size() * 2));
+  explicit File(const std::vector<uint16_t>& tokens) { write(tokens); }
+  /// Replaces the file, or what is left of it.
+  void write(const std::vector<uint16_t>& tokens) const {
+    folder.write("a.bin", test::bytes_of(tokens));
   }
-  ~File() { std::remove(path.c_str()); }
   void cut(uint64_t bytes) const { std::filesystem::resize_file(path, bytes); }
   void remove() const { std::filesystem::remove(path); }
+  const test::TempFolder folder;
+  const std::string path = folder / "a.bin";
 };
 
-std::vector<uint16_t> counting(uint64_t n) {
-  std::vector<uint16_t> tokens(n);
-  for (uint64_t i = 0; i < n; ++i) tokens[i] = static_cast<uint16_t>(i);
-  return tokens;
+std::vector<uint16_t> counting(int n) {
+  return test::counting<uint16_t>(n);
 }
 
 TokenRings make_rings(uint64_t rings, uint64_t slots = 3) {
   auto made =
-      TokenRings::create("ss-test-filler-" + std::to_string(getpid()), {rings, slots, B, T});
-  REQUIRE(made.ok());
+      must(TokenRings::create("ss-test-filler-" + std::to_string(getpid()), {rings, slots, B, T}));
   return made.take();
 }
 
@@ -54,8 +54,7 @@ std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t gene
   const auto [group, shard] = plan.trainers[ring];
   for (uint64_t s = step; s < step + steps; ++s)
     for (uint64_t k = 0; k < plan.layout.rows(s + 1, group).count; ++k) {
-      const auto batch = rings.acquire(ring, {generation, s, k}, long_ms);
-      REQUIRE_MESSAGE(batch.ok(), batch.status().message());
+      const auto batch = must(rings.acquire(ring, {generation, s, k}, long_ms));
       CHECK(batch->first_sample == first_sample(plan.layout, s + 1, group, shard, k));
       for (uint64_t row = 0; row < B; ++row) {
         const int32_t* tokens = batch->tokens + row * (T + 1);
@@ -179,7 +178,7 @@ TEST_SUITE("ring filler") {
     CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
     file.remove();
     CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
-    const File again(tokens);  // another file of the same name
+    file.write(tokens);  // another file of the same name
     CHECK(read_steps(rings, 0, 1, 0, 5, plan) ==
           std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   }
@@ -203,7 +202,7 @@ TEST_SUITE("ring filler") {
     CHECK(status.code() == Code::io);
     CHECK(status.message() == file.path + ": ends at byte 100");
     CHECK(rings.acquire(0, {1, 4, 0}, long_ms).status().message() == status.message());
-    const File again(tokens);
+    file.write(tokens);
     plan.generation = 2;
     plan.start_step = 6;
     REQUIRE(filler.start(plan).ok());

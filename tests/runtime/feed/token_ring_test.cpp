@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/feed/token_ring.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -19,9 +20,7 @@ std::string unique_name(const std::string& what) {
 }
 
 TokenRings make(const std::string& what, uint64_t slots, uint64_t rings = 1) {
-  auto made = TokenRings::create(unique_name(what), {rings, slots, 2, 3});
-  REQUIRE(made.ok());
-  return made.take();
+  return must(TokenRings::create(unique_name(what), {rings, slots, 2, 3})).take();
 }
 
 // Micro-batch number n of generation g: step n / 2, accumulation n % 2, tokens n, n + 1, ...
@@ -111,8 +110,7 @@ TEST_SUITE("token ring") {
     TokenRings rings = make("wrong", 2);
     produce(rings, 0);
     const auto wrong = rings.acquire(0, key(1), long_ms);
-    CHECK(wrong.status().code() == Code::aborted);
-    CHECK(wrong.status().message().find("holds step 0, accumulation 0") != std::string::npos);
+    CHECK(says(wrong.status(), Code::aborted, "holds step 0, accumulation 0"));
     CHECK(consume(rings, 0));
   }
 
@@ -207,14 +205,12 @@ TEST_SUITE("token ring") {
 
   TEST_CASE("token ring: a segment without rings and an impossible shape are refused") {
     const std::string name = unique_name("other");
-    auto memory = SharedMemory::create(name, 100);
-    REQUIRE(memory.ok());
+    auto memory = must(SharedMemory::create(name, 100));
     CHECK(TokenRings::open(name).status().code() == Code::bad_data);
     CHECK_FALSE(TokenRings::open(name + "-none").ok());
     const TokenRings rings = make("cut", 2);
     auto whole = SharedMemory::open(rings.name());
-    auto cut = SharedMemory::create(name + "-cut", rings.shape().segment_bytes() - 4096);
-    REQUIRE(cut.ok());
+    auto cut = must(SharedMemory::create(name + "-cut", rings.shape().segment_bytes() - 4096));
     std::memcpy(cut->data(), whole->data(), cut->bytes());
     CHECK(TokenRings::open(cut->name()).status().code() == Code::bad_data);
     CHECK(TokenRings::create(name + "-x", {1, 0, 1, 1}).status().code() == Code::bad_config);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "runtime/feed/mixture_report.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -97,8 +98,7 @@ TEST_SUITE("token sources") {
       CHECK(row[0] == first + static_cast<int32_t>(sample.position) * block);
       CHECK(row.back() == row[0] + block);
       of_b += sample.source;
-      CHECK(tokens.place_of(sample, block).find(sample.source ? "b.bin" : "a.bin") !=
-            std::string::npos);
+      CHECK(has(tokens.place_of(sample, block), sample.source ? "b.bin" : "a.bin"));
     }
     CHECK(of_b == 10);
     // The seed of a source depends on its name only: another blend draws its samples alike.
@@ -115,8 +115,7 @@ TEST_SUITE("token sources") {
     Config config = config_of(folder.path);
     config.train.global_batch_size = 80;
     const Plan plan = make_plan(config).take();
-    const auto data = open_tokens(config, plan.shape);
-    REQUIRE(data.ok());
+    const auto data = must(open_tokens(config, plan.shape));
     const auto uses = source_uses(plan, *data);
     REQUIRE(uses.size() == 2);
     CHECK(uses[0].samples == 600);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/base/splitmix64.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -33,14 +34,12 @@ Environment environment(const S3Server& s3) {
 /// Puts an object. `key` is new in each test.
 ChunkedObject put(S3Server& s3, const std::string& key, const std::string& bytes) {
   ObjectStore store = s3.store();
-  const auto etag = store.put(key, bytes);
-  REQUIRE_MESSAGE(etag.ok(), etag.status().message());
+  const auto etag = must(store.put(key, bytes));
   return {{"bucket", key}, bytes.size(), *etag, kChunk};
 }
 
 std::shared_ptr<ChunkFiles> cache_in(const TempFolder& folder, uint64_t bytes_max = 1 << 30) {
-  const auto made = ChunkFiles::make_folder(folder.path);
-  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  const auto made = must(ChunkFiles::make_folder(folder.path));
   return std::make_shared<ChunkFiles>(*made, bytes_max);
 }
 
@@ -57,10 +56,6 @@ uint64_t bytes_in(const ChunkFiles& cache) {
   uint64_t bytes = 0;
   for (const fs::path& file : chunk_files(cache)) bytes += fs::file_size(file);
   return bytes;
-}
-
-bool says(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
 }
 
 }  // namespace
@@ -121,8 +116,7 @@ TEST_SUITE("object reader") {
     put(*s3, "reader/replaced", random_bytes(3'000, 4));
     CHECK(reader.read(object, 500, piece).ok());  // of the chunk that is there
     const Status status = reader.read(object, 1'500, piece);
-    CHECK(status.code() == Code::bad_data);
-    CHECK(says(status, "s3://bucket/reader/replaced: was replaced"));
+    CHECK(says(status, Code::bad_data, "s3://bucket/reader/replaced: was replaced"));
     // The new one does not get the old one's chunks.
     const ChunkedObject now = put(*s3, "reader/replaced", random_bytes(3'000, 4));
     REQUIRE(reader.read(now, 0, piece).ok());
@@ -175,8 +169,7 @@ TEST_SUITE("object reader") {
     ObjectReader reader(cache_in(folder), limits, environment(*s3));
     CHECK(reader.read_ahead(object, 0, bytes.size()));
     std::string all(bytes.size(), 0);
-    const Status status = reader.read(object, 0, all);
-    REQUIRE_MESSAGE(status.ok(), status.message());
+    must(reader.read(object, 0, all));
     CHECK(all == bytes);
   }
 
@@ -246,9 +239,8 @@ TEST_SUITE("object reader") {
     ObjectReader reader(cache_in(folder), limits, environment(*s3));
     std::string piece(100, 0);
     const Status status = reader.read(object, 0, piece);
-    CHECK(status.code() == Code::io);
-    CHECK(says(status, "s3://bucket/reader/stop"));
-    CHECK(says(status, "503"));
+    CHECK(says(status, Code::io, "s3://bucket/reader/stop"));
+    CHECK(has(status, "503"));
     s3->clear_faults();
   }
 
@@ -268,8 +260,7 @@ TEST_SUITE("object reader") {
 
   TEST_CASE("chunk files: a folder that others can write is refused") {
     const TempFolder folder;
-    const auto made = ChunkFiles::make_folder(folder.path);
-    REQUIRE(made.ok());
+    const auto made = must(ChunkFiles::make_folder(folder.path));
     CHECK(ChunkFiles::make_folder(folder.path).ok());
     fs::permissions(*made, fs::perms::all);
     CHECK(ChunkFiles::make_folder(folder.path).status().code() == Code::bad_config);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/base/splitmix64.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -14,10 +15,6 @@ using namespace simplescale::test;
 using nlohmann::json;
 
 namespace {
-
-bool says(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
-}
 
 /// Uploads in parts of 5 MiB.
 Status upload(ObjectStore& store, const std::string& key, const std::string& bytes) {
@@ -40,21 +37,17 @@ TEST_SUITE("object store") {
     if (!s3) return;
     ObjectStore store = s3->store();
     const std::string bytes = random_bytes(300'000, 1);
-    const auto etag = store.put("basic/a", bytes);
-    REQUIRE_MESSAGE(etag.ok(), etag.status().message());
-    const auto head = store.head("basic/a");
-    REQUIRE(head.ok());
+    const auto etag = must(store.put("basic/a", bytes));
+    const auto head = must(store.head("basic/a"));
     CHECK(head->bytes == bytes.size());
     CHECK(head->etag == *etag);
-    const auto got = store.get("basic/a", 1 << 20);
-    REQUIRE(got.ok());
+    const auto got = must(store.get("basic/a", 1 << 20));
     CHECK(got->text == bytes);
     std::string range(1000, 0);
     REQUIRE(store.get_range("basic/a", 12'345, range, *etag).ok());
     CHECK(range == bytes.substr(12'345, 1000));
     REQUIRE(store.put("basic/b/c", std::string("x")).ok());
-    const auto listed = store.list("basic/");
-    REQUIRE(listed.ok());
+    const auto listed = must(store.list("basic/"));
     REQUIRE(listed->size() == 2);
     CHECK(listed->at(0).key == "basic/a");
     CHECK(listed->at(0).bytes == bytes.size());
@@ -74,13 +67,10 @@ TEST_SUITE("object store") {
          {"a b", "a+b", "ü/é", "100%", "a=b&c", "*'()!~", "k:v@w,x;y", "#?", "\"<&>\"", "a%20b"}) {
       CAPTURE(name);
       const std::string key = "names/" + name;
-      const auto put = store.put(key, name);
-      REQUIRE_MESSAGE(put.ok(), put.status().message());
-      const auto got = store.get(key, 100);
-      REQUIRE_MESSAGE(got.ok(), got.status().message());
+      const auto put = must(store.put(key, name));
+      const auto got = must(store.get(key, 100));
       CHECK(got->text == name);
-      const auto listed = store.list(key);
-      REQUIRE_MESSAGE(listed.ok(), listed.status().message());
+      const auto listed = must(store.list(key));
       REQUIRE(listed->size() == 1);
       CHECK(listed->at(0).key == key);
     }
@@ -92,8 +82,7 @@ TEST_SUITE("object store") {
     ObjectStore store = s3->store();
     for (int i = 0; i < 1001; ++i)
       REQUIRE(store.put("many/" + std::to_string(10'000 + i), std::string("x")).ok());
-    const auto listed = store.list("many/");
-    REQUIRE(listed.ok());
+    const auto listed = must(store.list("many/"));
     REQUIRE(listed->size() == 1001);
     CHECK(listed->back().key == "many/11000");
   }
@@ -112,29 +101,28 @@ TEST_SUITE("object store") {
     const auto object = [](const std::string& key, const std::string& etag) {
       return "<Contents><Key>" + key + "</Key><Size>1</Size><ETag>" + etag + "</ETag></Contents>";
     };
-    const auto listed = objects(object("x", "e") + object("hostile/a", "e"));
-    REQUIRE_MESSAGE(listed.ok(), listed.status().message());
+    const auto listed = must(objects(object("x", "e") + object("hostile/a", "e")));
     REQUIRE(listed->size() == 1);
     CHECK(listed->front().key == "hostile/a");
-    CHECK(says(objects(object("hostile/a", "e&#13;&#10;x-amz-acl: public-read")).status(), "ETag"));
-    CHECK(says(objects(object("hostile/a", std::string(300, 'e'))).status(), "ETag"));
-    CHECK(says(objects(object("hostile/" + std::string(1024, 'a'), "e")).status(), "key"));
+    CHECK(has(objects(object("hostile/a", "e&#13;&#10;x-amz-acl: public-read")).status(), "ETag"));
+    CHECK(has(objects(object("hostile/a", std::string(300, 'e'))).status(), "ETag"));
+    CHECK(has(objects(object("hostile/" + std::string(1024, 'a'), "e")).status(), "key"));
     const std::string more = "<IsTruncated>true</IsTruncated>";
-    CHECK(says(objects(more + "<NextContinuationToken>t</NextContinuationToken>").status(),
-               "does not end"));
+    CHECK(has(objects(more + "<NextContinuationToken>t</NextContinuationToken>").status(),
+              "does not end"));
     answers("uploads", "<ListMultipartUploadsResult>" + more +
                            "<NextKeyMarker>k</NextKeyMarker></ListMultipartUploadsResult>");
-    CHECK(says(store.uploads("hostile/").status(), "does not end"));
+    CHECK(has(store.uploads("hostile/").status(), "does not end"));
     StoreLimits no_time;
     no_time.list_deadline_ms = 0;
-    CHECK(says(store.with_limits(no_time)->uploads("hostile/").status(), "took too long"));
+    CHECK(has(store.with_limits(no_time)->uploads("hostile/").status(), "took too long"));
     for (const auto& [key, id] : {std::pair{std::string(1025, 'k'), std::string("i")},
                                   {"", "i"},
                                   {"hostile/a", std::string(1025, 'i')},
                                   {"hostile/a", ""}}) {
       answers("uploads", "<ListMultipartUploadsResult><Upload><Key>" + key + "</Key><UploadId>" +
                              id + "</UploadId></Upload></ListMultipartUploadsResult>");
-      CHECK(says(store.uploads("hostile/").status(), "at most 1024 bytes"));
+      CHECK(has(store.uploads("hostile/").status(), "at most 1024 bytes"));
     }
     s3->clear_faults();
   }
@@ -143,12 +131,10 @@ TEST_SUITE("object store") {
     S3Server* const s3 = shared_server();
     if (!s3) return;
     ObjectStore store = s3->store();
-    const auto first = store.put("latest", std::string("1"), {.if_absent = true});
-    REQUIRE(first.ok());
+    const auto first = must(store.put("latest", std::string("1"), {.if_absent = true}));
     CHECK(store.put("latest", std::string("2"), {.if_absent = true}).status().code() ==
           Code::mismatch);
-    const auto second = store.put("latest", std::string("2"), {.if_etag = *first});
-    REQUIRE(second.ok());
+    const auto second = must(store.put("latest", std::string("2"), {.if_etag = *first}));
     CHECK(store.put("latest", std::string("3"), {.if_etag = *first}).status().code() ==
           Code::mismatch);
     CHECK(store.get("latest", 10)->text == "2");
@@ -161,8 +147,7 @@ TEST_SUITE("object store") {
     if (!s3) return;
     ObjectStore store = s3->store();
     s3->set_faults({{{"match", "PUT /bucket/lost"}, {"kind", "lost"}, {"times", 1}}});
-    const auto put = store.put("lost", std::string("mine"), {.if_absent = true});
-    REQUIRE_MESSAGE(put.ok(), put.status().message());
+    const auto put = must(store.put("lost", std::string("mine"), {.if_absent = true}));
     CHECK(*put == store.head("lost")->etag);
     // Of another writer it has not.
     s3->set_faults({{{"match", "PUT /bucket/lost"}, {"kind", "refuse"}, {"times", 1}}});
@@ -176,14 +161,12 @@ TEST_SUITE("object store") {
     if (!s3) return;
     ObjectStore store = s3->store();
     const std::string bytes = random_bytes(kPartBytesMin + 1000, 2);
-    const auto left = store.begin_upload("parts/left");
-    REQUIRE(left.ok());
+    const auto left = must(store.begin_upload("parts/left"));
     REQUIRE(store.upload_part(*left, 1, std::string("x")).ok());
     REQUIRE(upload(store, "parts/a", bytes).ok());
     CHECK(store.get("parts/a", 6 << 20)->text == bytes);
     CHECK(store.head("parts/left").status().code() == Code::not_found);
-    const auto found = store.uploads("parts/");
-    REQUIRE(found.ok());
+    const auto found = must(store.uploads("parts/"));
     REQUIRE(found->size() == 1);
     CHECK(found->at(0).key == "parts/left");
     CHECK(store.abort_upload(found->at(0)).ok());
@@ -197,8 +180,7 @@ TEST_SUITE("object store") {
     ObjectStore store = s3->store();
     const std::string bytes = random_bytes(1000, 3);
     s3->set_faults({{{"match", "POST .*lost-end.uploadId"}, {"kind", "lost"}, {"times", 1}}});
-    const Status status = upload(store, "lost-end", bytes);
-    CHECK_MESSAGE(status.ok(), status.message());
+    CHECK(works(upload(store, "lost-end", bytes)));
     CHECK(store.get("lost-end", 1000)->text == bytes);
   }
 
@@ -222,8 +204,7 @@ TEST_SUITE("object store") {
       REQUIRE(store.put("again", bytes).ok());
       s3->set_faults(json::array({rule}));
       std::string out(50'000, 0);
-      const Status read = store.get_range("again", 100, out);
-      REQUIRE_MESSAGE(read.ok(), read.message());
+      must(store.get_range("again", 100, out));
       CHECK(out == bytes.substr(100, 50'000));
       if (rule.value("status", 503) > 409) {  // HEAD has no body that could tell the code
         s3->set_faults(json::array({rule}));
@@ -251,8 +232,7 @@ TEST_SUITE("object store") {
       if (i % 2) {
         REQUIRE(store.put(key, bytes).ok());
       } else {
-        const Status status = upload(store, key, bytes);
-        REQUIRE_MESSAGE(status.ok(), status.message());
+        must(upload(store, key, bytes));
       }
       const size_t offset = splitmix64_at(seed + 1, i) % bytes.size();
       std::string out(bytes.size() - offset, 0);
@@ -268,10 +248,9 @@ TEST_SUITE("object store") {
     s3->set_faults({{{"match", "/bucket/down"}, {"kind", "status"}}});
     const size_t before = s3->count("GET /bucket/down");
     const auto got = store.get("down", 10);
-    CHECK(got.status().code() == Code::io);
-    CHECK(says(got.status(), "s3://bucket/down"));
-    CHECK(says(got.status(), "503 SlowDown"));
-    CHECK(says(got.status(), s3->endpoint()));
+    CHECK(says(got.status(), Code::io, "s3://bucket/down"));
+    CHECK(has(got.status(), "503 SlowDown"));
+    CHECK(has(got.status(), s3->endpoint()));
     CHECK(s3->count("GET /bucket/down") - before == 6);
     // A pause that would end after the deadline is not made.
     StoreLimits limits;
@@ -299,8 +278,7 @@ TEST_SUITE("object store") {
     if (!s3) return;
     ObjectStore store = s3->store();
     const auto missing = store.get("missing", 10);
-    CHECK(missing.status().code() == Code::not_found);
-    CHECK(says(missing.status(), "NoSuchKey"));
+    CHECK(says(missing.status(), Code::not_found, "NoSuchKey"));
     CHECK(s3->count("GET /bucket/missing") == 1);
     REQUIRE(store.put("five", std::string("12345")).ok());
     std::string ten(10, 0);
@@ -310,16 +288,16 @@ TEST_SUITE("object store") {
 
     ObjectStore nowhere(s3->settings(), "no-such-bucket", S3Server::limits());
     CHECK(nowhere.put("x", ten).status().code() == Code::bad_config);
-    CHECK(says(nowhere.put("x", ten).status(), "NoSuchBucket"));
+    CHECK(has(nowhere.put("x", ten).status(), "NoSuchBucket"));
     S3Settings settings = s3->settings();
     settings.region = "eu-west-1";
     ObjectStore other_region(settings, "bucket", S3Server::limits());
-    CHECK(says(other_region.get("x", 10).status(), "AWS_REGION"));
+    CHECK(has(other_region.get("x", 10).status(), "AWS_REGION"));
     S3Settings closed = s3->settings();
     closed.endpoint = "http://127.0.0.1:1";
     ObjectStore unreachable(closed, "bucket", S3Server::limits());
     CHECK(unreachable.get("x", 10).status().code() == Code::io);
-    CHECK(says(unreachable.get("x", 10).status(), "AWS_ENDPOINT_URL_S3"));
+    CHECK(has(unreachable.get("x", 10).status(), "AWS_ENDPOINT_URL_S3"));
   }
 
   TEST_CASE("no error shows a secret") {
@@ -330,10 +308,9 @@ TEST_SUITE("object store") {
     settings.credentials.session_token = kToken;
     ObjectStore store(settings, "bucket", S3Server::limits());
     const auto got = store.get("x", 10);
-    CHECK(got.status().code() == Code::bad_config);
-    CHECK(says(got.status(), "SignatureDoesNotMatch"));
-    CHECK(!says(got.status(), "hidden-secret"));
-    CHECK(!says(got.status(), kToken));
+    CHECK(says(got.status(), Code::bad_config, "SignatureDoesNotMatch"));
+    CHECK(!has(got.status(), "hidden-secret"));
+    CHECK(!has(got.status(), kToken));
   }
 
   TEST_CASE("a server whose certificate is not known is refused, and gets no request") {
@@ -343,9 +320,7 @@ TEST_SUITE("object store") {
     const auto tls = S3Server::start(certificate);
     REQUIRE(tls);
     ObjectStore unknown = tls->store();
-    const auto refused = unknown.put("x", std::string("x"));
-    CHECK(refused.status().code() == Code::bad_config);
-    CHECK(says(refused.status(), "AWS_CA_BUNDLE"));
+    CHECK(says(unknown.put("x", std::string("x")).status(), Code::bad_config, "AWS_CA_BUNDLE"));
     S3Settings settings = tls->settings();
     settings.ca_bundle = certificate;
     ObjectStore known(settings, "bucket", S3Server::limits());
@@ -374,7 +349,7 @@ TEST_SUITE("object store") {
     CHECK(reads == 1);
     ObjectStore expired(old, "bucket", S3Server::limits(),
                         [&]() -> Result<S3Settings> { return old; });
-    CHECK(says(expired.get("renewed", 10).status(), "ExpiredToken"));
+    CHECK(has(expired.get("renewed", 10).status(), "ExpiredToken"));
   }
 
   TEST_CASE("many threads share a store") {

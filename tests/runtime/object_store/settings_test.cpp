@@ -1,10 +1,11 @@
-#include "runtime/object_store/settings.hpp"
-
 #include <doctest/doctest.h>
 
 #include <filesystem>
 
 #include "runtime/object_store/given_credentials.hpp"
+#include "runtime/object_store/s3_url.hpp"
+#include "runtime/object_store/settings.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -16,16 +17,15 @@ TEST_SUITE("object store settings") {
     const TempFolder home;
     home.write(".aws/credentials",
                "[default]\naws_access_key_id = FILE\naws_secret_access_key = filesecret\n");
-    auto settings = s3_settings(environment_of({{"HOME", home.path},
-                                                {"AWS_ACCESS_KEY_ID", "ENV"},
-                                                {"AWS_SECRET_ACCESS_KEY", "envsecret"},
-                                                {"AWS_SESSION_TOKEN", "token"},
-                                                {"AWS_REGION", "eu-west-1"},
-                                                {"AWS_DEFAULT_REGION", "us-west-2"},
-                                                {"AWS_ENDPOINT_URL", "http://other:1"},
-                                                {"AWS_ENDPOINT_URL_S3", "https://minio:9000/"},
-                                                {"AWS_CA_BUNDLE", "/ca.pem"}}));
-    REQUIRE(settings.ok());
+    auto settings = must(s3_settings(environment_of({{"HOME", home.path},
+                                                     {"AWS_ACCESS_KEY_ID", "ENV"},
+                                                     {"AWS_SECRET_ACCESS_KEY", "envsecret"},
+                                                     {"AWS_SESSION_TOKEN", "token"},
+                                                     {"AWS_REGION", "eu-west-1"},
+                                                     {"AWS_DEFAULT_REGION", "us-west-2"},
+                                                     {"AWS_ENDPOINT_URL", "http://other:1"},
+                                                     {"AWS_ENDPOINT_URL_S3", "https://minio:9000/"},
+                                                     {"AWS_CA_BUNDLE", "/ca.pem"}})));
     CHECK(settings->credentials.access_key_id == "ENV");
     CHECK(settings->credentials.secret_access_key == "envsecret");
     CHECK(settings->credentials.session_token == "token");
@@ -43,21 +43,18 @@ TEST_SUITE("object store settings") {
     home.write(".aws/config",
                "[default]\nregion = us-west-2\n\n[profile work]\nregion = eu-north-1\n"
                "endpoint_url = http://127.0.0.1:9000\ns3 =\n  region = nested\n");
-    auto work = s3_settings(environment_of({{"HOME", home.path}, {"AWS_PROFILE", "work"}}));
-    REQUIRE(work.ok());
+    auto work = must(s3_settings(environment_of({{"HOME", home.path}, {"AWS_PROFILE", "work"}})));
     CHECK(work->credentials.access_key_id == "WORK");
     CHECK(work->credentials.secret_access_key == "work/secret+=");
     CHECK(work->credentials.session_token == "T");
     CHECK(work->region == "eu-north-1");
     CHECK(work->endpoint == "http://127.0.0.1:9000");
-    auto other = s3_settings(environment_of({{"HOME", home.path}}));
-    REQUIRE(other.ok());
+    auto other = must(s3_settings(environment_of({{"HOME", home.path}})));
     CHECK(other->credentials.access_key_id == "A");
     CHECK(other->region == "us-west-2");
     CHECK(other->endpoint.empty());
-    auto elsewhere = s3_settings(
-        environment_of({{"AWS_SHARED_CREDENTIALS_FILE", home.path + "/.aws/credentials"}}));
-    REQUIRE(elsewhere.ok());
+    auto elsewhere = must(s3_settings(
+        environment_of({{"AWS_SHARED_CREDENTIALS_FILE", home.path + "/.aws/credentials"}})));
     CHECK(elsewhere->credentials.access_key_id == "A");
     CHECK(elsewhere->region == "us-east-1");
   }
@@ -77,8 +74,7 @@ TEST_SUITE("object store settings") {
                  "[ \"$2\" = 'of the user' ] || exit 1\n"
                  "echo '{\"Version\": 1, \"AccessKeyId\": \"ID\", \"SecretAccessKey\": \"hidden\","
                  " \"SessionToken\": \"T\", \"Expiration\": \"2026-11-25T00:00:00Z\"}'\n");
-      const auto found = settings();
-      REQUIRE_MESSAGE(found.ok(), found.status().message());
+      const auto found = must(settings());
       CHECK(found->credentials.access_key_id == "ID");
       CHECK(found->credentials.secret_access_key == "hidden");
       CHECK(found->credentials.session_token == "T");
@@ -165,5 +161,41 @@ TEST_SUITE("object store settings") {
     CHECK(expires_soon(10'000, 11'000, 0));
     CHECK_FALSE(expires_soon(10'000, 9'759, 9'700));
     CHECK(expires_soon(10'000, 9'760, 9'700));
+  }
+}
+
+TEST_SUITE("s3_url") {
+  TEST_CASE("a URL has a bucket and a key") {
+    const auto url = must(parse_s3_url("s3://my-bucket.x/runs/a b/step-1/"));
+    CHECK(url->bucket == "my-bucket.x");
+    CHECK(url->key == "runs/a b/step-1");
+    CHECK(url->text() == "s3://my-bucket.x/runs/a b/step-1");
+    CHECK(url->below("latest") == "runs/a b/step-1/latest");
+    const auto bucket = must(parse_s3_url("s3://abc"));
+    CHECK(bucket->key.empty());
+    CHECK(bucket->below("latest") == "latest");
+  }
+
+  TEST_CASE("what is no URL of an object is refused, and the error says why") {
+    for (const auto& [text, why] : {std::pair{"http://abc/x", "s3://"},
+                                    {"s3://", "bucket"},
+                                    {"s3://ab/x", "bucket"},
+                                    {"s3://-abc/x", "bucket"},
+                                    {"s3://a..b/x", "bucket"},
+                                    {"s3://user:pass@host/x", "no credentials"},
+                                    {"s3://abc//x", "empty segment"},
+                                    {"s3://abc/x//y", "empty segment"},
+                                    {"s3://abc/../x", "\"..\""},
+                                    {"s3://abc/x/.", "\".\""},
+                                    {"s3://abc/a\nb", "control"}}) {
+      const auto url = parse_s3_url(text);
+      REQUIRE_MESSAGE(!url.ok(), text);
+      CHECK(says(url.status(), Code::bad_config, why));
+    }
+  }
+
+  TEST_CASE("names are encoded as signatures need it") {
+    CHECK(percent_encoded("a b/~-_.é+*", true) == "a%20b/~-_.%C3%A9%2B%2A");
+    CHECK(percent_encoded("a/b=c&d", false) == "a%2Fb%3Dc%26d");
   }
 }

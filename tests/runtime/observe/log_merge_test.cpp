@@ -8,6 +8,8 @@
 
 #include "runtime/base/process.hpp"
 #include "runtime/base/regex.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -20,17 +22,14 @@ std::string line(int ms, const std::string& text) {
   return std::string(stamp) + " " + text + "\n";
 }
 
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("simplescale-logs-" + unique_id());
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : test::TempFolder {
   void add(const std::string& file, const std::string& text) const {
-    std::ofstream(path / file, std::ios::app) << text;
+    std::ofstream(*this / file, std::ios::app) << text;
   }
   /// Rotates as the agent does: copies the file, then truncates it.
   void rotate(const std::string& file) const {
-    fs::copy_file(path / file, path / (file + ".1"), fs::copy_options::overwrite_existing);
-    fs::resize_file(path / file, 0);
+    fs::copy_file(*this / file, *this / (file + ".1"), fs::copy_options::overwrite_existing);
+    fs::resize_file(*this / file, 0);
   }
 };
 
@@ -126,7 +125,7 @@ TEST_CASE("logs: following a file whose beginning is moved away returns each lin
   LogMerger merger(folder.path, "n2");
   CHECK(merged(merger, true) == first);
   folder.add("n2.log.1", half);
-  fs::resize_file(folder.path / "n2.log", 0);
+  fs::resize_file(folder / "n2.log", 0);
   folder.add("n2.log", first.substr(half.size()));
   CHECK(merged(merger, true) == "");
   folder.add("n2.log", line(3, "c"));
@@ -157,8 +156,7 @@ TEST_CASE(
 }
 
 TEST_CASE("regex: matches as grep -E does, and reports what is wrong with a pattern") {
-  auto regex = Regex::compile("step [0-9]+: (a|b)$");
-  REQUIRE(regex.ok());
+  auto regex = must(Regex::compile("step [0-9]+: (a|b)$"));
   CHECK(regex->matches("x step 12: b"));
   CHECK_FALSE(regex->matches("x step 12: bc"));
   CHECK(Regex::compile("(").status().code() == Code::usage);

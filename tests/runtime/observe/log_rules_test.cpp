@@ -7,6 +7,8 @@
 #include <set>
 
 #include "runtime/base/process.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -25,8 +27,7 @@ std::string error_of(const std::string& text) {
 
 TEST_SUITE("log_rules") {
   TEST_CASE("log rules: each shipped rule is the first one that matches its own example") {
-    auto rules = LogRules::load("");
-    REQUIRE_MESSAGE(rules.ok(), rules.status().message());
+    auto rules = must(LogRules::load(""));
     std::set<std::string> names;
     for (const LogRule& rule : rules->all()) {
       CAPTURE(rule.name);
@@ -44,8 +45,7 @@ TEST_SUITE("log_rules") {
   }
 
   TEST_CASE("log rules: ordinary lines match no rule") {
-    auto rules = LogRules::load("");
-    REQUIRE(rules.ok());
+    auto rules = must(LogRules::load(""));
     for (const char* line : {"", "2026-11-21T06:48:27.123 n0 info n0/p1 becomes n0.1",
                              "loss 4.1 at step 12", "NCCL INFO Channel 00/02 : 0 1 2 3",
                              "usb 1-1: new device", "Bootstrap : Using eth0:10.0.0.7<0>"})
@@ -54,12 +54,11 @@ TEST_SUITE("log_rules") {
 
   TEST_CASE("log rules: a kernel line makes a node be examined only if the pattern is anchored") {
     const auto examines = [](const std::string& pattern) {
-      const auto rules = LogRules::parse(
-          "[[rule]]\nname = 'x'\nseverity = 'error'\ncause = 'root'\n"
-          "action = 'diagnose'\ncontains = ['GPU']\npattern = '" +
-              pattern + "'\n",
-          "f.toml");
-      REQUIRE(rules.ok());
+      const auto rules =
+          must(LogRules::parse("[[rule]]\nname = 'x'\nseverity = 'error'\ncause = 'root'\n"
+                               "action = 'diagnose'\ncontains = ['GPU']\npattern = '" +
+                                   pattern + "'\n",
+                               "f.toml"));
       CHECK(rules->match("NVRM: GPU lost"));
       return rules->match("NVRM: GPU lost", true) != nullptr;
     };
@@ -73,8 +72,7 @@ TEST_SUITE("log_rules") {
   }
 
   TEST_CASE("log rules: the name of a process or file in a kernel line fakes no hardware error") {
-    auto rules = LogRules::load("");
-    REQUIRE(rules.ok());
+    auto rules = must(LogRules::load(""));
     for (const std::string line :
          {"EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0)",
           "EDAC MC1: 2 UE on DIMM_A1", "mce: [Hardware Error]: Uncorrected error, CPU 3",
@@ -118,8 +116,7 @@ TEST_SUITE("log_rules") {
   }
 
   TEST_CASE("log rules: a line must contain one of the texts and match the pattern") {
-    auto rules = LogRules::parse(good, "my.toml");
-    REQUIRE(rules.ok());
+    auto rules = must(LogRules::parse(good, "my.toml"));
     CHECK(rules->match("ax12"));
     CHECK(rules->match("y"));
     CHECK_FALSE(rules->match("ax12b"));
@@ -129,12 +126,11 @@ TEST_SUITE("log_rules") {
   }
 
   TEST_CASE("log rules: the user's rules come before the shipped ones") {
-    const auto path = std::filesystem::temp_directory_path() / ("rules-" + unique_id());
-    std::ofstream(path) << "[[rule]]\nname = \"mine\"\ncontains = [\"CUDA out of memory\"]\n"
-                           "severity = \"info\"\ncause = \"consequence\"\n";
-    auto rules = LogRules::load(path);
-    std::filesystem::remove(path);
-    REQUIRE(rules.ok());
+    const test::TempFolder folder;
+    const auto rules = must(LogRules::load(
+        folder.write("rules",
+                     "[[rule]]\nname = \"mine\"\ncontains = [\"CUDA out of memory\"]\n"
+                     "severity = \"info\"\ncause = \"consequence\"\n")));
     CHECK(rules->match("CUDA out of memory.")->name == "mine");
     CHECK(rules->match("x: Stale file handle")->name == "stale_file_handle");
     CHECK(LogRules::load("/nowhere.toml").status().code() == Code::bad_config);

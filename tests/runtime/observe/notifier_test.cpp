@@ -13,6 +13,7 @@
 
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -80,9 +81,10 @@ TEST_CASE("notifier: a URL gets the notice by POST, and no process shows the URL
 }
 
 TEST_CASE("notifier: the command gets each notice as a line of JSON; too many are counted") {
-  const fs::path file = fs::temp_directory_path() / ("simplescale-notice-" + unique_id());
+  const test::TempFolder folder;
+  const std::string file = folder / "notices";
   {
-    Notifier notifier("cat >>" + file.string());
+    Notifier notifier("cat >>" + file);
     for (int i = 0; i < 12; ++i) notifier.send({{"kind", "recovered"}, {"number", i}});
   }
   std::ifstream in(file);
@@ -91,7 +93,6 @@ TEST_CASE("notifier: the command gets each notice as a line of JSON; too many ar
   REQUIRE(notices.size() == 10);
   for (size_t i = 0; i < notices.size(); ++i)
     CHECK(notices[i] == json{{"kind", "recovered"}, {"number", i}, {"skipped", 0}});
-  fs::remove(file);
 }
 
 TEST_CASE("notifier: a command that fails or hangs holds nobody up for longer than its deadline") {
@@ -104,16 +105,14 @@ TEST_CASE("notifier: a command that fails or hangs holds nobody up for longer th
 }
 
 TEST_CASE("notifier: the command is on no command line of ours") {
-  const fs::path file = fs::temp_directory_path() / ("simplescale-notice-" + unique_id());
+  const test::TempFolder folder;
+  const std::string file = folder / "notices";
   {
-    Notifier notifier("cat /proc/$$/cmdline >" + file.string() + "; env | grep -c T0PSECRET >>" +
-                      file.string());
+    Notifier notifier("cat /proc/$$/cmdline >" + file + "; env | grep -c T0PSECRET >>" + file);
     notifier.send({{"kind", "recovered"}});
   }
-  std::ifstream in(file, std::ios::binary);
-  const std::string words{std::istreambuf_iterator<char>(in), {}};
+  const std::string words = test::contents(file);
   CHECK(words.starts_with(std::string("/bin/sh\0-c\0", 11)));
   CHECK(words.find("cmdline") == std::string::npos);
   CHECK(words.ends_with("0\n"));  // its own children do not have it, either
-  fs::remove(file);
 }

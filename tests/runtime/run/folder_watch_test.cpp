@@ -7,19 +7,16 @@
 
 #include "runtime/base/process.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 namespace {
-struct Run {
-  RunFolder run{(fs::temp_directory_path() / ("simplescale-gone-" + unique_id())).string()};
-  Run() {
-    fs::create_directories(run.control());
-    std::ofstream(run.instance()) << "x\n";
-  }
-  ~Run() { fs::remove_all(run.path); }
+struct Run : test::TempFolder {
+  Run() { write("control/instance", "x\n"); }
+  const RunFolder run{path};
 };
 }  // namespace
 

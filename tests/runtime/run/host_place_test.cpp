@@ -12,6 +12,9 @@
 #include <thread>
 #include <utility>
 
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
+
 using namespace simplescale;
 namespace fs = std::filesystem;
 
@@ -20,18 +23,16 @@ namespace {
 constexpr int64_t kLong = 60'000;
 
 struct Run {
-  RunFolder folder{
-      (fs::temp_directory_path() / ("host-place-" + std::to_string(getpid()))).string()};
+  const test::TempFolder temporary;
+  const RunFolder folder{temporary.path};
   std::set<std::string> ended;
   bool ending = false;
   Status may_begin;
   std::string said;
   Run() {
-    fs::remove_all(folder.path);
     fs::create_directories(folder.control());
     fs::permissions(folder.control(), fs::perms::owner_all);
   }
-  ~Run() { fs::remove_all(folder.path); }
 
   HostPlace::Options options(int rank, int nnodes, int64_t timeout_ms) {
     HostPlace::Options options;
@@ -102,8 +103,7 @@ TEST_SUITE("host place") {
     const std::string instance = (*old)->instance();
     run.ended = {instance};
     const Status early = HostPlace::take(run.folder, run.options(1, 2, 100)).status();
-    CHECK(early.code() == Code::unavailable);
-    CHECK(early.message().find("has ended, but a command of it still runs") != std::string::npos);
+    CHECK(says(early, Code::unavailable, "has ended, but a command of it still runs"));
     run.ending = true;  // it says so once
     const int64_t timeout_ms = 4'000;
     CHECK_FALSE(HostPlace::take(run.folder, run.options(1, 2, timeout_ms)).ok());
@@ -160,8 +160,7 @@ TEST_SUITE("host place") {
 
   TEST_CASE("host place: a command that is missing is named, and left out in the end") {
     Run run;
-    const auto place = HostPlace::take(run.folder, run.options(0, 2, 6'000));
-    REQUIRE(place.ok());
+    const auto place = must(HostPlace::take(run.folder, run.options(0, 2, 6'000)));
     CHECK(run.said == "still waiting for 1 of 2 hosts, first for --node-rank=1\n");
     CHECK(place->told().size() == 1);
   }

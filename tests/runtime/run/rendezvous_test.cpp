@@ -12,20 +12,16 @@
 #include <vector>
 
 #include "runtime/run/run_key.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  std::string path =
-      (fs::temp_directory_path() / ("rendezvous-" + std::to_string(getpid()))).string();
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path + "/control");
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : test::TempFolder {
+  Folder() { fs::create_directory(path + "/control"); }
   std::string rendezvous() const { return path + "/control/doctor-7.0.0"; }
 };
 
@@ -74,11 +70,9 @@ TEST_SUITE("rendezvous") {
   TEST_CASE(
       "rendezvous: a task that does not join, or stops at a stage, is left out after the timeout") {
     const Folder folder;
-    const auto rendezvous = Rendezvous::join(folder.rendezvous(), 1, 3, 50);
-    REQUIRE(rendezvous.ok());
+    const auto rendezvous = must(Rendezvous::join(folder.rendezvous(), 1, 3, 50));
     REQUIRE(rendezvous->publish("here", {}).ok());
-    const auto other = Rendezvous::join(folder.rendezvous(), 2, 3, 50);
-    REQUIRE(other.ok());
+    const auto other = must(Rendezvous::join(folder.rendezvous(), 2, 3, 50));
     REQUIRE(other->publish("here", {}).ok());
     CHECK(rendezvous->wait("here") == std::set<int>{1, 2});
     REQUIRE(rendezvous->publish("report", {}).ok());
@@ -91,8 +85,7 @@ TEST_SUITE("rendezvous") {
 
   TEST_CASE("rendezvous: file names that are not tasks and damaged documents are ignored") {
     const Folder folder;
-    const auto rendezvous = Rendezvous::join(folder.rendezvous(), 0, 2, 50);
-    REQUIRE(rendezvous.ok());
+    const auto rendezvous = must(Rendezvous::join(folder.rendezvous(), 0, 2, 50));
     REQUIRE(rendezvous->publish("here", {}).ok());
     for (const char* name : {"2", "-1", "x", "1.part", "1x", "99999999999999"})
       std::ofstream(folder.rendezvous() + "/here/" + name) << "{";
@@ -109,10 +102,7 @@ TEST_SUITE("rendezvous") {
     fs::create_directory_symlink(folder.path + "/elsewhere", folder.rendezvous());
     CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::bad_data);
     fs::remove(folder.rendezvous());
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make a folder of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make a folder of another user");
     fs::rename(folder.path + "/elsewhere", folder.rendezvous());
     CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).ok());
     REQUIRE(chown(folder.rendezvous().c_str(), 65534, 65534) == 0);
@@ -133,8 +123,7 @@ TEST_SUITE("rendezvous") {
         std::ofstream(run.key() + ".part") << "half";
       }
       REQUIRE(Rendezvous::join(folder.rendezvous(), 0, 2, 50).ok());
-      const auto key = read_run_key(run);
-      REQUIRE(key.ok());
+      const auto key = must(read_run_key(run));
       REQUIRE(Rendezvous::join(folder.rendezvous(), 1, 2, 50).ok());
       CHECK(*read_run_key(run) == *key);
     }

@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "runtime/base/files.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 namespace fs = std::filesystem;
 using namespace simplescale;
@@ -17,20 +19,10 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-key-XXXXXX";
-    root = mkdtemp(name);
-    run.path = root + "/a/run";
-    before = umask(0);
-  }
-  ~Folder() {
-    umask(before);
-    fs::remove_all(root);
-  }
-  std::string root;
-  RunFolder run;
-  mode_t before = 0;
+struct Folder : test::TempFolder {
+  ~Folder() { umask(before); }
+  const RunFolder run{path + "/a/run"};
+  const mode_t before = umask(0);
 };
 
 void make_folder(const std::string& path) {
@@ -57,19 +49,14 @@ TEST_CASE("run key: control/ is private with any umask, also if an older version
 TEST_CASE("run key: a control/ that is a link or another user's is refused") {
   const Folder folder;
   make_folder(folder.run.path);
-  fs::create_directories(folder.root + "/elsewhere");
-  REQUIRE(symlink((folder.root + "/elsewhere").c_str(), folder.run.control().c_str()) == 0);
+  fs::create_directories(folder.path + "/elsewhere");
+  REQUIRE(symlink((folder.path + "/elsewhere").c_str(), folder.run.control().c_str()) == 0);
   CHECK(make_control(folder.run).code() == Code::bad_config);
   fs::remove(folder.run.control());
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make a folder of another user");
-    return;
-  }
+  if (geteuid() != 0) return skipped("only root can make a folder of another user");
   fs::create_directories(folder.run.control());
   REQUIRE(chown(folder.run.control().c_str(), kNobody, kNobody) == 0);
-  const Status refused = make_control(folder.run);
-  CHECK(refused.code() == Code::bad_config);
-  CHECK(refused.message().find("another user") != std::string::npos);
+  CHECK(says(make_control(folder.run), Code::bad_config, "another user"));
 }
 
 TEST_CASE("run key: a run folder that another user owns, or that others may write, is refused") {
@@ -78,26 +65,20 @@ TEST_CASE("run key: a run folder that another user owns, or that others may writ
   CHECK((mode_of(folder.run.path) & 0002) == 0);
   for (const mode_t mode : {0777, 01777}) {  // sticky: they could still make checkpoints/
     REQUIRE(chmod(folder.run.path.c_str(), mode) == 0);
-    CHECK(make_control(folder.run).message().find("can be written by other users") !=
-          std::string::npos);
+    CHECK(has(make_control(folder.run), "can be written by other users"));
   }
   REQUIRE(chmod(folder.run.path.c_str(), 0755) == 0);
   CHECK(make_control(folder.run).ok());
-  RunFolder with_slash{folder.root + "/b/run/"};
+  RunFolder with_slash{folder.path + "/b/run/"};
   CHECK(make_control(with_slash).ok());
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make a folder of another user");
-    return;
-  }
-  const RunFolder theirs{folder.root + "/theirs"};
+  if (geteuid() != 0) return skipped("only root can make a folder of another user");
+  const RunFolder theirs{folder.path + "/theirs"};
   make_folder(theirs.path);
   REQUIRE(chown(theirs.path.c_str(), kNobody, kNobody) == 0);
-  const Status refused = make_control(theirs);
-  CHECK(refused.code() == Code::bad_config);
-  CHECK(refused.message().find("another user") != std::string::npos);
+  CHECK(says(make_control(theirs), Code::bad_config, "another user"));
   CHECK_FALSE(fs::exists(theirs.control()));
-  fs::create_directory_symlink(theirs.path, folder.root + "/link");
-  CHECK(keep_others_out({folder.root + "/link"}).code() == Code::bad_config);
+  fs::create_directory_symlink(theirs.path, folder.path + "/link");
+  CHECK(keep_others_out({folder.path + "/link"}).code() == Code::bad_config);
 }
 
 TEST_CASE("run key: a group may not write a run folder, nor what an older version has made in it") {
@@ -116,8 +97,7 @@ TEST_CASE("run key: a group may not write a run folder, nor what an older versio
     REQUIRE(write_file_atomic(file, "").ok());
     REQUIRE(chmod(file.c_str(), 0664) == 0);
     const Status refused = keep_others_out(folder.run);
-    CHECK(refused.code() == Code::bad_config);
-    CHECK(refused.message().find(file + " can be written by other users") != std::string::npos);
+    CHECK(says(refused, Code::bad_config, file + " can be written by other users"));
     fs::remove(file);
   }
   fs::create_symlink("/nowhere", config);
@@ -140,10 +120,7 @@ TEST_CASE("run key: a folder in which another user has put something is refused"
   const Folder folder;
   CHECK(keep_others_out(folder.run).ok());  // there is none yet
   CHECK_FALSE(fs::exists(folder.run.path));
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make a file of another user");
-    return;
-  }
+  if (geteuid() != 0) return skipped("only root can make a file of another user");
   REQUIRE(make_control(folder.run).ok());
   for (const std::string& path :
        {folder.run.path + "/logs", folder.run.control() + "/ready-1.0.0", folder.run.path}) {
@@ -151,21 +128,17 @@ TEST_CASE("run key: a folder in which another user has put something is refused"
     REQUIRE(lchown((path + ".theirs").c_str(), kNobody, kNobody) == 0);
     const RunFolder linked{path + ".theirs/"};
     const Status refused = keep_others_out(path == folder.run.path ? linked : folder.run);
-    CHECK(refused.code() == Code::bad_config);
-    CHECK(refused.message().find(".theirs belongs to another user") != std::string::npos);
+    CHECK(says(refused, Code::bad_config, ".theirs belongs to another user"));
     fs::remove(path + ".theirs");
   }
   CHECK(keep_others_out(folder.run).ok());
 }
 
 TEST_CASE("run key: a folder of root is refused if a group may rename what is in it") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make a folder for another user");
-    return;
-  }
+  if (geteuid() != 0) return skipped("only root can make a folder for another user");
   const Folder folder;
   make_folder(folder.run.path);
-  REQUIRE(chmod(folder.root.c_str(), 0755) == 0);
+  REQUIRE(chmod(folder.path.c_str(), 0755) == 0);
   REQUIRE(chown(folder.run.path.c_str(), 0, kNobody) == 0);
   const auto refused = [&](mode_t mode) {
     REQUIRE(chmod(folder.run.path.c_str(), mode) == 0);
@@ -193,19 +166,16 @@ TEST_CASE("run key: a key that other users own, may write, or link to is not use
   REQUIRE(chmod(key.c_str(), 0620) == 0);
   CHECK(read_run_key(folder.run).status().code() == Code::bad_data);
   REQUIRE(chmod(key.c_str(), 0600) == 0);
-  fs::rename(key, folder.root + "/key");
-  REQUIRE(symlink((folder.root + "/key").c_str(), key.c_str()) == 0);
+  fs::rename(key, folder.path + "/key");
+  REQUIRE(symlink((folder.path + "/key").c_str(), key.c_str()) == 0);
   CHECK(!read_run_key(folder.run).ok());
   CHECK(!check_own(key).ok());
   fs::remove(key);
   REQUIRE(mkfifo(key.c_str(), 0600) == 0);
   CHECK(!read_run_key(folder.run).ok());  // and does not wait for a writer
   fs::remove(key);
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make a file of another user");
-    return;
-  }
-  fs::rename(folder.root + "/key", key);
+  if (geteuid() != 0) return skipped("only root can make a file of another user");
+  fs::rename(folder.path + "/key", key);
   REQUIRE(chown(key.c_str(), kNobody, kNobody) == 0);
   CHECK(read_run_key(folder.run).status().code() == Code::bad_data);
 }
@@ -216,8 +186,8 @@ TEST_CASE("run key: a replaced file is not writable by others, and follows no pl
   const std::string file = folder.run.path + "/file";
   REQUIRE(write_file_atomic(file, "one").ok());
   CHECK(mode_of(file) == 0644);
-  REQUIRE(symlink((folder.root + "/victim").c_str(), (file + ".part").c_str()) == 0);
+  REQUIRE(symlink((folder.path + "/victim").c_str(), (file + ".part").c_str()) == 0);
   CHECK(write_file_atomic(file, "two").ok());
   CHECK(*read_text(file) == "two");
-  CHECK(!fs::exists(folder.root + "/victim"));
+  CHECK(!fs::exists(folder.path + "/victim"));
 }

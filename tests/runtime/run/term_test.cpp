@@ -16,20 +16,19 @@
 #include "runtime/base/files.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_state.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
 namespace {
 
-struct Folder {
+struct Folder : test::TempFolder {
   Folder() {
-    char name[] = "/tmp/simplescale-term-XXXXXX";
-    run.path = mkdtemp(name);
     std::filesystem::create_directories(run.control());
     REQUIRE(write_file_atomic(run.instance(), "a\n").ok());
   }
-  ~Folder() { std::filesystem::remove_all(run.path); }
-  RunFolder run;
+  const RunFolder run{path};
 };
 
 }  // namespace
@@ -66,8 +65,7 @@ TEST_SUITE("term") {
         if (WEXITSTATUS(status) == 1) winner = child;
       }
       CHECK(winners == 1);
-      auto newest = files.newest();
-      REQUIRE(newest.ok());
+      auto newest = must(files.newest());
       CHECK(newest->number == number);
       CHECK(newest->pid == winner);
       CHECK(newest->address == "somewhere");

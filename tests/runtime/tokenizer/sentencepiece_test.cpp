@@ -6,6 +6,7 @@
 
 #include "runtime/tokenizer/sentencepiece_model.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
 
 using namespace simplescale;
@@ -47,13 +48,10 @@ std::string trained(const std::string& type, const std::string& normalizer) {
 TEST_CASE("sentencepiece: models of the library's trainer are accepted and give the same ids") {
   for (const char* type : {"bpe", "unigram"})
     for (const char* normalizer : {"identity", "nmt_nfkc", "nfkc_cf"}) {
-      CAPTURE(type);
-      CAPTURE(normalizer);
+      INFO("type = ", type, ", normalizer = ", normalizer);
       const std::string model = trained(type, normalizer);
-      const Status checked = check_sentencepiece_model(model);
-      CHECK_MESSAGE(checked.ok(), checked.message());
-      const auto tokenizer = Tokenizer::from_bytes(model, "x");
-      REQUIRE(tokenizer.ok());
+      CHECK(works(check_sentencepiece_model(model)));
+      const auto tokenizer = must(Tokenizer::from_bytes(model, "x"));
       sentencepiece::SentencePieceProcessor library;
       REQUIRE(library.LoadFromSerializedProto(model).ok());
       const std::string text = "The quick \xEF\xAC\x81x \xE2\x91\xA0 \xF0\x9F\xA6\x8A";
@@ -64,12 +62,10 @@ TEST_CASE("sentencepiece: models of the library's trainer are accepted and give 
 TEST_CASE("sentencepiece: hostile models are refused before the library reads them") {
   const std::string head = piece("<unk>", unknown_piece) + piece("a"),
                     bpe = field(2, field(3, bpe_model)), unigram = field(2, field(3, 1));
-  const auto refused = [](const std::string& model, const std::string& says) {
+  const auto refused = [](const std::string& model, const std::string& why) {
     const auto tokenizer = Tokenizer::from_bytes(model, "x.model");
     REQUIRE_FALSE(tokenizer.ok());
-    CHECK(tokenizer.status().code() == Code::bad_data);
-    CHECK_MESSAGE(tokenizer.status().message().find(says) != std::string::npos,
-                  tokenizer.status().message());
+    CHECK(says(tokenizer.status(), Code::bad_data, why));
   };
   CHECK(Tokenizer::from_bytes(small_model(bpe_model), "x").ok());
   CHECK(Tokenizer::from_bytes(small_model(unigram_model), "x").ok());
@@ -138,11 +134,9 @@ TEST_CASE("sentencepiece: a tokenizer is trained on words of any length") {
   lines.emplace_back();
   for (int i = 0; i < 70'000; ++i) lines.back() += i % 7 ? "\xE4\xB8\xAD" : "\xE6\x96\x87";
   lines.push_back(std::string(33'000, 'x') + " end");
-  const auto model = train_tokenizer(lines, 300);
-  REQUIRE_MESSAGE(model.ok(), model.status().message());
+  const auto model = must(train_tokenizer(lines, 300));
   CHECK(*train_tokenizer(lines, 300) == *model);
-  const auto tokenizer = Tokenizer::from_bytes(*model, "x");
-  REQUIRE(tokenizer.ok());
+  const auto tokenizer = must(Tokenizer::from_bytes(*model, "x"));
   for (const std::string& line : lines) CHECK(tokenizer->decode(tokenizer->encode(line)) == line);
 }
 
@@ -162,8 +156,7 @@ TEST_CASE("sentencepiece: the message says in which direction the vocabulary has
                 many.message());
   CHECK(many.message().find("Use a larger tokenizer.vocab") != std::string::npos);
   const Status little = train_tokenizer({"abc abc"}, 3000).status();
-  CHECK(little.code() == Code::bad_data);
-  CHECK(little.message().find("Use more text or a smaller tokenizer.vocab") != std::string::npos);
+  CHECK(says(little, Code::bad_data, "Use more text or a smaller tokenizer.vocab"));
 }
 
 TEST_SUITE_END();

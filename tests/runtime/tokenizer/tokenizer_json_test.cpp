@@ -11,6 +11,7 @@
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 #include "tests/long.hpp"
+#include "tests/must.hpp"
 #include "tests/paths.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
 #include "tests/runtime/tokenizer/reference.hpp"
@@ -54,8 +55,8 @@ std::string make_reference() {
   if (const char* there = std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) return there;
   const std::string python = deps_dir() + "/python/bin/python";
   if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0) return "";
-  const std::string folder = "/tmp/ss-tokenizer-test-" + std::to_string(getpid());
-  std::filesystem::create_directories(folder);
+  static const TempFolder temporary;
+  const std::string& folder = temporary.path;
   const auto option = [](const char* flag, const char* name) {
     const char* value = std::getenv(name);
     return value ? std::string(flag) + value : std::string();
@@ -72,14 +73,8 @@ std::string make_reference() {
 
 /// make_reference(), once for all tests. The folder is removed at the end.
 const std::string& reference_folder() {
-  struct Made {
-    std::string folder = make_reference();
-    ~Made() {
-      if (!std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) std::filesystem::remove_all(folder);
-    }
-  };
-  static const Made made;
-  return made.folder;
+  static const std::string made = make_reference();
+  return made;
 }
 
 const std::vector<std::string> names = {"gpt2",   "llama3",   "qwen2",   "olmo2",   "gpt4o",
@@ -90,21 +85,16 @@ const std::vector<std::string> names = {"gpt2",   "llama3",   "qwen2",   "olmo2"
 
 TEST_CASE("tokenizer.json: a trained one has the tokens and merges of Hugging Face's trainer") {
   const std::string& folder = reference_folder();
-  if (folder.empty()) {
-    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
-    return;
-  }
+  if (folder.empty()) return skipped("no Python with tokenizers under .deps");
   std::vector<std::string> texts;
   for (ReferenceFile file(folder + "/train.bin"); !file.empty();) texts.push_back(file.text());
-  const auto ours = train_byte_bpe(texts, 2000);
-  REQUIRE_MESSAGE(ours.ok(), ours.status().message());
+  const auto ours = must(train_byte_bpe(texts, 2000));
   std::ifstream in(folder + "/trained.json");
   const json mine = json::parse(*ours)["model"], theirs = json::parse(in)["model"];
   CHECK(mine["vocab"] == theirs["vocab"]);
   CHECK(mine["merges"] == theirs["merges"]);
 
-  const auto tokenizer = Tokenizer::from_bytes(*ours, "tokenizer.json");
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const auto tokenizer = must(Tokenizer::from_bytes(*ours, "tokenizer.json"));
   CHECK(tokenizer->vocab() == 2000);
   CHECK(tokenizer->bos() == 0);
   CHECK(tokenizer->eos() == 0);
@@ -123,11 +113,9 @@ TEST_CASE("tokenizer.json: one is trained on a word of any length") {
     random = random * 1664525 + 1013904223;
     word += "ACGT"[random >> 30];
   }
-  const auto trained = train_byte_bpe({word, word + "\n"}, 1000);
-  REQUIRE_MESSAGE(trained.ok(), trained.status().message());
+  const auto trained = must(train_byte_bpe({word, word + "\n"}, 1000));
   CHECK(*train_byte_bpe({word, word + "\n"}, 1000) == *trained);
-  const auto tokenizer = Tokenizer::from_bytes(*trained, "tokenizer.json");
-  REQUIRE(tokenizer.ok());
+  const auto tokenizer = must(Tokenizer::from_bytes(*trained, "tokenizer.json"));
   const auto ids = tokenizer->encode(word);
   CHECK(ids.size() < word.size() / 3);
   CHECK(tokenizer->decode(ids) == word);
@@ -137,10 +125,8 @@ TEST_CASE(
     "tokenizer.json: random normalizers, splits, added tokens and templates give Hugging Face's "
     "ids") {
   const std::string python = deps_dir() + "/python/bin/python";
-  if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0) {
-    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
-    return;
-  }
+  if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0)
+    return skipped("no Python with tokenizers under .deps");
   const TempFolder folder;
   const char* chosen = std::getenv("SIMPLESCALE_TEST_SEED");
   const std::string seed = chosen ? chosen : "1";
@@ -171,15 +157,11 @@ TEST_CASE(
 
 TEST_CASE("tokenizer.json: the ids of a range of a text are those of Hugging Face's offsets") {
   const std::string& folder = reference_folder();
-  if (folder.empty()) {
-    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
-    return;
-  }
+  if (folder.empty()) return skipped("no Python with tokenizers under .deps");
   const std::vector<std::string> texts = reference_texts(folder);
   for (const std::string& name : names) {
     CAPTURE(name);
-    const auto loaded = Tokenizer::load(folder + "/" + name + ".json");
-    REQUIRE(loaded.ok());
+    const auto loaded = must(Tokenizer::load(folder + "/" + name + ".json"));
     ReferenceFile reference(folder + "/" + name + ".masks");
     // Where a range begins or ends within what a normalizer replaces as a whole, such as a letter
     // and its accent, `tokenizers` takes part of it for the letter alone. And it knows the characters
@@ -207,12 +189,8 @@ TEST_CASE("tokenizer.json: the ids of a range of a text are those of Hugging Fac
 
 TEST_CASE("tokenizer.json: many ranges of a long text whose normalizer shortens it") {
   const std::string& folder = reference_folder();
-  if (folder.empty()) {
-    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
-    return;
-  }
-  const auto loaded = Tokenizer::load(folder + "/qwen2.json");
-  REQUIRE(loaded.ok());
+  if (folder.empty()) return skipped("no Python with tokenizers under .deps");
+  const auto loaded = must(Tokenizer::load(folder + "/qwen2.json"));
   const std::string word = " cafe\xCC\x81";  // becomes a letter with its accent, a byte shorter
   for (const char* other : {" ole", "\nole", " \n ole"}) {
     std::string text, expected;
@@ -235,16 +213,12 @@ TEST_CASE("tokenizer.json: many ranges of a long text whose normalizer shortens 
 
 TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tokenizers") {
   const std::string& folder = reference_folder();
-  if (folder.empty()) {
-    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
-    return;
-  }
+  if (folder.empty()) return skipped("no Python with tokenizers under .deps");
   const std::vector<std::string> texts = reference_texts(folder);
   REQUIRE(texts.size() > 1000);
   for (const std::string& name : names) {
     CAPTURE(name);
-    const auto loaded = Tokenizer::load(folder + "/" + name + ".json");
-    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    const auto loaded = must(Tokenizer::load(folder + "/" + name + ".json"));
     ReferenceFile reference(folder + "/" + name + ".ids");
     const bool at_spaces = loaded->cuts() == Tokenizer::Cuts::space;
     int wrong = 0, wrong_back = 0, wrong_cut = 0;
@@ -318,8 +292,7 @@ TEST_CASE(
   document["added_tokens"].push_back({{"id", 259}, {"content", " <b>"}, {"normalized", false}});
   document["added_tokens"].push_back({{"id", 260}, {"content", "  "}, {"lstrip", true}});
   for (json& token : document["added_tokens"]) token["normalized"] = false;
-  const auto tokenizer = load(document);
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const auto tokenizer = must(load(document));
   // As of `tokenizers` 0.23.3.
   CHECK(tokenizer->encode("<a> <b>he") == std::vector<int32_t>{258, 259, 256});
   CHECK(tokenizer->encode("<a>  he") == std::vector<int32_t>{258, 256});
@@ -332,15 +305,13 @@ TEST_CASE("tokenizer.json: white space that tokens take is looked at once") {
     json document = small();
     document["added_tokens"].push_back(
         {{"id", 258}, {"content", " "}, {"lstrip", left}, {"rstrip", right}});
-    const auto tokenizer = load(document);
-    REQUIRE(tokenizer.ok());
+    const auto tokenizer = must(load(document));
     CHECK(tokenizer->encode(std::string(kSpaces, ' ')) == std::vector<int32_t>(count, 258));
   }
 }
 
 TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once") {
-  const auto tokenizer = load(small());
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const auto tokenizer = must(load(small()));
   CHECK(tokenizer->vocab() == 258);
   CHECK(tokenizer->bos() == 257);
   CHECK(tokenizer->encode("he<|endoftext|>h") == std::vector<int32_t>{256, 257, 'h'});
@@ -399,8 +370,7 @@ TEST_CASE("tokenizer.json: added tokens have the ids that tokenizers gives, or a
   json document = small();
   document["added_tokens"] = {added(256, "he"), added(257, "<e>"), added(257, "<e>"),
                               added(258, "<x>", false)};
-  const auto tokenizer = load(document);
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const auto tokenizer = must(load(document));
   CHECK(tokenizer->encode("ahe<x><e>") == std::vector<int32_t>{'a', 256, 258, 257});
   // The vocabulary has 258 tokens, the last with id 400: the next one is 258, not 401.
   document["model"]["vocab"]["q1"] = 400;
@@ -429,8 +399,7 @@ TEST_CASE("tokenizer.json: BOS and EOS are the ids that the template says") {
       document["post_processor"] = {
           {"type", "Sequence"},
           {"processors", {{{"type", "ByteLevel"}}, document["post_processor"]}}};
-    const auto tokenizer = load(document);
-    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+    const auto tokenizer = must(load(document));
     return std::pair(tokenizer->bos(), tokenizer->eos());
   };
   const json both = {{"<s>", {{"ids", {258}}}}, {"</s>", {{"ids", {259}}}}};
@@ -448,8 +417,7 @@ TEST_CASE("tokenizer.json: merges as pairs, as texts, with the head of a merges.
     document["model"]["vocab"].update({{"ee", 257}, {"hee", 258}});
     document["added_tokens"] = json::array();
     document["model"]["merges"] = merges;
-    const auto tokenizer = load(document);
-    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+    const auto tokenizer = must(load(document));
     return tokenizer->encode(text);
   };
   using Ids = std::vector<int32_t>;
@@ -477,8 +445,7 @@ TEST_CASE("tokenizer.json: bytes without tokens behind ByteLevel") {
   document["model"]["unk_token"] = "a";  // is fused with unknown ones only
   CHECK(load(document)->encode("azzb") == std::vector<int32_t>{'a', 'a', 'b'});
   document["model"]["byte_fallback"] = true;
-  CHECK(load(document).status().message().find("\"byte_fallback\" behind ByteLevel") !=
-        std::string::npos);
+  CHECK(has(load(document).status(), "\"byte_fallback\" behind ByteLevel"));
 }
 
 // 4,000 tokens of "a", and 4,000 more that end with "b": looked for one by one, a text of 1 MiB would
@@ -494,8 +461,7 @@ TEST_CASE("tokenizer.json: added tokens that share their fronts or ends") {
                                           {"special", true},
                                           {"normalized", false}});
     }
-  const auto tokenizer = load(document);
-  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const auto tokenizer = must(load(document));
   const std::string as(1 << 20, 'a');
   CHECK(tokenizer->encode(as) == std::vector<int32_t>(as.size(), 'a'));
   const auto ids = tokenizer->encode(as + "b");
@@ -539,14 +505,12 @@ TEST_CASE("tokenizer.json: of a folder with both files it is taken, or refused")
 }
 
 TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
-  const auto refused = [](const std::function<void(json&)>& edit, const std::string& says) {
+  const auto refused = [](const std::function<void(json&)>& edit, const std::string& why) {
     json document = small();
     edit(document);
     const auto tokenizer = load(document);
     REQUIRE_FALSE(tokenizer.ok());
-    CHECK(tokenizer.status().code() == Code::bad_data);
-    CHECK_MESSAGE(tokenizer.status().message().find(says) != std::string::npos,
-                  tokenizer.status().message());
+    CHECK(says(tokenizer.status(), Code::bad_data, why));
     CHECK(tokenizer.status().message().starts_with("x/tokenizer.json: "));
   };
   const auto split = [](const std::string& regex) -> json {
@@ -715,9 +679,8 @@ TEST_CASE("tokenizer.json: steps that would make a text longer without end are r
   };
   for (const json& list : {metaspaces(30, "  ", "never"), metaspaces(30, "", "always"),
                            metaspaces(1, std::string(65, ' '), "never")})
-    CHECK(says("pre_tokenizer", list)
-              .find("pre_tokenizer may make a text more than 64 times as long") !=
-          std::string::npos);
+    CHECK(has(says("pre_tokenizer", list),
+              "pre_tokenizer may make a text more than 64 times as long"));
   CHECK(says("pre_tokenizer", metaspaces(3, "\xE2\x96\x81", "always")).empty());
   json used = steps(1, space, "\xE2\x96\x81");
   used.push_back({{"type", "NFKC"}});
@@ -770,9 +733,7 @@ TEST_CASE("tokenizer.json: a pattern that needs too much time for a text is an e
         {"pretokenizers",
          {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}},
           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
-    auto tokenizer = load(document);
-    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
-    return tokenizer.take();
+    return must(load(document)).take();
   };
   const auto error_of = [](const Tokenizer& tokenizer, const std::string& text) {
     Status error;

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 
 namespace {
@@ -18,9 +20,7 @@ uint64_t test_seed() {
 }
 
 std::vector<uint64_t> whole(std::vector<double> weights) {
-  auto found = whole_weights(weights);
-  REQUIRE_MESSAGE(found.ok(), found.status().message());
-  return found.take();
+  return must(whole_weights(weights)).take();
 }
 
 Mixture mixture_of(std::vector<Mixture::Stage> stages) {
@@ -142,8 +142,7 @@ TEST_SUITE("mixture") {
   TEST_CASE("mixture: trained samples are counted without those that are skipped") {
     const Mixture mixture = mixture_of({{0, {7, 3}}, {50, {1, 4}}});
     const MixtureSchedule schedule(mixture);
-    const auto skipped = SkippedSamples::parse("3-5,48-52,60");
-    REQUIRE(skipped.ok());
+    const auto skipped = must(SkippedSamples::parse("3-5,48-52,60"));
     std::vector<uint64_t> counts(2, 0);
     for (uint64_t place = 0; place < 90; ++place) {
       CHECK(schedule.trained(0, place, *skipped) == counts);

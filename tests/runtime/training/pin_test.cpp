@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "runtime/training/train_state.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -57,11 +58,9 @@ struct TwoMappings {
   TwoMappings() {
     static int count = 0;
     const std::string name = "ss-test-pin-" + std::to_string(getpid()) + std::to_string(count++);
-    Result<TrainState> created = TrainState::create(name, 7, kTotal);
-    REQUIRE(created.ok());
+    Result<TrainState> created = must(TrainState::create(name, 7, kTotal));
     writer = created.take();
-    Result<TrainState> opened = TrainState::open(name, 7, kTotal);
-    REQUIRE(opened.ok());
+    Result<TrainState> opened = must(TrainState::open(name, 7, kTotal));
     reader = opened.take();
     for (const uint64_t step : {0, 1}) {
       REQUIRE(writer.begin_write(0).ok());

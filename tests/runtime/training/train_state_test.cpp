@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/training/state_hash.hpp"
+#include "tests/must.hpp"
 
 using namespace simplescale;
 
@@ -21,14 +22,12 @@ std::string segment_name() {
 }
 
 TrainState new_state(const std::string& name = segment_name()) {
-  Result<TrainState> state = TrainState::create(name, 7, kTotal);
-  REQUIRE(state.ok());
+  Result<TrainState> state = must(TrainState::create(name, 7, kTotal));
   return state.take();
 }
 
 void write(TrainState& state, uint64_t step) {
-  Result<TrainState::Side> side = state.begin_write(1000);
-  REQUIRE(side.ok());
+  Result<TrainState::Side> side = must(state.begin_write(1000));
   for (float& value : side->params) value = static_cast<float>(step);
   for (float& value : side->exp_avg_sq) value = -static_cast<float>(step);
   state.commit(step);
@@ -42,12 +41,10 @@ TEST_SUITE("train_state") {
     TrainState node = new_state(name);
     CHECK_FALSE(node.has_step());
     {
-      Result<TrainState> trainer = TrainState::open(name, 7, kTotal);
-      REQUIRE(trainer.ok());
+      Result<TrainState> trainer = must(TrainState::open(name, 7, kTotal));
       write(*trainer, 0);
       write(*trainer, 1);
-      Result<TrainState::Side> half = trainer->begin_write(1000);
-      REQUIRE(half.ok());
+      Result<TrainState::Side> half = must(trainer->begin_write(1000));
       half->params[5] = 99;
     }
     CHECK(node.step() == 1);
@@ -83,8 +80,7 @@ TEST_SUITE("train_state") {
     write(state, 0);
     write(state, 1);
     CHECK(state.pin(5).status().code() == Code::not_found);
-    Result<int> pin = state.pin(1);
-    REQUIRE(pin.ok());
+    Result<int> pin = must(state.pin(1));
     CHECK(state.side(*pin).params[0] == 1);
     write(state, 2);  // the other side is free
     CHECK(state.begin_write(0).status().code() == Code::deadline);
@@ -153,20 +149,16 @@ TEST_SUITE("train_state") {
     CHECK(TrainState::open(name, 7, kTotal * 2).status().code() == Code::bad_data);
     CHECK(TrainState::open(name, 7, kTotal / 2).status().code() == Code::bad_data);
     CHECK_FALSE(TrainState::open(name + "-missing", 7, kTotal).ok());
-    Result<SharedMemory> small = SharedMemory::create(name + "-small", 64);
-    REQUIRE(small.ok());
+    Result<SharedMemory> small = must(SharedMemory::create(name + "-small", 64));
     CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
   }
 
   TEST_CASE("train_state: a state with an average has a fourth part, which costs nothing without") {
     const std::string name = segment_name();
-    Result<TrainState> made = TrainState::create(name, 7, kTotal, {.ema = true});
-    REQUIRE(made.ok());
-    Result<TrainState> state = TrainState::open(name, 7, kTotal);
-    REQUIRE(state.ok());
+    Result<TrainState> made = must(TrainState::create(name, 7, kTotal, {.ema = true}));
+    Result<TrainState> state = must(TrainState::open(name, 7, kTotal));
     write(*state, 1);
-    const Result<TrainState::Side> side = state->begin_write(0);
-    REQUIRE(side.ok());
+    const Result<TrainState::Side> side = must(state->begin_write(0));
     std::ranges::fill(side->ema, 5.0f);
     state->commit(2);
     CHECK(state->side(0).ema.data() + kTotal == state->side(1).params.data());
@@ -177,16 +169,14 @@ TEST_SUITE("train_state") {
     CHECK(without.side(1).values() == 3 * kTotal);
     CHECK(TrainState::bytes_for(kTotal, {.ema = true}) - TrainState::bytes_for(kTotal, {}) ==
           2 * kTotal * sizeof(float));
-    Result<SharedMemory> memory = SharedMemory::open(name);
-    REQUIRE(memory.ok());
+    Result<SharedMemory> memory = must(SharedMemory::open(name));
     for (const uint64_t parts : {2, 5}) {
       static_cast<StateHeader*>(memory->data())->parts = parts;
       CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
     }
     const std::string shorter = segment_name();  // than its header says
     const TrainState three = new_state(shorter);
-    Result<SharedMemory> short_memory = SharedMemory::open(shorter);
-    REQUIRE(short_memory.ok());
+    Result<SharedMemory> short_memory = must(SharedMemory::open(shorter));
     static_cast<StateHeader*>(short_memory->data())->parts = 4;
     CHECK(TrainState::open(shorter, 7, kTotal).status().code() == Code::bad_data);
   }
@@ -194,10 +184,8 @@ TEST_SUITE("train_state") {
   TEST_CASE("train_state: moments in bf16 take half the bytes, and every bit of them is hashed") {
     const std::string name = segment_name();
     const StateFormat format{.ema = true, .moments = DType::bf16};
-    Result<TrainState> made = TrainState::create(name, 7, kTotal, format);
-    REQUIRE(made.ok());
-    Result<TrainState> state = TrainState::open(name, 7, kTotal);
-    REQUIRE(state.ok());
+    Result<TrainState> made = must(TrainState::create(name, 7, kTotal, format));
+    Result<TrainState> state = must(TrainState::open(name, 7, kTotal));
     CHECK(state->format() == format);
     CHECK(state->side(1).format() == format);
     CHECK(state->side(0).ema.data() + kTotal == state->side(1).params.data());
@@ -217,14 +205,11 @@ TEST_SUITE("train_state") {
         last = state_hash(side);
       }
     }
-    Result<SharedMemory> memory = SharedMemory::open(name);
-    REQUIRE(memory.ok());
+    Result<SharedMemory> memory = must(SharedMemory::open(name));
     static_cast<StateHeader*>(memory->data())->moment_bytes = 3;
-    CHECK(TrainState::open(name, 7, kTotal).status().message().find("moments of 3 bytes") !=
-          std::string::npos);
+    CHECK(has(TrainState::open(name, 7, kTotal).status(), "moments of 3 bytes"));
     static_cast<StateHeader*>(memory->data())->moment_bytes = 4;  // then it is too short
-    CHECK(TrainState::open(name, 7, kTotal).status().message().find("shorter than its header") !=
-          std::string::npos);
+    CHECK(has(TrainState::open(name, 7, kTotal).status(), "shorter than its header"));
   }
 
   TEST_CASE(
@@ -233,12 +218,10 @@ TEST_SUITE("train_state") {
     TrainState state = new_state(name);
     write(state, 0);
     write(state, 1);
-    Result<TrainState> any = TrainState::open(name, kTotal);
-    REQUIRE(any.ok());
+    Result<TrainState> any = must(TrainState::open(name, kTotal));
     CHECK(any->layout_hash() == 7);
     CHECK(TrainState::open(name, kTotal * 2).status().code() == Code::bad_data);
-    Result<TrainState::Side> side = any->begin_write(0);
-    REQUIRE(side.ok());
+    Result<TrainState::Side> side = must(any->begin_write(0));
     CHECK(any->holds(1));  // until it is committed
     std::fill(side->params.begin(), side->params.end(), 42.0f);
     any->commit_as(8, 1);
@@ -261,14 +244,12 @@ TEST_SUITE("train_state") {
     CHECK(state.committed_hash() == Hash128{});
     CHECK(check_side(state, *state.pin(3)).ok());
     state.unpin(0);
-    Result<TrainState::Side> side = state.begin_write(1000);
-    REQUIRE(side.ok());
+    Result<TrainState::Side> side = must(state.begin_write(1000));
     side->params[1] = 4;
     const Hash128 hash = state_hash(*side);
     state.commit(4, hash);
     CHECK(state.committed_hash() == hash);
-    const Result<int> four = state.pin(4);
-    REQUIRE(four.ok());
+    const Result<int> four = must(state.pin(4));
     CHECK(state.step_of(*four) == 4);
     CHECK(check_side(state, *four).ok());
     state.committed().exp_avg_sq[kTotal - 1] += 1;

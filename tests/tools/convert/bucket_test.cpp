@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 #include "tools/verify/verify_bucket.hpp"
@@ -39,13 +40,13 @@ Status save_step(const std::string& checkpoints, uint64_t step, uint32_t seed,
 }
 
 std::string manifest_of(const Checkpoint& checkpoint) {
-  return slurp(checkpoint.folder() + "/manifest.json");
+  return contents(checkpoint.folder() + "/manifest.json");
 }
 
 struct Fixture {
   S3Server& server;
   std::string prefix;
-  TempFolder folder;
+  MemoryFolder folder;
   bool leads = true;
   size_t part_bytes = kPartBytesMin;
 
@@ -70,8 +71,7 @@ struct Fixture {
   /// The folders of which there is any object.
   std::vector<std::string> folders() {
     std::vector<std::string> found;
-    const auto objects = server.store().list(prefix + "/step-");
-    REQUIRE(objects.ok());
+    const auto objects = must(server.store().list(prefix + "/step-"));
     for (const ObjectFacts& object : *objects) {
       const std::string rest = object.key.substr(prefix.size() + 1);
       const std::string name = rest.substr(0, rest.find('/'));
@@ -82,14 +82,13 @@ struct Fixture {
   VerifyReport verified(const std::function<void(const StoredCheckpoint&)>& begins =
                             [](const StoredCheckpoint&) {}) {
     CheckpointBucket bucket = this->bucket();
-    const auto report = verify_bucket(bucket, begins);
-    REQUIRE_MESSAGE(report.ok(), report.status().message());
+    const auto report = must(verify_bucket(bucket, begins));
     return *report;
   }
   /// The manifest of what a machine that lost its folder gets.
   Result<std::string> restored(const ModelShape& shape) {
-    const TempFolder other;
-    SS_ASSIGN(const Checkpoint found, bucket(6).fetch_newest(other.path(), shape));
+    const MemoryFolder other;
+    SS_ASSIGN(const Checkpoint found, bucket(6).fetch_newest(other.path, shape));
     return manifest_of(found);
   }
 };
@@ -107,8 +106,7 @@ TEST_SUITE("bucket") {
     for (const uint64_t step : {10, 20, 30})
       REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step)).ok());
     CheckpointBucket bucket = f.bucket();
-    const auto uploaded = bucket.update(f.checkpoints(), {.keep = 2});
-    REQUIRE_MESSAGE(uploaded.ok(), uploaded.status().message());
+    const auto uploaded = must(bucket.update(f.checkpoints(), {.keep = 2}));
     CHECK(*uploaded == Steps{30, 20});
     CHECK(f.listed() == Steps{20, 30});
     CHECK(bucket.update(f.checkpoints(), {.keep = 2})->empty());
@@ -117,7 +115,7 @@ TEST_SUITE("bucket") {
     CHECK(*bucket.update(f.checkpoints(), {.keep = 2}) == Steps{40});
     CHECK(f.listed() == Steps{30, 40});
     CHECK(f.folders().size() == 2);
-    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000040/manifest.json"));
+    CHECK(*f.restored(tiny_shape()) == contents(f.checkpoints() + "/step-00000040/manifest.json"));
   }
 
   // What a killed process has done is a beginning of its requests: the last one may have been
@@ -129,7 +127,7 @@ TEST_SUITE("bucket") {
     Fixture f{*s3, "cut", {}};
     REQUIRE(save_step(f.checkpoints(), 10, 1, shape).ok());
     REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 1}).ok());
-    const std::string old = slurp(f.checkpoints() + "/step-00000010/manifest.json");
+    const std::string old = contents(f.checkpoints() + "/step-00000010/manifest.json");
     std::string before = old;
     REQUIRE(*f.restored(shape) == before);
     uint64_t step = 10;
@@ -138,7 +136,7 @@ TEST_SUITE("bucket") {
       for (int requests = 0;; ++requests) {
         step += 10;
         REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step), shape).ok());
-        const std::string now = slurp(f.checkpoints() + step_name(step) + "/manifest.json");
+        const std::string now = contents(f.checkpoints() + step_name(step) + "/manifest.json");
         s3->set_faults(
             {{{"match", "/bucket/cut|prefix=cut"},
               {"kind", kind},
@@ -147,16 +145,13 @@ TEST_SUITE("bucket") {
              {{"match", "/bucket/cut|prefix=cut"}, {"kind", "refuse"}, {"skip", requests}}});
         const bool whole = f.bucket(1).update(f.checkpoints(), {.keep = 1}).ok();
         s3->clear_faults();
-        CAPTURE(kind);
-        CAPTURE(requests);
-        const auto restored = f.restored(shape);
-        REQUIRE_MESSAGE(restored.ok(), restored.status().message());
+        INFO("kind = ", kind, ", requests = ", requests);
+        const auto restored = must(f.restored(shape));
         CHECK((*restored == before || *restored == now));
         ++cuts;
         kept_old += *restored == before;
         // The next publisher goes on, and leaves nothing behind.
-        const auto next = f.bucket().update(f.checkpoints(), {.keep = 1});
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        const auto next = must(f.bucket().update(f.checkpoints(), {.keep = 1}));
         CHECK(*f.restored(shape) == now);
         before = now;
         CHECK(f.folders().size() == 1);
@@ -183,14 +178,14 @@ TEST_SUITE("bucket") {
     CHECK(f.folders().size() == 2);  // the objects of step 20 are there, but not listed
     f.leads = true;
     // Another publisher lists step 15 between the old one's read and its put.
-    TempFolder other;
-    REQUIRE(save_step(other.path(), 15, 3).ok());
+    MemoryFolder other;
+    REQUIRE(save_step(other.path, 15, 3).ok());
     bool once = true;
     auto store = std::make_shared<ObjectStore>(s3->settings(), "bucket", S3Server::limits());
     CheckpointBucket slow(
         store, {.url = {"bucket", f.prefix}, .run_id = "run", .run_name = "name", .leads = [&] {
                   if (std::exchange(once, false))
-                    CHECK(f.bucket().update(other.path(), {.keep = 3}).ok());
+                    CHECK(f.bucket().update(other.path, {.keep = 3}).ok());
                   return true;
                 }});
     // It reads again, and loses nothing of what the other one has listed.
@@ -210,9 +205,7 @@ TEST_SUITE("bucket") {
     Fixture f{*s3, "unconditional", {}};
     CHECK(f.bucket().claim().ok());
     s3->set_faults(json::array({{{"match", "PUT "}, {"kind", "unconditional"}}}));
-    const Status status = f.bucket().claim();
-    CHECK(status.code() == Code::bad_config);
-    CHECK(status.message().find("If-None-Match") != std::string::npos);
+    CHECK(says(f.bucket().claim(), Code::bad_config, "If-None-Match"));
   }
 
   TEST_CASE("a checkpoint that was damaged in the store is found out, and the one before it used") {
@@ -231,18 +224,18 @@ TEST_SUITE("bucket") {
     std::string bytes = store.get(shard->key, 1 << 20)->text;
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     REQUIRE(store.put(shard->key, bytes).ok());
-    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000010/manifest.json"));
-    const TempFolder other;
-    CHECK(f.bucket().fetch_newest(other.path(), some_shape()).status().code() == Code::bad_config);
-    CHECK(std::filesystem::is_empty(other.path()));
+    CHECK(*f.restored(tiny_shape()) == contents(f.checkpoints() + "/step-00000010/manifest.json"));
+    const MemoryFolder other;
+    CHECK(f.bucket().fetch_newest(other.path, some_shape()).status().code() == Code::bad_config);
+    CHECK(std::filesystem::is_empty(other.path));
     CheckpointBucket bucket = f.bucket();
     const auto index = bucket.read();
     REQUIRE((index.ok() && *index));
     const auto fetch = [&](size_t i) {
-      return bucket.fetch((*index)->checkpoints[i], other.path() + "/fetched").status().code();
+      return bucket.fetch((*index)->checkpoints[i], other.path + "/fetched").status().code();
     };
     CHECK(fetch(1) == Code::bad_data);
-    CHECK(std::filesystem::is_empty(other.path()));
+    CHECK(std::filesystem::is_empty(other.path));
     // Another manifest.json than the one that `latest` lists, although it says the same.
     const std::string manifest = "damaged/" + (*index)->checkpoints[0].folder + "/manifest.json";
     REQUIRE(store.put(manifest, store.get(manifest, 1 << 20)->text + "\n").ok());
@@ -370,6 +363,6 @@ TEST_SUITE("bucket") {
     REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 3}).ok());
     CHECK(f.listed() == Steps{60, 70, 80});
     CHECK(f.folders().size() == 3);
-    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000080/manifest.json"));
+    CHECK(*f.restored(tiny_shape()) == contents(f.checkpoints() + "/step-00000080/manifest.json"));
   }
 }

@@ -10,6 +10,7 @@
 #include "runtime/base/input_file.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tools/convert/commands.hpp"
 #include "tools/convert/huggingface.hpp"
@@ -22,10 +23,9 @@ namespace fs = std::filesystem;
 TEST_SUITE_BEGIN("huggingface");
 
 TEST_CASE("huggingface: links out of the imported folder are not followed") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
-  auto checkpoint = Checkpoint::open(folder / "latest");
+  auto checkpoint = saved(folder, shape);
   const std::string repository = folder / "models--a--b";
   const std::string hf = repository + "/snapshots/0123";
   fs::create_directories(repository + "/snapshots");
@@ -35,8 +35,7 @@ TEST_CASE("huggingface: links out of the imported folder are not followed") {
   // The layout of the cache of huggingface_hub.
   fs::rename(hf + "/config.json", repository + "/blobs/c0ffee");
   fs::create_symlink("../../blobs/c0ffee", hf + "/config.json");
-  const Status cached = import_hf(hf, folder / "cached");
-  CHECK_MESSAGE(cached.ok(), cached.message());
+  CHECK(works(import_hf(hf, folder / "cached")));
   fs::create_symlink("config.json", hf + "/inside.json");
   CHECK(import_hf(hf, folder / "inside").ok());
   for (const char* name : {"tokenizer.model", "tokenizer.json", "model-00001.safetensors"})
@@ -54,25 +53,20 @@ TEST_CASE("huggingface: links out of the imported folder are not followed") {
 }
 
 TEST_CASE("huggingface: a folder that cannot be listed is refused") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can act as another user");
-    return;
-  }
-  TempFolder folder;
+  if (geteuid() != 0) return skipped("only root can act as another user");
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
-  auto checkpoint = Checkpoint::open(folder / "latest");
+  auto checkpoint = saved(folder, shape);
   REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
   spew(folder / "private.json", R"({"password":"x"})");
   fs::remove(folder / "hf/generation_config.json");
   fs::create_symlink(folder / "private.json", folder / "hf/generation_config.json");
   fs::permissions(folder / "hf", fs::perms{0711});
-  fs::permissions(folder.path(), fs::perms{0777});
+  fs::permissions(folder.path, fs::perms{0777});
   REQUIRE(seteuid(65534) == 0);
   const Status status = import_hf(folder / "hf", folder / "new");
   REQUIRE(seteuid(0) == 0);
-  CHECK(status.code() == Code::bad_data);
-  CHECK_MESSAGE(status.message().find("cannot list") != std::string::npos, status.message());
+  CHECK(says(status, Code::bad_data, "cannot list"));
   CHECK_FALSE(fs::exists(folder / "new"));
 }
 
@@ -99,10 +93,9 @@ class PlantingFiles : public FileOps {
 }  // namespace
 
 TEST_CASE("huggingface: a link that is planted after the check is not followed either") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
-  auto checkpoint = Checkpoint::open(folder / "latest");
+  auto checkpoint = saved(folder, shape);
   const std::string hf = folder / "hf";
   REQUIRE(export_hf(*checkpoint, hf, DType::f32).ok());
   const std::string secret = folder / "secret";
@@ -110,10 +103,7 @@ TEST_CASE("huggingface: a link that is planted after the check is not followed e
   SUBCASE("files that an import copies") {
     for (const char* name : {"generation_config.json", "tokenizer.model"}) {
       PlantingFiles files(secret, hf + "/" + name);
-      const Status status = import_hf(hf, folder / "new", files);
-      CHECK(status.code() == Code::bad_data);
-      CHECK_MESSAGE(status.message().find("outside of the folder") != std::string::npos,
-                    status.message());
+      CHECK(says(import_hf(hf, folder / "new", files), Code::bad_data, "outside of the folder"));
       CHECK_FALSE(fs::exists(folder / "new"));
       CHECK_FALSE(fs::exists(folder / "new.partial"));
       fs::remove(hf + "/" + name);
@@ -147,11 +137,8 @@ TEST_CASE("huggingface: a link that is planted after the check is not followed e
 // `train --from HF` on bare tokens names the folder's tokenizer for as long as the run lasts, and each
 // checkpoint takes a copy.
 TEST_CASE("huggingface: a tokenizer that its owner replaces by a link gets to no checkpoint") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can make links of another user");
-    return;
-  }
-  const TempFolder folder;
+  if (geteuid() != 0) return skipped("only root can make links of another user");
+  const MemoryFolder folder;
   fs::create_directory(folder / "hf");
   spew(folder / "secret", "a private text");
   const ModelShape shape = tiny_shape();
@@ -165,8 +152,7 @@ TEST_CASE("huggingface: a tokenizer that its owner replaces by a link gets to no
   };
   constexpr uid_t stranger = 65534;
   const Status refused = save_with(folder / "secret", stranger);
-  CHECK(refused.code() == Code::bad_data);
-  CHECK(refused.message().find("tokenizer.json is a link to ") != std::string::npos);
+  CHECK(says(refused, Code::bad_data, "tokenizer.json is a link to "));
   const Status loaded = Tokenizer::load(info.tokenizer).status();
   CHECK(loaded.message().find("tokenizer.json is a link to ") != std::string::npos);
   CHECK(save_with(folder / "secret", 0).ok());  // one's own
@@ -176,7 +162,7 @@ TEST_CASE("huggingface: a tokenizer that its owner replaces by a link gets to no
 
 // The owner of the folder's parent exchanges it. Seen as the folder, private/ would hold the file.
 TEST_CASE("huggingface: a folder that becomes a link while it is read leads to no file outside") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string hf = folder / "hf", link = folder / "link";
   fs::create_directory(hf);
   fs::create_directory(folder / "private");

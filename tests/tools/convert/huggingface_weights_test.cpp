@@ -8,6 +8,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tools/convert/digest.hpp"
 #include "tools/convert/huggingface.hpp"
@@ -27,8 +28,7 @@ struct Tensor {
 };
 
 std::vector<Tensor> read_tensors(const std::string& path) {
-  const auto file = SafetensorsFile::open(path);
-  REQUIRE_MESSAGE(file.ok(), file.status().message());
+  const auto file = must(SafetensorsFile::open(path));
   std::vector<Tensor> tensors;
   for (const TensorEntry& entry : file->tensors()) {
     tensors.push_back({entry, std::string(entry.end - entry.begin, '\0')});
@@ -40,8 +40,7 @@ std::vector<Tensor> read_tensors(const std::string& path) {
 void write_tensors(const std::string& path, const std::vector<Tensor>& tensors) {
   std::vector<TensorEntry> entries;
   for (const Tensor& tensor : tensors) entries.push_back(tensor.entry);
-  auto writer = SafetensorsWriter::create(system_files(), path, entries, {{"format", "pt"}});
-  REQUIRE(writer.ok());
+  auto writer = must(SafetensorsWriter::create(system_files(), path, entries, {{"format", "pt"}}));
   for (size_t i = 0; i < tensors.size(); ++i)
     REQUIRE(writer->write(i, 0, tensors[i].bytes.data(), tensors[i].bytes.size()).ok());
   REQUIRE(writer->finish().ok());
@@ -51,12 +50,10 @@ void write_tensors(const std::string& path, const std::vector<Tensor>& tensors) 
 struct Model {
   explicit Model(bool tied = false) {
     const ModelShape shape = some_shape(tied);
-    REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
-    auto checkpoint = Checkpoint::open(folder / "latest");
-    REQUIRE(checkpoint.ok());
+    auto checkpoint = saved(folder, shape);
     REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
     want = weights();
-    config = json::parse(slurp(path("config.json")));
+    config = json::parse(contents(path("config.json")));
   }
   std::string path(const std::string& name) const { return folder / ("hf/" + name); }
   /// Digest of what an import makes; the message of its error.
@@ -92,7 +89,7 @@ struct Model {
     return *shape;
   }
 
-  TempFolder folder;
+  MemoryFolder folder;
   std::string want;  // what weights() was at first
   json config;
 };
@@ -277,8 +274,7 @@ TEST_CASE("huggingface: layers that all slide, or none, by layer_types") {
     c["use_sliding_window"] = slides, c["sliding_window"] = 5, c["layer_types"] = types;
     spew(model.path("config.json"), c.dump());
     const Status status = read_hf_config(model.path("config.json")).status();
-    CHECK_MESSAGE(status.message().find("\"layer_types\" is not") != std::string::npos,
-                  status.message());
+    CHECK_MESSAGE(has(status, "\"layer_types\" is not"), status.message());
   };
   refused({"full_attention", "sliding_attention"}, true);
   refused({"full_attention"}, true);

@@ -6,6 +6,7 @@
 
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tools/convert/commands.hpp"
 #include "tools/verify/verify_run.hpp"
@@ -45,7 +46,7 @@ std::string entry(uint64_t step, uint64_t generation, const std::string& samples
 
 /// A valid run of three steps of 8 samples on two trainers; step 2 was trained twice.
 struct Run {
-  TempFolder folder;
+  MemoryFolder folder;
   std::string ledger = entry(1, 0, "[[0,2],[4,2]]") + entry(1, 0, "[[2,2],[6,2]]", "n0.1") +
                        entry(2, 0, "[[8,2]]") + entry(2, 1, "[[8,8]]") +
                        entry(3, 1, "[[20,4],[16,4]]");
@@ -63,8 +64,7 @@ struct Run {
     spew(folder / "ledger.jsonl", ledger);
     spew(folder / "metrics.jsonl", metrics);
     spew(folder / "events.jsonl", events);
-    const auto verified = verify_command(folder.path());
-    REQUIRE_MESSAGE(verified.ok(), verified.status().message());
+    const auto verified = must(verify_command(folder.path));
     CHECK(verified->text.ends_with(verified->ok ? ": valid\n" : ": INVALID\n"));
     return verified->ok ? "" : verified->text;
   }
@@ -209,24 +209,23 @@ TEST_CASE("verify: all damaged checkpoints and missing files are named") {
   for (const char* step : {"step-00000001", "step-00000003"}) {
     const std::string path =
         run.folder / "checkpoints/" + step + "/shard-00001-of-00002.safetensors";
-    std::string bytes = slurp(path);
+    std::string bytes = contents(path);
     bytes[9] = static_cast<char>(bytes[9] ^ 1);
     spew(path, bytes);
   }
   const std::string problems = run.problems();
   CHECK_HAS(problems, "step-00000001/shard-00001-of-00002.safetensors");
   CHECK_HAS(problems, "step-00000003/shard-00001-of-00002.safetensors");
-  TempFolder empty;
-  CHECK(verify_command(empty.path()).status().code() == Code::bad_data);
+  MemoryFolder empty;
+  CHECK(verify_command(empty.path).status().code() == Code::bad_data);
   spew(empty / "config.toml", "[train]\nglobal_batch_size = 8\n");
-  const auto verified = verify_command(empty.path());
-  REQUIRE(verified.ok());
+  const auto verified = must(verify_command(empty.path));
   CHECK_FALSE(verified->ok);
   for (const char* name :
        {"ledger.jsonl is missing", "metrics.jsonl is missing", "events.jsonl is missing"})
     CHECK_HAS(verified->text, name);
   spew(empty / "config.toml", "[train\n");
-  CHECK_HAS(verify_command(empty.path())->text, "config.toml:1: ");
+  CHECK_HAS(verify_command(empty.path)->text, "config.toml:1: ");
 }
 
 TEST_CASE("verify: checkpoints that the run removes or replaces meanwhile are no errors") {
@@ -247,8 +246,7 @@ TEST_CASE("verify: checkpoints that the run removes or replaces meanwhile are no
   size_t removed = 0;
   std::string invalid;
   for (int i = 0; i < 2000 && removed == 0 && invalid.empty(); ++i) {
-    const auto verified = verify_command(run.folder.path());
-    REQUIRE(verified.ok());
+    const auto verified = must(verify_command(run.folder.path));
     removed += verified->text.find("removed by the run meanwhile") != std::string::npos;
     if (!verified->ok) invalid = verified->text;
   }
@@ -257,8 +255,8 @@ TEST_CASE("verify: checkpoints that the run removes or replaces meanwhile are no
   CHECK(invalid == "");
   CHECK(removed > 0);
   fs::remove(folder + "/step-00000003/manifest.json");  // not removed by the run: it is broken
-  CHECK_HAS(verify_command(run.folder.path())->text, "step-00000003/manifest.json");
-  CHECK_FALSE(verify_command(run.folder.path())->ok);
+  CHECK_HAS(verify_command(run.folder.path)->text, "step-00000003/manifest.json");
+  CHECK_FALSE(verify_command(run.folder.path)->ok);
 }
 
 TEST_CASE("verify: the ledger tells what was seen of each source, and the checkpoint agrees") {
@@ -269,8 +267,7 @@ TEST_CASE("verify: the ledger tells what was seen of each source, and the checkp
     info.resume = resume_text(record);
     REQUIRE(save(run.folder / "checkpoints", random_state(tiny_shape(), 1), info, 2).ok());
     REQUIRE(run.problems() == "");  // writes the files
-    const auto verified = verify_command(run.folder.path(), {configured, {}});
-    REQUIRE(verified.ok());
+    const auto verified = must(verify_command(run.folder.path, {configured, {}}));
     return verified->text;
   };
   const MixtureRecord record = {mixture, {16, 8}, {32, 5}};
@@ -293,14 +290,14 @@ TEST_CASE("verify: the ledger tells what was seen of each source, and the checkp
 TEST_CASE(
     "commands: digest, export and import take a checkpoint or a run, and print what they did") {
   Run run;
-  const auto of_run = digest_command(run.folder.path()),
+  const auto of_run = digest_command(run.folder.path),
              of_step = digest_command(run.folder / "checkpoints/step-00000003");
   REQUIRE(of_run.ok());
   CHECK(*of_run == *of_step);
   CHECK(*of_run == *digest_command(run.folder / "checkpoints"));
   CHECK(*of_run != *digest_command(run.folder / "checkpoints/step-00000001"));
   std::vector<uint64_t> used;  // a run that trains removes step 3 while it is read
-  const Status next = with_checkpoint(run.folder.path(), [&](Checkpoint& checkpoint) {
+  const Status next = with_checkpoint(run.folder.path, [&](Checkpoint& checkpoint) {
     used.push_back(checkpoint.info().step);
     if (used.size() > 1) return Status();
     std::filesystem::rename(checkpoint.folder(), run.folder / "removed");
@@ -310,23 +307,20 @@ TEST_CASE(
   CHECK(used.size() == 2);
   CHECK((used.front() == 3 && used.back() < 3));
   std::filesystem::rename(run.folder / "removed", run.folder / "checkpoints/step-00000003");
-  CHECK(with_checkpoint(run.folder.path(), [](Checkpoint&) {
+  CHECK(with_checkpoint(run.folder.path, [](Checkpoint&) {
           return Status(Code::io, "x");
         }).code() == Code::io);
   CHECK(digest_command(run.folder / "none").status().code() == Code::bad_data);
-  TempFolder empty;
-  CHECK(digest_command(empty.path()).status().code() == Code::bad_data);
-  CHECK(export_command(run.folder.path(), empty / "hf", "float8").status().code() == Code::usage);
-  const auto exported = export_command(run.folder.path(), empty / "hf", "bfloat16");
-  REQUIRE(exported.ok());
+  MemoryFolder empty;
+  CHECK(digest_command(empty.path).status().code() == Code::bad_data);
+  CHECK(export_command(run.folder.path, empty / "hf", "float8").status().code() == Code::usage);
+  const auto exported = must(export_command(run.folder.path, empty / "hf", "bfloat16"));
   CHECK_HAS(*exported, "exported step 3");
-  const auto imported = import_command(empty / "hf", empty / "new");
-  REQUIRE_MESSAGE(imported.ok(), imported.status().message());
+  const auto imported = must(import_command(empty / "hf", empty / "new"));
   CHECK_HAS(*imported, "imported " + std::to_string(parameter_count(tiny_shape())) + " parameters");
   CHECK(imported->find("warning") == std::string::npos);
   std::ofstream(empty / "hf/tokenizer.json") << R"({"model": {"type": "WordPiece"}})";
-  const auto beside = import_command(empty / "hf", empty / "unsupported");
-  REQUIRE_MESSAGE(beside.ok(), beside.status().message());
+  const auto beside = must(import_command(empty / "hf", empty / "unsupported"));
   CHECK_HAS(*beside, "warning: its tokenizer cannot be used here: ");
   CHECK_HAS(*beside, "WordPiece");
 }

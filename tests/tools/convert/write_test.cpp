@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/must.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 #include "tools/convert/derive.hpp"
 #include "tools/convert/digest.hpp"
@@ -22,13 +23,11 @@ TEST_CASE(
     // CHECKPOINT-3: any number of shards is read as any other number.
     const State whole = random_state(shape, 1, false, !tied);  // with and without an average
     for (const size_t shards : {1, 2, 3, 4, 7}) {
-      TempFolder folder;
-      const auto saved = save(folder.path(), whole, info_of(shape, 100), shards);
-      REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+      MemoryFolder folder;
+      const auto saved = must(save(folder.path, whole, info_of(shape, 100), shards));
       CHECK(*saved == folder / "step-00000100");
       CHECK(fs::read_symlink(folder / "latest") == "step-00000100");
-      auto checkpoint = Checkpoint::open(folder / "latest");
-      REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
+      auto checkpoint = must(Checkpoint::open(folder / "latest"));
       CHECK(checkpoint->verify().ok());
       for (const size_t others : {1, 2, 3, 5, 40}) {
         for (size_t s = 0; s < others; ++s) {
@@ -42,14 +41,13 @@ TEST_CASE(
 }
 
 TEST_CASE("checkpoint: the facts given by the caller are read back") {
-  TempFolder folder;
+  MemoryFolder folder;
   spew(folder / "tok", "a tokenizer");
   CheckpointInfo info = info_of(some_shape(), 12);
   info.tokenizer = folder / "tok";
   info.shape.rope_theta = 500000.0, info.shape.norm_eps = 1e-6;
-  REQUIRE(save(folder.path(), random_state(info.shape, 2), info, 2).ok());
-  auto found = find_newest_valid(folder.path());
-  REQUIRE(found.ok());
+  REQUIRE(save(folder.path, random_state(info.shape, 2), info, 2).ok());
+  auto found = must(find_newest_valid(folder.path));
   const CheckpointInfo& back = found->checkpoint.info();
   CHECK(found->warnings.empty());
   CHECK(back.step == 12);
@@ -60,22 +58,20 @@ TEST_CASE("checkpoint: the facts given by the caller are read back") {
   CHECK(back.shape == info.shape);
   CHECK(back.shards == 2);
   CHECK(back.resume == R"({"list":[1,2.5,null],"trainer":{"strategy":"full_shard"}})");
-  CHECK(slurp(back.tokenizer) == "a tokenizer");
+  CHECK(contents(back.tokenizer) == "a tokenizer");
 }
 
 TEST_CASE("checkpoint: a parameter is read by its name") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   const State whole = random_state(shape, 3);
-  REQUIRE(save(folder.path(), whole, info_of(shape, 1), 3).ok());
-  auto checkpoint = Checkpoint::open(folder / "step-00000001");
-  REQUIRE(checkpoint.ok());
+  REQUIRE(save(folder.path, whole, info_of(shape, 1), 3).ok());
+  auto checkpoint = must(Checkpoint::open(folder / "step-00000001"));
   const auto units = units_of(shape);
   const ShardLayout layout = shard_layout(units, 1);
   for (size_t u = 0; u < units.size(); ++u)
     for (const Parameter& p : units[u].parameters) {
-      const auto values = read_parameter(*checkpoint, p.name, StateKind::exp_avg);
-      REQUIRE(values.ok());
+      const auto values = must(read_parameter(*checkpoint, p.name, StateKind::exp_avg));
       REQUIRE(values->size() == p.count);
       CHECK(std::memcmp(values->data(), &whole.values[1][layout.offset[u] + p.offset],
                         p.count * 4) == 0);
@@ -83,18 +79,16 @@ TEST_CASE("checkpoint: a parameter is read by its name") {
 }
 
 TEST_CASE("checkpoint: an average that is not there begins with the weights, and can be left out") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   for (const bool ema : {false, true}) {
     State whole = random_state(shape, 3, false, ema);
-    const auto saved = save(folder.path(), whole, info_of(shape, ema ? 2 : 1), 3);
-    REQUIRE(saved.ok());
-    auto checkpoint = Checkpoint::open(*saved);
-    REQUIRE(checkpoint.ok());
+    const auto saved = must(save(folder.path, whole, info_of(shape, ema ? 2 : 1), 3));
+    auto checkpoint = must(Checkpoint::open(*saved));
     CHECK(checkpoint->info().state.ema == ema);
     CHECK(weights_kind(*checkpoint, false).ok());
     CHECK(weights_kind(*checkpoint, true).ok() == ema);
-    CHECK((slurp(*saved + "/manifest.json").find("ema") != std::string::npos) == ema);
+    CHECK((contents(*saved + "/manifest.json").find("ema") != std::string::npos) == ema);
     if (!ema) CHECK(weights_kind(*checkpoint, true).status().code() == Code::bad_data);
     for (size_t s = 0; s < 2; ++s) {
       State out = empty_state(shape, 2, !ema);
@@ -108,7 +102,7 @@ TEST_CASE("checkpoint: an average that is not there begins with the weights, and
 
 TEST_CASE(
     "checkpoint: moments in bf16 take half the room, and are read exactly as bf16 and as fp32") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   for (const bool ema : {false, true}) {
     const State whole = random_state(shape, 3, true, ema);
@@ -143,8 +137,7 @@ TEST_CASE(
         CHECK(same_bits(converted, stored));
         CHECK(same_bits(widened, cut(rounded, shape, shards, s)));
       }
-    const auto lines = digest(*bf16);
-    REQUIRE(lines.ok());
+    const auto lines = must(digest(*bf16));
     CHECK(lines->find("\nlm_head.weight [300, 16] float32 ") != std::string::npos);
     for (const char* moment : {"exp_avg", "exp_avg_sq"})
       CHECK(lines->find("\nlm_head.weight." + std::string(moment) + " [300, 16] bfloat16 ") !=
@@ -156,8 +149,7 @@ TEST_CASE(
                       hash128(embed.data(), embed.size() * 2).hex()) != std::string::npos);
     info.state = {ema, DType::f32};
     REQUIRE(derive_checkpoint(*bf16, true, info, folder / "derived").ok());
-    auto derived = open_step(folder / "derived", info.step);
-    REQUIRE(derived.ok());
+    auto derived = must(open_step(folder / "derived", info.step));
     State out = empty_state(shape, 1, ema);
     REQUIRE(read_shard(*derived, 1, 0, out.side()).ok());
     CHECK(same_bits(out, rounded));
@@ -165,34 +157,29 @@ TEST_CASE(
 }
 
 TEST_CASE("checkpoint: a file whose moments are not of the manifest's dtype is damaged") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   CheckpointInfo info = info_of(shape, 1);
   const State whole = random_state(shape, 3, true);
-  const auto records = write_shards(folder.path(), whole, info, 1);  // in fp32
+  const auto records = write_shards(folder.path, whole, info, 1);  // in fp32
   REQUIRE(records.ok());
   info.state.moments = DType::bf16;
-  const auto saved = publish_checkpoint(
-      folder.path(), checkpoint_tmp_folder(folder.path(), info.step, 1), "1", info, *records);
-  REQUIRE(saved.ok());
-  auto checkpoint = Checkpoint::open(*saved);
-  REQUIRE(checkpoint.ok());
+  const auto saved = must(publish_checkpoint(
+      folder.path, checkpoint_tmp_folder(folder.path, info.step, 1), "1", info, *records));
+  auto checkpoint = must(Checkpoint::open(*saved));
   CHECK(checkpoint->verify().message().ends_with(
       "tensor exp_avg.embed is missing or has another type or shape"));
 }
 
 TEST_CASE("digest: equal for equal states in any number of shards, different for any other bit") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   State whole = random_state(shape, 4);
   auto text = [&](const char* name, uint64_t step, size_t shards) {
     const std::string at = folder / name;
-    const auto saved = save(at, whole, info_of(shape, step), shards);
-    REQUIRE(saved.ok());
-    auto checkpoint = Checkpoint::open(*saved);
-    REQUIRE(checkpoint.ok());
-    const auto digested = digest(*checkpoint);
-    REQUIRE(digested.ok());
+    const auto saved = must(save(at, whole, info_of(shape, step), shards));
+    auto checkpoint = must(Checkpoint::open(*saved));
+    const auto digested = must(digest(*checkpoint));
     return *digested;
   };
   const std::string one = text("a", 5, 1);
@@ -216,7 +203,7 @@ TEST_CASE("digest: equal for equal states in any number of shards, different for
 
 TEST_CASE(
     "checkpoint: CHECKPOINT-2, a flipped bit in any byte is found, and the older one is used") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   // CHECKPOINT-2: every byte is under a checksum.
   const State older = random_state(shape, 5), newer = random_state(shape, 6);
@@ -229,7 +216,7 @@ TEST_CASE(
   size_t flips = 0;
   for (const std::string& name : list_folder(checkpoints + "/step-00000020")) {
     const std::string path = checkpoints + "/step-00000020/" + name;
-    const std::string right = slurp(path);
+    const std::string right = contents(path);
     for (size_t at = 0; at < right.size(); at += 1) {
       std::string wrong = right;
       wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
@@ -248,35 +235,32 @@ TEST_CASE(
 }
 
 TEST_CASE("checkpoint: a truncated or missing file is named, and the older checkpoint is used") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
-  REQUIRE(save(folder.path(), random_state(shape, 8), info_of(shape, 20), 2).ok());
+  REQUIRE(save(folder.path, random_state(shape, 7), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path, random_state(shape, 8), info_of(shape, 20), 2).ok());
   for (const std::string& name : list_folder(folder / "step-00000020")) {
     const std::string path = folder / "step-00000020/" + name;
-    const std::string right = slurp(path);
+    const std::string right = contents(path);
     for (const size_t bytes : {size_t{0}, size_t{5}, right.size() / 2, right.size() - 1}) {
       spew(path, right.substr(0, bytes));
       for (const Verify verify : {Verify::sizes, Verify::full}) {
-        const auto found = find_newest_valid(folder.path(), verify);
-        REQUIRE(found.ok());
+        const auto found = must(find_newest_valid(folder.path, verify));
         CHECK(found->checkpoint.info().step == 10);
         REQUIRE(found->warnings.size() == 1);
         CHECK(found->warnings[0].find(name) != std::string::npos);
       }
     }
     fs::remove(path);
-    const auto found = find_newest_valid(folder.path(), Verify::sizes);
-    REQUIRE(found.ok());
+    const auto found = must(find_newest_valid(folder.path, Verify::sizes));
     CHECK(found->checkpoint.info().step == 10);
     CHECK(found->warnings[0].find(name) != std::string::npos);
     spew(path, right);
   }
   fs::remove(folder / "step-00000010/manifest.json");
   spew(folder / "step-00000020/manifest.json", "{}");
-  const auto none = find_newest_valid(folder.path());
-  CHECK(none.status().code() == Code::bad_data);
-  CHECK(none.status().message().find("step-00000010/manifest.json") != std::string::npos);
+  const auto none = find_newest_valid(folder.path);
+  CHECK(says(none.status(), Code::bad_data, "step-00000010/manifest.json"));
   CHECK(none.status().message().find("step-00000020/manifest.json") != std::string::npos);
 }
 
@@ -297,20 +281,18 @@ class NoFiles {
 }  // namespace
 
 TEST_CASE("checkpoint: an I/O error is not taken for damage, and no older checkpoint is used") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   const std::string newest = folder / "step-00000020";
-  REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
-  REQUIRE(save(folder.path(), random_state(shape, 8), info_of(shape, 20), 2).ok());
+  REQUIRE(save(folder.path, random_state(shape, 7), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path, random_state(shape, 8), info_of(shape, 20), 2).ok());
   for (const std::string& name : list_folder(newest)) {
     const std::string path = newest + "/" + name;
     auto opened = Checkpoint::open(newest);
     fs::rename(path, folder / "aside");
     fs::create_symlink(path, path);  // too many levels of symbolic links
     for (const Verify verify : {Verify::sizes, Verify::full}) {
-      const Status status = find_newest_valid(folder.path(), verify).status();
-      CHECK(status.code() == Code::io);
-      CHECK(status.message().find(path) != std::string::npos);
+      CHECK(says(find_newest_valid(folder.path, verify).status(), Code::io, path));
     }
     if (name != "manifest.json") CHECK(opened->verify().code() == Code::io);
     fs::rename(folder / "aside", path);
@@ -318,71 +300,65 @@ TEST_CASE("checkpoint: an I/O error is not taken for damage, and no older checkp
   Status none, one;
   {
     const NoFiles no_files;
-    none = find_newest_valid(folder.path()).status();
+    none = find_newest_valid(folder.path).status();
     one = Checkpoint::open(newest).status();
   }
-  CHECK(none.code() == Code::io);
-  CHECK(none.message().find(folder.path()) != std::string::npos);
+  CHECK(says(none, Code::io, folder.path));
   CHECK(one.code() == Code::io);
-  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 20);
+  CHECK(find_newest_valid(folder.path)->checkpoint.info().step == 20);
 }
 
 TEST_CASE("checkpoint: without a checkpoint the error is not_found; other files are ignored") {
-  TempFolder folder;
+  MemoryFolder folder;
   CHECK(find_newest_valid(folder / "nowhere").status().code() == Code::not_found);
   fs::create_directory(folder / "step-abc");
   fs::create_directory(folder / "step-7");
   spew(folder / "notes.txt", "hello");
-  CHECK(find_newest_valid(folder.path()).status().code() == Code::not_found);
+  CHECK(find_newest_valid(folder.path).status().code() == Code::not_found);
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 9), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path, random_state(shape, 9), info_of(shape, 10), 1).ok());
   spew(folder / "step-00000010/notes.txt", "mine");
-  const auto found = find_newest_valid(folder.path());
-  REQUIRE(found.ok());
+  const auto found = must(find_newest_valid(folder.path));
   CHECK(found->warnings.empty());
-  CHECK(prune_checkpoints(folder.path(), {1}).ok());
+  CHECK(prune_checkpoints(folder.path, {1}).ok());
   CHECK(fs::exists(folder / "notes.txt"));
   CHECK(fs::exists(folder / "step-abc"));
 }
 
 TEST_CASE("checkpoint: the older steps of a found checkpoint are those before it") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
   for (const uint64_t step : {10, 20, 30, 40})
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+    REQUIRE(save(folder.path, random_state(shape, 1), info_of(shape, step), 1).ok());
   fs::remove(folder / "step-00000040/manifest.json");
   fs::copy(folder / "step-00000020", folder / "step-00000020.replaced");
-  const auto found = find_newest_valid(folder.path());
-  REQUIRE(found.ok());
+  const auto found = must(find_newest_valid(folder.path));
   CHECK(found->checkpoint.info().step == 30);
   CHECK(found->older == std::vector<uint64_t>{10, 20});
 }
 
 TEST_CASE("checkpoint: a folder renamed to another step is refused") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = tiny_shape();
-  REQUIRE(save(folder.path(), random_state(shape, 9), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path, random_state(shape, 9), info_of(shape, 10), 1).ok());
   fs::rename(folder / "step-00000010", folder / "step-00000030");
-  const auto found = find_newest_valid(folder.path());
+  const auto found = find_newest_valid(folder.path);
   CHECK(found.status().message().find("says step 10") != std::string::npos);
 }
 
 TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   const State parent = random_state(shape, 1, true, true);
-  const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 3);
-  REQUIRE(from_folder.ok());
-  auto from = Checkpoint::open(*from_folder);
-  REQUIRE(from.ok());
+  const auto from_folder = must(save(folder / "parent", parent, info_of(shape, 20), 3));
+  auto from = must(Checkpoint::open(*from_folder));
   for (const bool with_optimizer : {false, true}) {
     const std::string target = folder / (with_optimizer ? "whole" : "weights");
     CheckpointInfo info = info_of(shape, with_optimizer ? 20 : 0);
     info.shape.block_size *= 2;  // no weight depends on it
     info.state.ema = with_optimizer;
     REQUIRE(derive_checkpoint(*from, with_optimizer, info, target).ok());
-    auto found = find_newest_valid(target);
-    REQUIRE(found.ok());
+    auto found = must(find_newest_valid(target));
     CHECK(found->checkpoint.info().step == info.step);
     CHECK(found->checkpoint.info().shape == info.shape);
     State read = empty_state(shape, 1, true), want = parent;
@@ -416,19 +392,16 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
 
 TEST_CASE("derive: new tokens get the mean of the old ones, and no moments") {
   for (const bool tied : {false, true}) {
-    TempFolder folder;
+    MemoryFolder folder;
     const ModelShape shape = some_shape(tied);
     const auto from_folder =
-        save(folder / "parent", random_state(shape, 1, true, true), info_of(shape, 20), 3);
-    REQUIRE(from_folder.ok());
-    auto from = Checkpoint::open(*from_folder);
-    REQUIRE(from.ok());
+        must(save(folder / "parent", random_state(shape, 1, true, true), info_of(shape, 20), 3));
+    auto from = must(Checkpoint::open(*from_folder));
     CheckpointInfo info = info_of(shape, 20);
     info.shape.vocab += 37;
     info.state.ema = true;
     REQUIRE(derive_checkpoint(*from, true, info, folder / "grown").ok());
-    auto found = find_newest_valid(folder / "grown");
-    REQUIRE(found.ok());
+    auto found = must(find_newest_valid(folder / "grown"));
     CHECK(found->checkpoint.verify().ok());
     const auto width = static_cast<size_t>(shape.dim);
     for (const StateKind kind : {StateKind::params, StateKind::ema})
@@ -467,23 +440,20 @@ TEST_CASE(
   const Parameter& parameter = units[1].parameters[1];
   const size_t element = shard_layout(units, 1).offset[1] + parameter.offset + 7;
   for (const StateKind kind : {StateKind::params, StateKind::exp_avg}) {
-    TempFolder folder;
+    MemoryFolder folder;
     State parent = random_state(shape, 1, true);
     parent.values[static_cast<size_t>(kind)][element] =
         kind == StateKind::params ? std::numeric_limits<float>::quiet_NaN()
                                   : std::numeric_limits<float>::infinity();
-    const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 1);
-    REQUIRE(from_folder.ok());
-    auto from = Checkpoint::open(*from_folder);
-    REQUIRE(from.ok());
+    const auto from_folder = must(save(folder / "parent", parent, info_of(shape, 20), 1));
+    auto from = must(Checkpoint::open(*from_folder));
     const bool weights = kind == StateKind::params;
     const Status derived = derive_checkpoint(*from, true, info_of(shape, 0), folder / "new");
     CHECK(derived.code() == Code::bad_data);
-    CHECK_MESSAGE(derived.message().find(*from_folder + ": tensor \"" +
-                                         (weights ? "" : "exp_avg.") + parameter.name +
-                                         "\" holds " + (weights ? "NaN" : "an infinite value") +
-                                         " (element 7)") != std::string::npos,
-                  derived.message());
+    CHECK_MESSAGE(
+        has(derived, *from_folder + ": tensor \"" + (weights ? "" : "exp_avg.") + parameter.name +
+                         "\" holds " + (weights ? "NaN" : "an infinite value") + " (element 7)"),
+        derived.message());
     CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
     // Moments that are not taken may be anything.
     CHECK(derive_checkpoint(*from, false, info_of(shape, 0), folder / "new").ok() == !weights);
@@ -491,20 +461,17 @@ TEST_CASE(
 }
 
 TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
-  TempFolder folder;
+  MemoryFolder folder;
   const ModelShape shape = some_shape();
   const auto from_folder =
-      save(folder / "parent", random_state(shape, 1, true), info_of(shape, 20), 1);
-  REQUIRE(from_folder.ok());
-  auto from = Checkpoint::open(*from_folder);
-  REQUIRE(from.ok());
+      must(save(folder / "parent", random_state(shape, 1, true), info_of(shape, 20), 1));
+  auto from = must(Checkpoint::open(*from_folder));
   const std::string shard = *from_folder + "/" + from->records()[0].file;
-  std::string bytes = slurp(shard);
+  std::string bytes = contents(shard);
   bytes[bytes.size() / 4] = static_cast<char>(bytes[bytes.size() / 4] ^ 1);
   spew(shard, bytes);
   const Status derived = derive_checkpoint(*from, true, info_of(shape, 0), folder / "new");
-  CHECK(derived.code() == Code::bad_data);
-  CHECK(derived.message().find(from->records()[0].file) != std::string::npos);
+  CHECK(says(derived, Code::bad_data, from->records()[0].file));
   CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
 }
 

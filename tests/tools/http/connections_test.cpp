@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "runtime/base/process.hpp"
+#include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 #include "tools/http/connections.hpp"
 #include "tools/http/server.hpp"
 
@@ -27,16 +29,11 @@ constexpr int kDeadlineMs = 20'000;
 
 struct Served {
   Served() {
-    folder = std::filesystem::temp_directory_path() / ("simplescale-http-" + unique_id());
-    std::filesystem::create_directories(folder + "/control");
-    auto started = HttpServer::start({"127.0.0.1", 0, {folder}, folder + "/checkpoints", "t"});
-    REQUIRE(started.ok());
+    std::filesystem::create_directories(folder / "control");
+    auto started =
+        must(HttpServer::start({"127.0.0.1", 0, {folder.path}, folder / "checkpoints", "t"}));
     server = started.take();
     port = std::atoi(server->url().c_str() + server->url().rfind(':') + 1);
-  }
-  ~Served() {
-    server.reset();
-    if (!folder.empty()) std::filesystem::remove_all(folder);
   }
   explicit Served(int at) : port(at) {}
   int connect() const {
@@ -65,7 +62,7 @@ struct Served {
     close(fd);
     return answer;
   }
-  std::string folder;
+  const test::TempFolder folder;
   std::unique_ptr<HttpServer> server;
   int port = 0;
 };

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/base/words.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -70,15 +71,6 @@ Read read(const std::string& source, const CorpusOptions& options = {}) {
   return read;
 }
 
-std::string bytes_of_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 using Documents = std::vector<std::string>;
 
 /// Numbered lines, longer than the reader's buffers.
@@ -108,10 +100,7 @@ TEST_SUITE("corpus") {
   }
 
   TEST_CASE("corpus: a link of another user does not lead out of the folder") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make links of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make links of another user");
     const Folder folder;
     const std::string texts = folder.path + "/texts",
                       secret = folder.write("secret.txt", "a private text");
@@ -123,8 +112,7 @@ TEST_SUITE("corpus") {
       REQUIRE(lchown(path.c_str(), owner, owner) == 0);
     };
     const auto refused = [&](const Status& status, const std::string& name) {
-      CHECK(status.code() == Code::bad_data);
-      CHECK_MESSAGE(has(status.message(), name + " is a link to "), status.message());
+      CHECK(says(status, Code::bad_data, name + " is a link to "));
       CHECK(has(status.message(), "outside of the folder"));
     };
     constexpr uid_t stranger = 65534;
@@ -147,8 +135,7 @@ TEST_SUITE("corpus") {
 
     // A file, or a folder, is replaced after the links were looked at.
     const auto read_after = [&](const std::function<void()>& change) {
-      const auto corpus = Corpus::open(texts);
-      REQUIRE(corpus.ok());
+      const auto corpus = must(Corpus::open(texts));
       change();
       return corpus->read([](TextChunk, double) { return Status(); }).status();
     };
@@ -159,8 +146,7 @@ TEST_SUITE("corpus") {
       fs::rename(texts + "/below", folder.path + "/away");
       link(folder.path + "/others", "texts/below", stranger);
     });
-    CHECK(moved.code() == Code::bad_data);
-    CHECK(has(moved.message(), "outside of the folder"));
+    CHECK(says(moved, Code::bad_data, "outside of the folder"));
 
     // The cache of huggingface_hub, filled by another user.
     folder.write("datasets--a/blobs/c0ffee", "a cached text");
@@ -228,8 +214,7 @@ TEST_SUITE("corpus") {
     for (const auto& [line, error] : bad) {
       const std::string file = folder.write("a.jsonl", good + line + "\n" + good);
       const Read strict = read(file);
-      CHECK(strict.status.code() == Code::bad_data);
-      CHECK_MESSAGE(has(strict.status.message(), file + ": line 2: "), strict.status.message());
+      CHECK(says(strict.status, Code::bad_data, file + ": line 2: "));
       CHECK_MESSAGE(has(strict.status.message(), error), strict.status.message());
       const Read patient = read(file, {.skip_bad = 1});
       CHECK(patient.status.ok());
@@ -250,8 +235,7 @@ TEST_SUITE("corpus") {
       const std::string row = std::string(R"({"text":"caf\u00e9 \ud83d\ude00 x","mask":)") + mask;
       const std::string file = folder.write("masks.jsonl", good + row + "}\n" + good);
       const Read strict = read(file, {.mask_key = "mask"});
-      CHECK(strict.status.code() == Code::bad_data);
-      CHECK_MESSAGE(has(strict.status.message(), file + ": line 2: "), strict.status.message());
+      CHECK(says(strict.status, Code::bad_data, file + ": line 2: "));
       CHECK_MESSAGE(has(strict.status.message(), error), strict.status.message());
       CHECK(read(file, {.mask_key = "mask", .skip_bad = 1}).documents == Documents{"good", "good"});
       CHECK(read(file).documents.size() == 3);
@@ -352,8 +336,8 @@ TEST_SUITE("corpus") {
       for (const std::string& bytes :
            {std::string("\xFF\xFEh\0i\0", 6), std::string("\xFE\xFF\0h", 4)}) {
         const Read found = read(folder.write(name, bytes), {.skip_bad = 100});
-        CHECK(found.status.code() == Code::bad_data);
-        CHECK(has(found.status.message(), "it is UTF-16; convert it: iconv -f utf-16 -t utf8"));
+        CHECK(says(found.status, Code::bad_data,
+                   "it is UTF-16; convert it: iconv -f utf-16 -t utf8"));
       }
     // The header of a frame with a window of 2 GiB, as zstd --long=31 makes it, and an empty block.
     const std::string zst =
@@ -383,7 +367,7 @@ TEST_SUITE("corpus") {
     for (const char* suffix : {".gz", ".zst"}) {
       std::string all;
       for (const char* part : {"one\n", "", "two\n"})
-        all += bytes_of_file(folder.compress(std::string("part.txt") + suffix, part));
+        all += test::contents(folder.compress(std::string("part.txt") + suffix, part));
       CHECK(read(folder.write(std::string("1.txt") + suffix, all)).documents ==
             Documents{"one\ntwo"});
       if (suffix == std::string(".gz"))
@@ -407,7 +391,7 @@ TEST_SUITE("corpus") {
     // Damaged bytes that can be unpacked all the same.
     for (const char* suffix : {".gz", ".xz", ".bz2"}) {
       const std::string whole =
-          bytes_of_file(folder.compress(std::string("a.txt") + suffix, long_text()));
+          test::contents(folder.compress(std::string("a.txt") + suffix, long_text()));
       for (size_t at = 20; at < whole.size(); at += whole.size() / 20) {
         std::string damaged = whole;
         damaged[at] = static_cast<char>(damaged[at] ^ 4);
@@ -423,8 +407,8 @@ TEST_SUITE("corpus") {
     const Folder folder;
     for (const std::string suffix : {".gz", ".zst", ".xz", ".bz2"}) {
       CAPTURE(suffix);
-      const std::string first = bytes_of_file(folder.compress("one.txt" + suffix, "one\n")),
-                        second = bytes_of_file(folder.compress("two.txt" + suffix, "two\n"));
+      const std::string first = test::contents(folder.compress("one.txt" + suffix, "one\n")),
+                        second = test::contents(folder.compress("two.txt" + suffix, "two\n"));
       const std::string file = folder.write("a.txt" + suffix, first + second);
       CHECK(read(file).documents == Documents{"one\ntwo"});
       // Cut off at each byte, as the tools' own option -t tells; and with a strange end.
@@ -447,8 +431,8 @@ TEST_SUITE("corpus") {
       const std::string file = folder.write(name, "");
       for (const std::string& source : {file, folder.path + "/t"}) {
         const Status status = read(source, {.skip_bad = 9}).status;
-        CHECK(status.code() == Code::bad_data);
-        CHECK(has(status.message(), file + ": it is compressed by its name, and has 0 bytes"));
+        CHECK(
+            says(status, Code::bad_data, file + ": it is compressed by its name, and has 0 bytes"));
       }
       fs::remove(file);
     }
@@ -511,10 +495,7 @@ TEST_SUITE("corpus") {
   }
 
   TEST_CASE("corpus: another user's link to a folder names nothing in it") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make links of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make links of another user");
     const Folder folder;
     folder.write("t/a.txt", "a");
     folder.write("t/below/b.txt", "b");
@@ -526,8 +507,7 @@ TEST_SUITE("corpus") {
     };
     link("../private");
     const Status refused = read(folder.path + "/t").status;
-    CHECK(refused.code() == Code::bad_data);
-    CHECK(has(refused.message(), "t/link: it is a link of another user to"));
+    CHECK(says(refused, Code::bad_data, "t/link: it is a link of another user to"));
     CHECK_FALSE(has(refused.message(), "letter"));
     link("below");
     CHECK(read(folder.path + "/t").documents == Documents{"a", "b"});
@@ -574,8 +554,7 @@ TEST_SUITE("corpus") {
     const std::string row = "{\"text\":\"" + std::string(3 << 20, 'a') + "\"}\n";
     for (int file = 0; file < 6; ++file)
       folder.write("t/" + std::to_string(file) + ".jsonl", row + row + "{\"text\":\"b\"}\n" + row);
-    const auto corpus = Corpus::open(folder.path + "/t");
-    REQUIRE(corpus.ok());
+    const auto corpus = must(Corpus::open(folder.path + "/t"));
     std::atomic<uint64_t> bytes = 0;
     std::vector<std::jthread> threads;
     for (size_t file = 0; file < corpus->files(); ++file)

@@ -14,7 +14,8 @@
 #include "runtime/data/manifest.hpp"
 #include "runtime/feed/ring_filler.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/runtime/feed/batch_layout.hpp"
 #include "tests/runtime/object_store/shared_server.hpp"
 #include "tests/temp_folder.hpp"
@@ -65,10 +66,6 @@ std::string text_of(const DataFiles& files, const std::string& path) {
   return text.ok() ? *text : "ERROR " + text.status().message();
 }
 
-bool says(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_SUITE("data files") {
@@ -79,8 +76,7 @@ TEST_SUITE("data files") {
     const Config config = config_of(folder, "s3://bucket/pinned/a.bin");
     const std::string path = config.data.source;
     put(*s3, "pinned/a.bin", "first");
-    const auto started = DataFiles::of(config, DataFiles::Listing::anew);
-    REQUIRE_MESSAGE(started.ok(), started.status().message());
+    const auto started = must(DataFiles::of(config, DataFiles::Listing::anew));
     fs::create_directories(folder.path + "/run/control");
     REQUIRE(started->save_listing(listing_file(config)).ok());
     put(*s3, "pinned/a.bin", "other");
@@ -88,7 +84,7 @@ TEST_SUITE("data files") {
     const auto later = DataFiles::of(config);  // of another process
     REQUIRE(later.ok());
     CHECK(s3->count("GET /bucket?") == lists);
-    CHECK(says(later->text(path).status(), path + ": was replaced"));
+    CHECK(has(later->text(path).status(), path + ": was replaced"));
     CHECK(later->text(path).status().code() == Code::bad_data);
     CHECK(later->listed(path).front().etag == started->listed(path).front().etag);
     CHECK(text_of(*DataFiles::of(config, DataFiles::Listing::anew), path) == "other");
@@ -101,8 +97,7 @@ TEST_SUITE("data files") {
     for (const char* name :
          {"dir/b.bin", "dir/a.bin", "dir/below/c.bin", "dir/x.txt", "dir2/d.bin"})
       put(*s3, name, "1234");
-    const auto files = DataFiles::of(config_of(folder, "s3://bucket/dir/"));
-    REQUIRE(files.ok());
+    const auto files = must(DataFiles::of(config_of(folder, "s3://bucket/dir/")));
     CHECK(*files->find("s3://bucket/dir/") == "s3://bucket/dir");
     CHECK(files->is_folder("s3://bucket/dir"));
     CHECK_FALSE(files->is_folder("s3://bucket/di"));
@@ -110,8 +105,7 @@ TEST_SUITE("data files") {
           std::vector<std::string>{"s3://bucket/dir/a.bin", "s3://bucket/dir/b.bin"});
     CHECK(files->open("s3://bucket/dir2/d.bin").status().code() == Code::not_found);
     const Status none = DataFiles::of(config_of(folder, "s3://bucket/nothing")).status();
-    CHECK(none.code() == Code::bad_data);
-    CHECK(says(none, "s3://bucket/nothing: the bucket holds no such object"));
+    CHECK(says(none, Code::bad_data, "s3://bucket/nothing: the bucket holds no such object"));
     CHECK(DataFiles().open("s3://bucket/dir/a.bin").status().code() == Code::not_found);
   }
 
@@ -124,12 +118,9 @@ TEST_SUITE("data files") {
          {"mixed/.hidden", "mixed/README.md", "mixed/below/c.bin", "mixed/t.csv"})
       put(*s3, name, "1234");
     const std::string source = "s3://bucket/mixed";
-    const auto files = DataFiles::of(config_of(folder, source));
-    REQUIRE_MESSAGE(files.ok(), files.status().message());
-    const auto data = open_dataset(source, "auto", 200, 0, *files);
-    REQUIRE_MESSAGE(data.ok(), data.status().message());
-    const auto notes = token_notes(source, "auto", *data, *files);
-    REQUIRE_MESSAGE(notes.ok(), notes.status().message());
+    const auto files = must(DataFiles::of(config_of(folder, source)));
+    const auto data = must(open_dataset(source, "auto", 200, 0, *files));
+    const auto notes = must(token_notes(source, "auto", *data, *files));
     REQUIRE(notes->size() == 2);
     CHECK(notes->front() == source + ": 4 files are not read: .hidden, README.md, t.csv, below/");
     CHECK(
@@ -141,14 +132,12 @@ TEST_SUITE("data files") {
     put(*s3, "texts/below/empty.jsonl.gz", "");
     Config config = config_of(folder, "s3://bucket/texts");
     config.data.format = DataFormat::text;
-    const auto texts = DataFiles::of_texts(config);
-    REQUIRE_MESSAGE(texts.ok(), texts.status().message());
-    const auto corpus = Corpus::open("s3://bucket/texts", {.files = *texts});
-    REQUIRE_MESSAGE(corpus.ok(), corpus.status().message());
+    const auto texts = must(DataFiles::of_texts(config));
+    const auto corpus = must(Corpus::open("s3://bucket/texts", {.files = *texts}));
     CHECK(corpus->files() == 3);
     CHECK(corpus->notes().front().starts_with(
         "s3://bucket/texts: 3 files are not read: .c.txt, below/part-00000, d.jsonl.lz4 (text"));
-    CHECK(says(corpus->read([](TextChunk, double) { return Status(); }).status(), "has 0 bytes"));
+    CHECK(has(corpus->read([](TextChunk, double) { return Status(); }).status(), "has 0 bytes"));
   }
 
   TEST_CASE("data files: a prepared folder is compared with its manifest") {
@@ -168,8 +157,7 @@ TEST_SUITE("data files") {
     const std::string source = "s3://bucket/made";
     const Config config = config_of(folder, source);
     const auto open = [&] { return open_dataset(source, "auto", 100, 0, *DataFiles::of(config)); };
-    const auto data = open();
-    REQUIRE_MESSAGE(data.ok(), data.status().message());
+    const auto data = must(open());
     CHECK(data->train.tokens() == 100);
     CHECK(*read_text(data->tokenizer) == tokenizer);
     // A copy that is damaged is made again.
@@ -177,11 +165,11 @@ TEST_SUITE("data files") {
     CHECK(*read_text(open()->tokenizer) == tokenizer);
     put(*s3, "made/tokenizer.model", "another one");
     fs::remove(data->tokenizer);
-    CHECK(says(open().status(), "made/tokenizer.model: is not the file that"));
+    CHECK(has(open().status(), "made/tokenizer.model: is not the file that"));
     put(*s3, "made/tokenizer.model", tokenizer);
     put(*s3, "made/train.bin", train.substr(0, train.size() - 2));
     CHECK(open().status().code() == Code::bad_data);
-    CHECK(says(open().status(), "its manifest.json says 1224"));
+    CHECK(has(open().status(), "its manifest.json says 1224"));
   }
 
   TEST_CASE("data files: a start reads the hashes, masks and indices of what lies in a bucket") {
@@ -195,8 +183,7 @@ TEST_SUITE("data files") {
       config.model.block_size = 16;
       config.data.validation_fraction = 0;
       config.data.document_mask = documents;
-      const auto data = open_tokens(config, *model_shape(config), DataFiles::Listing::anew);
-      REQUIRE_MESSAGE(data.ok(), data.status().message());
+      const auto data = must(open_tokens(config, *model_shape(config), DataFiles::Listing::anew));
       return check_tokens(config, *data);
     };
     const std::string tokenizer = "a tokenizer", train = llmc::header(2, 100) + u16(0, 100);
@@ -212,8 +199,7 @@ TEST_SUITE("data files") {
     CHECK(checked("s3://bucket/hashed", false).ok());
     put(*s3, "hashed/train.bin", llmc::header(2, 100) + u16(1, 100));  // of the same size
     const Status other = checked("s3://bucket/hashed", false);
-    CHECK(other.code() == Code::bad_data);
-    CHECK(says(other, "s3://bucket/hashed/train.bin is not the file"));
+    CHECK(says(other, Code::bad_data, "s3://bucket/hashed/train.bin is not the file"));
 
     put(*s3, "ordered/a.bin", u16(0, 60));
     put(*s3, "ordered/a.idx", megatron_index({10, 30, 20}, {0, 1, 2, 3}));
@@ -221,8 +207,7 @@ TEST_SUITE("data files") {
     put(*s3, "ordered/a.idx", megatron_index({10, 30, 20}, {0, 2, 1, 3}));
     CHECK(checked("s3://bucket/ordered/a", false).ok());
     const Status order = checked("s3://bucket/ordered/a", true);
-    CHECK(order.code() == Code::bad_data);
-    CHECK(says(order, "document boundary 2 is sequence 1"));
+    CHECK(says(order, Code::bad_data, "document boundary 2 is sequence 1"));
   }
 
   TEST_CASE("data files: loss masks and Megatron documents mark the same tokens as on disk") {
@@ -236,10 +221,8 @@ TEST_SUITE("data files") {
     put(*s3, "marked/t.bin", *read_text(local));
     put(*s3, "marked/t.mask", *read_text(folder.path + "/t.mask"));
     const std::string source = "s3://bucket/marked/t.bin";
-    const auto files = DataFiles::of(config_of(folder, source));
-    REQUIRE(files.ok());
-    const auto there = TokenSource::open(source, "auto", 1000, *files);
-    REQUIRE_MESSAGE(there.ok(), there.status().message());
+    const auto files = must(DataFiles::of(config_of(folder, source)));
+    const auto there = must(TokenSource::open(source, "auto", 1000, *files));
     const auto here = *TokenSource::open(local, "auto", 1000);
     std::vector<int32_t> a(1000), b(1000);
     REQUIRE(here.read_sample(0, 999, a.data()).ok());
@@ -258,14 +241,13 @@ TEST_SUITE("data files") {
     Config config = config_of(folder, source);
     config.data.cache_gb = 0.0018;  // chunks of 256 KiB, three of which are read ahead
     config.supervision.progress_timeout_ms = 600'000;
-    const auto files = DataFiles::of(config);
-    REQUIRE(files.ok());
+    const auto files = must(DataFiles::of(config));
     const auto tokens = *TokenSource::open(source, "auto", 65'536, *files);
     s3->set_faults({{{"match", "ahead/t.bin"}, {"kind", "hang"}}});
     const size_t before = s3->count("GET /bucket/ahead/t.bin");
     const SampleOrder order(tokens.samples(T), 3, true);
-    auto rings = TokenRings::create("ss-test-ahead-" + std::to_string(getpid()), {1, 8, B, T});
-    REQUIRE(rings.ok());
+    auto rings =
+        must(TokenRings::create("ss-test-ahead-" + std::to_string(getpid()), {1, 8, B, T}));
     RingFiller filler(rings.take(), tokens, order, {}, {.tries = 0});
     REQUIRE(filler
                 .start({.generation = 1,
@@ -283,8 +265,7 @@ TEST_SUITE("data files") {
     s3->clear_faults();
     auto reader = TokenRings::open(filler.name()).take();
     for (uint64_t step = 0; step < 20; ++step) {
-      const auto batch = reader.acquire(0, {1, step, 0}, 30'000);
-      REQUIRE_MESSAGE(batch.ok(), batch.status().message());
+      const auto batch = must(reader.acquire(0, {1, step, 0}, 30'000));
       CHECK(batch->tokens[0] == static_cast<int32_t>(order.position(step * B) * T % 65'536));
       REQUIRE(reader.release(0).ok());
     }

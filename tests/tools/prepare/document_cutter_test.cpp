@@ -9,7 +9,9 @@
 
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/token_file.hpp"
+#include "tests/must.hpp"
 #include "tests/runtime/tokenizer/hostile_model.hpp"
+#include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
 using namespace simplescale;
@@ -18,19 +20,6 @@ namespace fs = std::filesystem;
 TEST_SUITE_BEGIN("document cutter");
 
 namespace {
-
-struct Folder {
-  std::string path = "/tmp/ss-cutter-test-" + std::to_string(getpid());
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name, std::ios::binary) << text;
-    return path + "/" + name;
-  }
-};
 
 std::vector<TextChunk> cut(Tokenizer::Cuts cuts, const std::vector<TextChunk>& chunks) {
   std::vector<TextChunk> out;
@@ -97,14 +86,13 @@ TEST_CASE("document cutter: memory is bounded where a document has no place to c
 }
 
 TEST_CASE("prepare: a tokenizer.json gives the ids of whole documents, and is kept with them") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string text = words(20'000, " ");
   PrepareOptions options{.source = folder.write("text.txt", text + "\n<|endoftext|>\nword word"),
                          .folder = folder.path + "/a",
                          .tokenizer_path = folder.write("my.json", byte_level),
                          .validation_fraction = 0};
-  const auto made = prepare(options);
-  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  const auto made = must(prepare(options));
   CHECK(made->vocab == 24);
   CHECK(made->tokenizer.name == "tokenizer.json");
   CHECK(find_tokenizer(options.folder) == options.folder + "/tokenizer.json");
@@ -112,8 +100,7 @@ TEST_CASE("prepare: a tokenizer.json gives the ids of whole documents, and is ke
   std::vector<int32_t> expected =
       tokenizer.encode("<|endoftext|>" + text + "<|endoftext|>word word");
   CHECK(expected.back() == 22);
-  const auto data = open_dataset(options.folder, "auto", 24, 0);
-  REQUIRE_MESSAGE(data.ok(), data.status().message());
+  const auto data = must(open_dataset(options.folder, "auto", 24, 0));
   CHECK(data->tokenizer == options.folder + "/tokenizer.json");
   CHECK(data->train.tokens() == expected.size());
   std::vector<int32_t> tokens(expected.size());
@@ -122,14 +109,13 @@ TEST_CASE("prepare: a tokenizer.json gives the ids of whole documents, and is ke
   // The folder keeps one tokenizer when it is made again with another kind.
   options.tokenizer_path = folder.write("my.model", test::small_model(test::bpe_model));
   fs::remove(options.folder + "/manifest.json");
-  const auto again = prepare(options);
-  REQUIRE_MESSAGE(again.ok(), again.status().message());
+  const auto again = must(prepare(options));
   CHECK(find_tokenizer(options.folder) == options.folder + "/tokenizer.model");
   CHECK_FALSE(fs::exists(options.folder + "/tokenizer.json"));
 }
 
 TEST_CASE("manifest: it names no file outside of its folder, and is not nested deeply") {
-  const Folder folder;
+  const test::TempFolder folder;
   Manifest manifest;
   manifest.tokenizer.name = "tokenizer.json";
   REQUIRE(write_manifest(folder.path, manifest).ok());
@@ -137,9 +123,7 @@ TEST_CASE("manifest: it names no file outside of its folder, and is not nested d
   for (const char* name : {"../secret", "/etc/passwd", "..", "a/b"}) {
     manifest.tokenizer.name = name;
     REQUIRE(write_manifest(folder.path, manifest).ok());
-    const Status status = read_manifest(folder.path).status();
-    CHECK(status.code() == Code::bad_data);
-    CHECK_MESSAGE(status.message().find(name) != std::string::npos, status.message());
+    CHECK(says(read_manifest(folder.path).status(), Code::bad_data, name));
   }
   folder.write("manifest.json", std::string(8 << 20, '['));
   CHECK(read_manifest(folder.path).status().code() == Code::bad_data);
@@ -148,7 +132,7 @@ TEST_CASE("manifest: it names no file outside of its folder, and is not nested d
 TEST_SUITE_END();
 
 TEST_CASE("prepare: a document for which a pattern needs too many steps is named") {
-  const Folder folder;
+  const test::TempFolder folder;
   std::string json = byte_level;
   const std::string step = R"({"type":"ByteLevel","add_prefix_space":false})";
   json.replace(json.find(step), step.size(),

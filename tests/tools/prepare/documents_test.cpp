@@ -10,7 +10,8 @@
 
 #include "runtime/feed/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
@@ -20,12 +21,6 @@ using test::megatron_index;
 using test::TempFolder;
 
 namespace {
-
-std::vector<uint16_t> counting(uint16_t count) {
-  std::vector<uint16_t> tokens(count);
-  for (uint16_t i = 0; i < count; ++i) tokens[i] = i;
-  return tokens;
-}
 
 /// The tokens of all samples that carry `mark`, by their index in the source, as the targets of a
 /// sample see them: without its first token.
@@ -131,10 +126,10 @@ TEST_SUITE("documents") {
 
   TEST_CASE("documents: a Megatron index says where they begin, in files, slices and samples") {
     const TempFolder folder;
-    folder.write("a.bin", bytes_of(counting(60)));
+    folder.write("a.bin", bytes_of(test::counting<uint16_t>(60)));
     // Sequences 0..4 of 7, 20, 0, 13, 20 tokens. Documents begin with sequences 0, 1, 3.
     folder.write("a.idx", megatron_index({7, 20, 0, 13, 20}, {0, 1, 3, 5}));
-    folder.write("b.bin", bytes_of(counting(30)));
+    folder.write("b.bin", bytes_of(test::counting<uint16_t>(30)));
     folder.write("b.idx", megatron_index({30}, {0, 1}));
     Dataset data = open_dataset(folder.path, "auto", 4096, 0).take();
     Config config = config_of(folder.path);
@@ -166,11 +161,9 @@ TEST_SUITE("documents") {
     REQUIRE(use_documents(config, wrong).ok());
     std::vector<int32_t> row(61);
     const Status read = wrong.train.read_sample(0, 59, row.data());
-    CHECK(read.code() == Code::bad_data);
-    CHECK(read.message().find("document 2 begins with sequence 9 of 5") != std::string::npos);
+    CHECK(says(read, Code::bad_data, "document 2 begins with sequence 9 of 5"));
     const auto has = [](const Status& status, const std::string& what) {
-      CHECK(status.code() == Code::bad_data);
-      CHECK_MESSAGE(status.message().find(what) != std::string::npos, status.message());
+      CHECK(says(status, Code::bad_data, what));
       CHECK(status.message().find("data.document_end names the token") != std::string::npos);
     };
     has(wrong.train.validate(), "document boundary 2 is sequence 9, the one before is 1 of 5");
@@ -179,8 +172,7 @@ TEST_SUITE("documents") {
     Dataset back = open_dataset(folder.path + "/a.bin", "auto", 4096, 0).take();
     REQUIRE(use_documents(config, back).ok());
     const Status before = back.train.slice(30, 30).read_sample(0, 29, row.data());
-    CHECK(before.code() == Code::bad_data);
-    CHECK(before.message().find("document 2 begins before token 40") != std::string::npos);
+    CHECK(says(before, Code::bad_data, "document 2 begins before token 40"));
     for (const auto& [documents, what] :
          {std::pair{std::vector<int64_t>{}, "byte 26: it has no document boundaries"},
           {{1, 5}, "byte 94: the first document boundary is sequence 1, not 0"},
@@ -216,8 +208,7 @@ TEST_SUITE("documents") {
             .byte_level = byte_level,
             .vocab = 300,
             .validation_fraction = 0};
-        const auto made = prepare(options);
-        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        const auto made = must(prepare(options));
         const Dataset plain = open_dataset(options.folder, "auto", 4096, 0).take();
         const Tokenizer tokenizer = Tokenizer::load(plain.tokenizer).take();
         std::vector<int32_t> ids(plain.train.tokens());
@@ -234,8 +225,7 @@ TEST_SUITE("documents") {
           Config config = config_of(options.folder);
           config.data.document_mask = mask;
           config.data.document_boundary_loss = false;
-          const auto data = open_tokens(config, *model_shape(config));
-          REQUIRE_MESSAGE(data.ok(), data.status().message());
+          const auto data = must(open_tokens(config, *model_shape(config)));
           for (const int64_t block : {1, 2, 3}) {
             Places found = marked(data->sources.front().data.train, block, kNotTrained);
             Places want = behind;  // of whole samples
@@ -270,8 +260,7 @@ TEST_SUITE("documents") {
       config.data.format = source == bare ? DataFormat::nanogpt : DataFormat::automatic;
       config.data.token_bytes = source == bare ? 2 : 0;
       config.data.document_boundary_loss = false;
-      const auto data = open_tokens(config, *model_shape(config));
-      REQUIRE_MESSAGE(data.ok(), data.status().message());
+      const auto data = must(open_tokens(config, *model_shape(config)));
       const TokenSource& train = data->sources.front().data.train;
       for (const int64_t block : {1, 2, 5, 10}) {
         CHECK(marked(train, block, kNotTrained) == Places{1, 4, 7, 10});
@@ -289,19 +278,17 @@ TEST_SUITE("documents") {
                                  .folder = folder.path + "/prepared",
                                  .vocab = 300,
                                  .validation_fraction = 0.2};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     Config config = config_of(options.folder);
     const ModelShape shape = *model_shape(config);
-    auto data = open_tokens(config, shape);
-    REQUIRE_MESSAGE(data.ok(), data.status().message());
+    auto data = must(open_tokens(config, shape));
     const Dataset& dataset = data->sources.front().data;
     size_t documents = 2;  // the first one of each file has no mark
     for (const TokenSource* source : {&dataset.train, &dataset.validation})
       documents += marked(*source, 1, kBeginsDocument).size();
     CHECK(documents == made->documents);
 
-    const std::string bare = folder.write("bare.bin", bytes_of(counting(90)));
+    const std::string bare = folder.write("bare.bin", bytes_of(test::counting<uint16_t>(90)));
     const auto refused = [&](Config c) {
       const Status status = open_tokens(c, shape).status();
       CHECK(status.code() == Code::bad_config);

@@ -10,31 +10,29 @@
 
 #include "runtime/feed/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
+using test::all_tokens;
+using test::bytes_of;
 using test::TempFolder;
 
 namespace {
 
 using Numbers = std::vector<uint64_t>;
 
-std::string bytes_of(const Numbers& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * 8};
-}
-
 constexpr uint64_t kMagic = 0x314b53414d4c5353;
 
 std::string mask_file(uint64_t tokens, const Numbers& bounds) {
-  return bytes_of({kMagic, tokens, bounds.size() / 2}) + bytes_of(bounds);
+  return bytes_of(Numbers{kMagic, tokens, bounds.size() / 2}) + bytes_of(bounds);
 }
 
 std::string counting(uint16_t count) {
-  std::vector<uint16_t> tokens(count);
-  for (uint16_t i = 0; i < count; ++i) tokens[i] = i;
-  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2};
+  return bytes_of(test::counting<uint16_t>(count));
 }
 
 Numbers numbers_of(const IndexRanges& ranges) {
@@ -49,19 +47,12 @@ Numbers untrained(const TokenSource& source, int64_t block) {
   Numbers found;
   std::vector<int32_t> row(static_cast<size_t>(block) + 1);
   for (uint64_t i = 0; i < source.samples(block); ++i) {
-    const Status read = source.read_sample(i, block, row.data());
-    REQUIRE_MESSAGE(read.ok(), read.message());
+    must(source.read_sample(i, block, row.data()));
     CHECK(row[0] == token_id(row[0]));
     for (size_t k = 1; k < row.size(); ++k)
       if ((row[k] & kNotTrained) != 0) found.push_back(i * static_cast<uint64_t>(block) + k);
   }
   return found;
-}
-
-std::vector<int32_t> all_tokens(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.tokens());
-  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
-  return tokens;
 }
 
 }  // namespace
@@ -88,10 +79,8 @@ TEST_SUITE("loss mask") {
       const uint64_t tokens = at + random() % 3;
       REQUIRE(writer.finish(tokens).ok());
       CHECK(writer.masked() == masked.size());
-      const auto mask = LossMask::open(path, tokens);
-      REQUIRE_MESSAGE(mask.ok(), mask.status().message());
-      const Status valid = mask->validate();
-      CHECK_MESSAGE(valid.ok(), valid.message());
+      const auto mask = must(LossMask::open(path, tokens));
+      CHECK(works(mask->validate()));
       for (uint64_t begin = 0; begin <= tokens; ++begin)
         for (const uint64_t end : {begin + 1, begin + 5, tokens}) {
           Numbers window;
@@ -118,7 +107,7 @@ TEST_SUITE("loss mask") {
     CHECK(error(std::string(40, 'x')).starts_with("byte 0: this is no loss mask"));
     CHECK(error(mask_file(99, {})) == "byte 8: it was made for 99 tokens, the token file has 100");
     CHECK(error(mask_file(100, {1, 2}) + "x").starts_with("byte 16: it says that it has 1 ranges"));
-    CHECK(error(bytes_of({kMagic, 100, uint64_t{1} << 60})).starts_with("byte 16: "));
+    CHECK(error(bytes_of(Numbers{kMagic, 100, uint64_t{1} << 60})).starts_with("byte 16: "));
     CHECK(error(mask_file(100, {1, 2, 5, 5})).starts_with("byte 40: range 1, [5, 5), is wrong"));
     CHECK(error(mask_file(100, {5, 4})).starts_with("byte 24: range 0, [5, 4), is wrong"));
     CHECK(error(mask_file(100, {1, 4, 4, 5})).starts_with("byte 40: range 1, [4, 5), is wrong"));
@@ -230,8 +219,7 @@ TEST_SUITE("loss mask") {
     for (const bool byte_level : {false, true}) {
       std::string expected;
       for (const int jobs : {1, 4}) {
-        CAPTURE(byte_level);
-        CAPTURE(jobs);
+        INFO("byte_level = ", byte_level, ", jobs = ", jobs);
         const PrepareOptions options{
             .source = source,
             .corpus = {.mask_key = "mask"},
@@ -241,16 +229,14 @@ TEST_SUITE("loss mask") {
             .vocab = 400,
             .validation_fraction = 0.2,
             .jobs = jobs};
-        const auto made = prepare(options);
-        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        const auto made = must(prepare(options));
         const Dataset data = open_dataset(options.folder, "prepared", 400, 0).take();
         const Tokenizer tokenizer = Tokenizer::load(data.tokenizer).take();
         uint64_t count = 0;
         for (const TokenSource* source : {&data.train, &data.validation}) {
           REQUIRE(source->validate().ok());
           const std::string path = loss_mask_of(source->path());
-          const auto mask = LossMask::open(path, source->tokens());
-          REQUIRE(mask.ok());
+          const auto mask = must(LossMask::open(path, source->tokens()));
           std::vector<bool> masked(source->tokens());
           for (const uint64_t n : numbers_of(mask->masked(0, source->tokens()).take()))
             masked[n] = true;
@@ -291,8 +277,7 @@ TEST_SUITE("loss mask") {
     }
     for (const bool byte_level : {false, true})
       for (const bool half : {false, true}) {
-        CAPTURE(byte_level);
-        CAPTURE(half);
+        INFO("byte_level = ", byte_level, ", half = ", half);
         const std::string name = std::to_string(byte_level) + std::to_string(half);
         const PrepareOptions options{.source = folder.write(name + ".jsonl", half ? rows : all),
                                      .corpus = {.mask_key = "mask"},
@@ -301,8 +286,7 @@ TEST_SUITE("loss mask") {
                                      .train_tokenizer_on = vocabulary,
                                      .vocab = 300,
                                      .validation_fraction = 0};
-        const auto made = prepare(options);
-        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        const auto made = must(prepare(options));
         CHECK((made->masked_tokens == made->train_tokens) == !half);
         const Dataset data = open_dataset(options.folder, "prepared", 300, 0).take();
         const Tokenizer tokenizer = Tokenizer::load(data.tokenizer).take();
@@ -330,8 +314,7 @@ TEST_SUITE("loss mask") {
                            .folder = folder.path + "/prepared",
                            .vocab = 300,
                            .validation_fraction = 0};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     CHECK(made->validation_mask.hash.empty());
     const std::string mask = options.folder + "/train.mask";
     const auto opened = [&] { return open_dataset(options.folder, "auto", 300, 0).status(); };
@@ -351,7 +334,6 @@ TEST_SUITE("loss mask") {
     CHECK_FALSE(fs::exists(mask));
     CHECK(opened().ok());
     fs::rename(mask + ".away", mask);
-    CHECK(opened().message().find("train.mask is not in the folder's manifest.json") !=
-          std::string::npos);
+    CHECK(has(opened(), "train.mask is not in the folder's manifest.json"));
   }
 }

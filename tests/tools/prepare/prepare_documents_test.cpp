@@ -11,26 +11,18 @@
 #include "runtime/data/token_file.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 #include "tools/prepare/token_split.hpp"
 
 using namespace simplescale;
+using test::all_tokens;
 using Folder = test::TempFolder;
 using Tokens = std::vector<int32_t>;
 
 namespace {
-
-Tokens all_tokens(const TokenSource& source) {
-  Tokens tokens(source.tokens());
-  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
-  return tokens;
-}
-
-std::string bytes_of_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 const std::vector<std::string> kTexts = {"    def f():\n", "\n\nreturn 1\n\n", "\tx\t=\t1 \r\n",
                                          " \n \n",         "plain words",      "  two  blanks  "};
@@ -68,7 +60,7 @@ Split split(const std::vector<int32_t>& lengths, const TokenSplit::Options& opti
   Manifest made;
   REQUIRE(out.finish(made).ok());
   const auto tokens = [&](const char* name) {
-    const std::string bytes = bytes_of_file(folder.path + "/" + name);
+    const std::string bytes = test::contents(folder.path + "/" + name);
     REQUIRE(bytes.size() >= 1024);
     Tokens ids;
     for (size_t at = 1024; at < bytes.size(); at += 2)
@@ -127,8 +119,7 @@ TEST_SUITE("prepare") {
                                  .folder = folder.path + "/prepared",
                                  .vocab = 300,
                                  .validation_fraction = 0.2};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     Config config;
     config.run.name = "r";
     config.model.preset = "micro";
@@ -137,8 +128,7 @@ TEST_SUITE("prepare") {
     config.data.source = options.folder;
     config.data.document_mask = true;
     config.data.document_boundary_loss = false;
-    const auto data = open_tokens(config, *model_shape(config));
-    REQUIRE_MESSAGE(data.ok(), data.status().message());
+    const auto data = must(open_tokens(config, *model_shape(config)));
     const Dataset& dataset = data->sources.front().data;
     const Tokenizer tokenizer = Tokenizer::load(dataset.tokenizer).take();
     for (const TokenSource* source : {&dataset.train, &dataset.validation}) {
@@ -177,8 +167,7 @@ TEST_SUITE("prepare") {
             .vocab = 330,
             .validation_fraction = 0,
             .jobs = jobs};
-        const auto made = prepare(options);
-        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        const auto made = must(prepare(options));
         const Dataset data = open_dataset(options.folder, "prepared", 330, 0).take();
         const Tokenizer tokenizer = Tokenizer::load(data.tokenizer).take();
         Tokens expected;
@@ -206,13 +195,11 @@ TEST_SUITE("prepare") {
     CHECK(prepare(options).status().code() == Code::bad_config);
     CHECK(read_manifest(options.folder)->complete());  // it was not touched
     options.folder = folder.path + "/new";
-    CHECK(prepare(options).status().message().find("one token for EOS and BOS") !=
-          std::string::npos);
+    CHECK(has(prepare(options).status(), "one token for EOS and BOS"));
     options.append_eos = Choice::no;
     options.byte_level = false;
     options.folder = folder.path + "/without";
-    const auto without = prepare(options);
-    REQUIRE(without.ok());
+    const auto without = must(prepare(options));
     CHECK(without->appended_eos == -1);
     CHECK(without->train_tokens + kTexts.size() ==
           read_manifest(folder.path + "/bpe1")->train_tokens);
@@ -223,13 +210,12 @@ TEST_SUITE("prepare") {
     std::vector<std::string> texts;
     for (int i = 0; i < 300; ++i)
       texts.push_back("def f" + std::to_string(i) + "():\n\n    return\n\n    x");
-    const auto made = prepare({.source = folder.write("text.jsonl", json_lines(texts)),
-                               .folder = folder.path + "/prepared",
-                               .byte_level = true,
-                               .vocab = 320,
-                               .validation_fraction = 0});
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
-    CHECK(bytes_of_file(folder.path + "/prepared/tokenizer.json") == *train_byte_bpe(texts, 320));
+    const auto made = must(prepare({.source = folder.write("text.jsonl", json_lines(texts)),
+                                    .folder = folder.path + "/prepared",
+                                    .byte_level = true,
+                                    .vocab = 320,
+                                    .validation_fraction = 0}));
+    CHECK(test::contents(folder.path + "/prepared/tokenizer.json") == *train_byte_bpe(texts, 320));
   }
 
   TEST_CASE("prepare: the manifest names the files of the text") {
@@ -239,11 +225,10 @@ TEST_SUITE("prepare") {
     folder.write("text/b.txt", three);
     folder.write("text/c.txt", three);
     folder.write("text/empty.txt", "");
-    const auto made = prepare({.source = folder.path + "/text",
-                               .folder = folder.path + "/prepared",
-                               .train_tokenizer_on = folder.write("words.txt", many_words()),
-                               .vocab = 330});
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare({.source = folder.path + "/text",
+                                    .folder = folder.path + "/prepared",
+                                    .train_tokenizer_on = folder.write("words.txt", many_words()),
+                                    .vocab = 330}));
     REQUIRE(made->sources.size() == 4);
     const auto check = [&](size_t i, const std::string& path, uint64_t bytes, uint64_t documents) {
       CHECK(made->sources[i].path == path);
@@ -269,16 +254,12 @@ TEST_SUITE("prepare") {
         .folder = folder.path + "/prepared",
         .train_tokenizer_on = folder.write("words.txt", many_words()),
         .vocab = 330};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     CHECK(made->bad_lines == 2);
     options.corpus.skip_bad = 2;
     CHECK(prepare(options).ok());
     options.corpus.skip_bad = 1;
-    const Status refused = prepare(options).status();
-    CHECK(refused.code() == Code::bad_data);
-    CHECK_MESSAGE(refused.message().find("was prepared without 2 bad lines") != std::string::npos,
-                  refused.message());
+    CHECK(says(prepare(options).status(), Code::bad_data, "was prepared without 2 bad lines"));
     CHECK(read_manifest(options.folder)->complete());
     std::filesystem::remove(options.source);
     CHECK(prepare(options).status().code() == Code::bad_data);

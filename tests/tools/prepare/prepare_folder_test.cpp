@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tests/tools/prepare/prose.hpp"
 #include "tools/prepare/prepare.hpp"
@@ -149,8 +150,7 @@ TEST_SUITE("prepare") {
                            .folder = folder.path + "/prepared",
                            .train_tokenizer_on = words,
                            .vocab = 340};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     const auto refused = [&](const std::string& why, auto change) {
       PrepareOptions other = options;
       change(other);
@@ -181,8 +181,7 @@ TEST_SUITE("prepare") {
     folder.write("a.jsonl", text + rows + "\n");
     refused(changed + ", which has changed or is read with other keys", [](auto&) {});
     options.of_run = true;
-    const auto kept = prepare(options);
-    REQUIRE_MESSAGE(kept.ok(), kept.status().message());
+    const auto kept = must(prepare(options));
     CHECK(*kept == *made);
     CHECK(*read_manifest(options.folder) == *made);
     refused(changed + ", which has changed or is read with other keys",
@@ -197,10 +196,7 @@ TEST_SUITE("prepare") {
     for (const char* name : {"train.bin", "tokenizer.json", "manifest.json", "pieces/notes"}) {
       CAPTURE(name);
       const std::string file = folder.write(std::string("mine/") + name, "my work");
-      const Status status = prepare(options).status();
-      CHECK(status.code() == Code::bad_config);
-      CHECK_MESSAGE(status.message().find(" is in the way: ") != std::string::npos,
-                    status.message());
+      CHECK(says(prepare(options).status(), Code::bad_config, " is in the way: "));
       CHECK(contents(file) == "my work");
       CHECK_FALSE(fs::exists(options.folder + "/.lock"));
       PrepareOptions other = options;
@@ -232,13 +228,11 @@ TEST_SUITE("prepare") {
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
                            .folder = folder.path + "/prepared",
                            .vocab = 340};
-    const auto sentencepiece = prepare(options);
-    REQUIRE(sentencepiece.ok());
+    const auto sentencepiece = must(prepare(options));
     CHECK(sentencepiece->tokenizer.name == "tokenizer.model");
     options.byte_level = true;
     fs::remove(options.folder + "/manifest.json");
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     CHECK(made->tokenizer.name == "tokenizer.json");
     CHECK_FALSE(std::filesystem::exists(options.folder + "/tokenizer.model"));
     CHECK(made->train.hash != sentencepiece->train.hash);
@@ -256,8 +250,7 @@ TEST_SUITE("prepare") {
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
                            .folder = folder.path + "/prepared",
                            .vocab = 400};
-    const auto made = prepare(options);
-    REQUIRE(made.ok());
+    const auto made = must(prepare(options));
     fs::remove(options.folder + "/.lock");
     fs::permissions(options.folder, fs::perms(0555));
     fs::permissions(folder.path, fs::perms(0555));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/data/manifest.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/encode_files.hpp"
 #include "tools/prepare/file_lock.hpp"
@@ -49,9 +50,7 @@ struct Fixture {
                .vocab = 330,
                .validation_fraction = 0.1,
                .jobs = 2};
-    auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
-    whole = made.take();
+    whole = must(prepare(options)).take();
     options.tokenizer_path = options.folder + "/" + whole.tokenizer.name;
     options.folder = folder.path + "/shared";
   }
@@ -145,10 +144,7 @@ void end(pid_t child) {
 
 TEST_SUITE("prepare") {
   TEST_CASE("prepare: a process that may only read another user's lock waits for it") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can act as another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can act as another user");
     test::TempFolder folder;
     REQUIRE(chmod(folder.path.c_str(), 01777) == 0);
     const std::string path = folder.path + "/.lock", planted = folder.path + "/.planted";

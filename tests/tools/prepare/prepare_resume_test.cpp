@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/data/manifest.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/encode_files.hpp"
 #include "tools/prepare/file_lock.hpp"
@@ -55,8 +56,7 @@ struct Fixture {
                .vocab = 400,
                .jobs = 2,
                .keep_bytes = kKeepBytes};
-    const auto made = prepare(options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(options));
     whole = options.folder;
     options.tokenizer_path = whole + "/" + made->tokenizer.name;
     options.folder = folder.path + "/interrupted";
@@ -196,8 +196,7 @@ TEST_SUITE("prepare") {
     const Status changed = prepare(f.options).status();
     CHECK(changed.message().find("it has changed") != std::string::npos);
     CHECK(f.parts().empty());
-    const auto made = prepare(f.options);
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare(f.options));
     CHECK(made->documents == 1);
   }
 }

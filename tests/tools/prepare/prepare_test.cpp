@@ -10,12 +10,15 @@
 
 #include "runtime/data/token_file.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tests/tools/prepare/prose.hpp"
 #include "tools/prepare/corpus.hpp"
 #include "tools/prepare/prepare.hpp"
 
 using namespace simplescale;
+using test::all_tokens;
 using test::contents;
 using test::prose;
 namespace fs = std::filesystem;
@@ -23,20 +26,13 @@ using Folder = test::TempFolder;
 
 namespace {
 
-std::vector<int32_t> all_tokens(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.tokens());
-  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
-  return tokens;
-}
-
 struct Read {
   std::vector<std::string> documents;
   size_t chunks = 0;
 };
 Read read_all(const std::string& source) {
   Read read;
-  const auto corpus = Corpus::open(source);
-  REQUIRE(corpus.ok());
+  const auto corpus = must(Corpus::open(source));
   const Status status = corpus
                             ->read([&](TextChunk chunk, double fraction) {
                               CHECK(fraction <= 1);
@@ -99,8 +95,7 @@ TEST_SUITE("prepare") {
     CHECK(error(folder.write("long.txt", std::string((16 << 20) + 20'000, 'x')))
               .find("line 1: it is longer") != std::string::npos);
     fs::create_directories(folder.path + "/nothing");
-    CHECK(error(folder.path + "/nothing").find("no .txt, .jsonl or .parquet files") !=
-          std::string::npos);
+    CHECK(has(error(folder.path + "/nothing"), "no .txt, .jsonl or .parquet files"));
   }
 
   TEST_CASE("corpus: every kind of invalid UTF-8 is found at its first byte") {
@@ -114,13 +109,11 @@ TEST_SUITE("prepare") {
   }
 
   TEST_CASE("corpus: verses become prose with a document per book and a line per chapter") {
-    CHECK(bible_prose("Ge1:1 In the beginning\n").status().message().find("1 verses of 31102") !=
-          std::string::npos);
+    CHECK(has(bible_prose("Ge1:1 In the beginning\n").status(), "1 verses of 31102"));
     CHECK(bible_prose("no verse\n").status().message().find("line 1") != std::string::npos);
     std::string verses = "1Sa1:1 A b.\n1Sa1:2 C d.\n1Sa2:1 E f.\n2Sa1:1 G h.\n";
     for (int i = 4; i < 31'102; ++i) verses += "3Jo1:" + std::to_string(i) + " x\n";
-    const auto text = bible_prose(verses);
-    REQUIRE(text.ok());
+    const auto text = must(bible_prose(verses));
     CHECK(text->substr(0, 65) ==
           "A b. C d.\nE f.\n<|endoftext|>\nG h.\n<|endoftext|>\nx x x x x x x x x");
   }
@@ -129,8 +122,7 @@ TEST_SUITE("prepare") {
     std::vector<std::string> lines;
     std::istringstream text(prose(3000));
     for (std::string line; std::getline(text, line);) lines.push_back(line);
-    const auto model = train_tokenizer(lines, 420);
-    REQUIRE_MESSAGE(model.ok(), model.status().message());
+    const auto model = must(train_tokenizer(lines, 420));
     CHECK(*model == *train_tokenizer(lines, 420));
     const auto tokenizer = Tokenizer::from_bytes(*model, "test").take();
     CHECK(tokenizer.vocab() == 420);
@@ -142,8 +134,7 @@ TEST_SUITE("prepare") {
     const auto digits = tokenizer.encode("1984");
     CHECK(digits.size() >= 4);  // every digit is a token
     CHECK(tokenizer.encode("").empty());
-    CHECK(tokenizer.decode(std::vector<int32_t>{1, 420, -1, 2}).find("\xE2\x81\x87") !=
-          std::string::npos);
+    CHECK(has(tokenizer.decode(std::vector<int32_t>{1, 420, -1, 2}), "\xE2\x81\x87"));
     CHECK(train_tokenizer(lines, 100'000).status().code() == Code::bad_data);
     CHECK(train_tokenizer({}, 1000).status().code() == Code::bad_data);
     CHECK(Tokenizer::load("/nowhere/tokenizer.model").status().code() == Code::not_found);
@@ -172,8 +163,7 @@ TEST_SUITE("prepare") {
       expected.insert(expected.end(), ids.begin(), ids.end());
       expected.push_back(2);
     }
-    const auto data = open_dataset(options.folder, "auto", 420, 0);
-    REQUIRE(data.ok());
+    const auto data = must(open_dataset(options.folder, "auto", 420, 0));
     CHECK(data->train.validate().ok());
     const auto train = all_tokens(data->train), held_back = all_tokens(data->validation);
     CHECK(train.size() == made->train_tokens);
@@ -207,14 +197,12 @@ TEST_SUITE("prepare") {
       documents.back().resize(documents.back().find_last_not_of(" \n") + 1);
       text += documents.back() + "\n<|endoftext|>\n";
     }
-    const auto made = prepare({.source = folder.write("text.txt", text),
-                               .folder = folder.path + "/prepared",
-                               .vocab = 420,
-                               .validation_fraction = 0.1});
-    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto made = must(prepare({.source = folder.write("text.txt", text),
+                                    .folder = folder.path + "/prepared",
+                                    .vocab = 420,
+                                    .validation_fraction = 0.1}));
     const auto tokenizer = Tokenizer::load(folder.path + "/prepared/tokenizer.model").take();
-    const auto data = open_dataset(folder.path + "/prepared", "auto", 420, 0);
-    REQUIRE(data.ok());
+    const auto data = must(open_dataset(folder.path + "/prepared", "auto", 420, 0));
     std::vector<std::vector<int32_t>> held_back;
     for (const int32_t id : all_tokens(data->validation)) {
       if (id == tokenizer.bos()) held_back.emplace_back();
@@ -240,8 +228,7 @@ TEST_SUITE("prepare") {
     const PrepareOptions options{.source = folder.write("text.txt", prose(800)),
                                  .folder = folder.path + "/prepared",
                                  .vocab = 400};
-    auto made = prepare(options);
-    REQUIRE(made.ok());
+    auto made = must(prepare(options));
     // As an earlier version wrote it.
     const std::string path = options.folder + "/manifest.json";
     std::string manifest = contents(path);
@@ -265,9 +252,7 @@ TEST_SUITE("prepare") {
     other.append_eos = Choice::yes;
     CHECK(free_folder(options) == options.folder);
     CHECK(free_folder(other) != options.folder);
-    const Status refused = prepare(other).status();
-    CHECK(refused.code() == Code::bad_config);
-    CHECK(refused.message().find(" was prepared without EOS") != std::string::npos);
+    CHECK(says(prepare(other).status(), Code::bad_config, " was prepared without EOS"));
     fs::remove(path);
     CHECK(prepare(other)->appended_eos == 2);
     CHECK(prepare(options)->appended_eos == 2);  // auto: as it is
@@ -345,8 +330,7 @@ TEST_SUITE("prepare") {
     PrepareOptions options{.source = folder.write("text.txt", prose(3000)),
                            .folder = folder.path + "/whole",
                            .vocab = 400};
-    const auto whole = prepare(options);
-    REQUIRE(whole.ok());
+    const auto whole = must(prepare(options));
     options.folder = folder.path + "/killed";
     for (int kill_at : {1, 3, 12, 14, 16, 20, 30}) {
       const pid_t child = fork();
@@ -361,8 +345,7 @@ TEST_SUITE("prepare") {
       REQUIRE(waitpid(child, &status, 0) == child);
       if (WIFSIGNALED(status)) CHECK_FALSE(open_dataset(options.folder, "prepared", 400, 0).ok());
     }
-    const auto made = prepare(options);
-    REQUIRE(made.ok());
+    const auto made = must(prepare(options));
     CHECK(made->train.hash == whole->train.hash);
     CHECK(made->validation.hash == whole->validation.hash);
     CHECK_FALSE(fs::exists(options.folder + "/train.bin.part"));
@@ -386,8 +369,7 @@ TEST_SUITE("prepare") {
                                    .vocab = 400,
                                    .validation_fraction = 0.1,
                                    .jobs = jobs};
-      const auto made = prepare(options);
-      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      const auto made = must(prepare(options));
       CHECK(made->bad_lines == 1);
       const std::string bytes = contents(options.folder + "/train.bin") +
                                 contents(options.folder + "/validation.bin") + made->source_hash +
@@ -413,9 +395,7 @@ TEST_SUITE("prepare") {
                                    .tokenizer_path = tokenizer + "/tokenizer.model",
                                    .jobs = jobs});
         const std::string file = std::to_string(17 + 10 * skip) + ".txt";
-        CHECK(made.status().code() == Code::bad_data);
-        CHECK_MESSAGE(made.status().message().find("/" + file + ": line ") != std::string::npos,
-                      made.status().message());
+        CHECK(says(made.status(), Code::bad_data, "/" + file + ": line "));
       }
   }
 
@@ -478,8 +458,7 @@ TEST_SUITE("prepare") {
     options.tokenizer_path = options.folder + "/tokenizer.model";
     options.folder = folder.path + "/b";
     options.vocab = 0;
-    const auto made = prepare(options);
-    REQUIRE(made.ok());
+    const auto made = must(prepare(options));
     CHECK(made->vocab == 400);
     CHECK(contents(folder.path + "/a/train.bin") == contents(folder.path + "/b/train.bin"));
     options.vocab = 399;
@@ -488,18 +467,14 @@ TEST_SUITE("prepare") {
     options.vocab = 10;
     CHECK(prepare(options).status().code() == Code::bad_config);
     options.vocab = 4096;
-    CHECK(prepare(options).status().message().find("cannot train a tokenizer of 4096 tokens") !=
-          std::string::npos);
+    CHECK(has(prepare(options).status(), "cannot train a tokenizer of 4096 tokens"));
     options.folder = "/proc/nothing";
     CHECK(prepare(options).status().code() == Code::io);
   }
 
   TEST_CASE("prepare: the King James Bible of the Debian package") {
     const auto corpus = Corpus::open("debian:bible-kjv");
-    if (!corpus.ok()) {
-      MESSAGE("skipped: " << corpus.status().message());
-      return;
-    }
+    if (!corpus.ok()) return skipped(corpus.status().message());
     const auto read = read_all("debian:bible-kjv");
     CHECK(read.documents.size() == 66);
     size_t bytes = 0;

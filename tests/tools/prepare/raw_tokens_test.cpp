@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "runtime/data/token_file.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/token_notes.hpp"
 
@@ -50,17 +51,9 @@ bool says(const Status& status, const std::string& text) {
   return status.code() == Code::bad_data && status.message().find(text) != std::string::npos;
 }
 
-std::vector<int32_t> tokens_of(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.tokens());
-  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
-  return tokens;
-}
-
 std::vector<std::string> notes_of(const std::string& folder, const TokenKind& kind = "auto") {
-  const auto data = open_dataset(folder, kind, 600, 0);
-  REQUIRE_MESSAGE(data.ok(), data.status().message());
-  const auto notes = token_notes(folder, kind, *data, {});
-  REQUIRE_MESSAGE(notes.ok(), notes.status().message());
+  const auto data = must(open_dataset(folder, kind, 600, 0));
+  const auto notes = must(token_notes(folder, kind, *data, {}));
   return *notes;
 }
 
@@ -91,10 +84,10 @@ TEST_SUITE("token raw") {
     CHECK(says(status_of(u16, {"auto", 4}, 600), "is beyond the vocabulary"));
     CHECK(status_of(u16, {"auto", 2}, 90'112).ok());
     CHECK(status_of(u32, {"nanogpt", 4}, 90'112).ok());
-    const auto wide = open_dataset(small, {"auto", 4}, 600, 0);
-    REQUIRE(wide.ok());
+    const auto wide = must(open_dataset(small, {"auto", 4}, 600, 0));
     CHECK(wide->train.tokens() == 4000);
-    CHECK(tokens_of(wide->train) == tokens_of(open_dataset(u16, "auto", 600, 0)->train));
+    CHECK(test::all_tokens(wide->train) ==
+          test::all_tokens(open_dataset(u16, "auto", 600, 0)->train));
   }
 
   TEST_CASE("token raw: the whole file is looked at") {
@@ -187,8 +180,7 @@ TEST_SUITE("token raw") {
     CHECK(says(status_of(folder.path + "/m", "auto", 600), "is of bare ids, without a header"));
     CHECK(says(status_of(folder.path + "/m", "megatron", 600), "need their index"));
     std::filesystem::rename(folder.path + "/m/b.bin", folder.path + "/m/b.idx");
-    const auto data = open_dataset(folder.path + "/m", "auto", 600, 0);
-    REQUIRE(data.ok());
+    const auto data = must(open_dataset(folder.path + "/m", "auto", 600, 0));
     CHECK(says(token_notes(folder.path + "/m", "auto", *data, {}).status(),
                "b.idx: the tokens of this index are missing"));
     folder.write("n/train.bin", llmc::header(2, 100) + u16);
@@ -223,7 +215,7 @@ TEST_SUITE("token raw") {
 
   TEST_CASE("token raw: .npy files are read, or refused with advice") {
     const TempFolder folder;
-    const std::vector<int32_t> expected = tokens_of(
+    const std::vector<int32_t> expected = test::all_tokens(
         open_dataset(folder.write("a.bin", ids<uint16_t>(50, 600)), "auto", 600, 0)->train);
     const std::pair<const char*, std::string> types[] = {{"<u2", ids<uint16_t>(50, 600)},
                                                          {"<u4", ids<uint32_t>(50, 600)},
@@ -233,9 +225,8 @@ TEST_SUITE("token raw") {
     for (const auto& [type, data] : types) {
       const std::string file = folder.write("x/a.npy", npy(type, "(50,)", data));
       for (const std::string& source : {file, folder.path + "/x"}) {
-        const auto read = open_dataset(source, "auto", 600, 0);
-        REQUIRE_MESSAGE(read.ok(), read.status().message());
-        CHECK(tokens_of(read->train) == expected);
+        const auto read = must(open_dataset(source, "auto", 600, 0));
+        CHECK(test::all_tokens(read->train) == expected);
         CHECK(read->train.validate().ok());
         CHECK(notes_of(source).empty());
       }
@@ -261,6 +252,6 @@ TEST_SUITE("token raw") {
     // Megatron's indices beside its tokens are none.
     folder.write("m/a.bin", types[0].second);
     folder.write("m/a_doc_idx.npy", npy("<i8", "(50,)", types[3].second));
-    CHECK(tokens_of(open_dataset(folder.path + "/m", "auto", 600, 0)->train) == expected);
+    CHECK(test::all_tokens(open_dataset(folder.path + "/m", "auto", 600, 0)->train) == expected);
   }
 }

@@ -11,6 +11,8 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
@@ -41,15 +43,10 @@ std::string tokenizer_json(int64_t vocab) {
 
 TEST_SUITE("data location") {
   TEST_CASE("data location: samples are named by the file and the byte where they begin") {
-    const std::string folder = "/tmp/ss-data-location-test-" + std::to_string(getpid());
-    std::filesystem::create_directories(folder);
+    const test::TempFolder folder;
     std::vector<std::string> paths;
-    for (const char* name : {"/a.bin", "/b.bin"}) {
-      paths.push_back(folder + name);
-      const std::vector<uint16_t> tokens(25, 1);
-      std::ofstream(paths.back(), std::ios::binary)
-          .write(reinterpret_cast<const char*>(tokens.data()), 50);
-    }
+    for (const char* name : {"a.bin", "b.bin"})
+      paths.push_back(folder.write(name, test::bytes_of(std::vector<uint16_t>(25, 1))));
     const auto tokens = TokenSource::open(paths, "nanogpt", 10);
     REQUIRE(tokens.ok());  // 50 tokens: four samples of 10 + 1
     const SampleOrder in_order(4, 1, false);
@@ -65,7 +62,6 @@ TEST_SUITE("data location") {
     const SampleOrder shuffled(4, 1, true);
     CHECK(places_text(*tokens, shuffled, 10, {7, 1}) ==
           "sample 7: " + tokens->place_of(shuffled.position(7), 10));
-    std::filesystem::remove_all(folder);
   }
 
   TEST_CASE("data location: a run reads the token files that it listed when it started") {
@@ -83,8 +79,7 @@ TEST_SUITE("data location") {
     config.run.folder = folder.path + "/run";
     const ModelShape shape = *model_shape(config);
     const auto start = [&] {
-      const auto data = open_tokens(config, shape, DataFiles::Listing::anew);
-      REQUIRE_MESSAGE(data.ok(), data.status().message());
+      const auto data = must(open_tokens(config, shape, DataFiles::Listing::anew));
       std::filesystem::create_directories(folder.path + "/run/control");
       REQUIRE(data->files.save_listing(listing_file(config)).ok());
       return data->sources.front().data.train.tokens();
@@ -123,8 +118,7 @@ TEST_SUITE("data location") {
       CHECK(error().starts_with("token file: " + file + " has changed"));
       // What is open is read, and not what came in its place.
       replace(file, text);
-      auto opened = open_tokens(config, shape);
-      REQUIRE_MESSAGE(opened.ok(), opened.status().message());
+      auto opened = must(open_tokens(config, shape));
       TokenSource train = opened->sources.front().data.train;
       replace(file, text.substr(2) + text.substr(0, 2));
       CHECK(train.reopen().message().starts_with("token file: " + file + " has changed"));
@@ -159,8 +153,7 @@ TEST_SUITE("data location") {
     config.data.source.clear();
     config.data.blend = {{"a", folder.path + "/tokens.bin", 1, ""},
                          {"b", folder.write("b.bin", bare), 1, ""}};
-    const auto mixed = open_tokens(config, shape);
-    REQUIRE_MESSAGE(mixed.ok(), mixed.status().message());
+    const auto mixed = must(open_tokens(config, shape));
     CHECK(mixed->tokenizer == file);
   }
 
@@ -193,12 +186,11 @@ TEST_SUITE("data location") {
     for (const char* name : {"a", "b"}) {
       const std::string made = folder.path + "/" + name;
       const auto manifest =
-          prepare({.source = folder.path + "/text.txt",
-                   .folder = made,
-                   .tokenizer_path = folder.write(made.back() + std::string(".json"),
-                                                  tokenizer_json(name[0] == 'a' ? 280 : 290)),
-                   .validation_fraction = 0});
-      REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+          must(prepare({.source = folder.path + "/text.txt",
+                        .folder = made,
+                        .tokenizer_path = folder.write(made.back() + std::string(".json"),
+                                                       tokenizer_json(name[0] == 'a' ? 280 : 290)),
+                        .validation_fraction = 0}));
       config.data.blend.push_back({name, made, 1, ""});
     }
     ModelShape small = shape;
@@ -209,8 +201,7 @@ TEST_SUITE("data location") {
               .starts_with("data.blend: \"a\" and \"b\" were made with different tokenizers"));
     config = config_of(folder.path + "/text.txt");
     config.data.folder = folder.path + "/a";
-    const auto prepared = check_token_sources(config, small);
-    REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+    const auto prepared = must(check_token_sources(config, small));
     CHECK(prepared->sources.size() == 1);
     CHECK(check_token_sources(config, small, false)->sources.empty());
     REQUIRE(std::filesystem::remove(folder.path + "/a/train.bin"));
@@ -220,18 +211,15 @@ TEST_SUITE("data location") {
 
   TEST_CASE(
       "data location: a tokenizer that no checkpoint could take is refused before the start") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make links of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make links of another user");
     const test::TempFolder folder;
     const std::string made = folder.path + "/made", shared = folder.path + "/shared.json",
                       tokenizer = made + "/tokenizer.json";
-    const auto manifest = prepare({.source = folder.write("text.txt", "some words\n"),
-                                   .folder = made,
-                                   .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
-                                   .validation_fraction = 0});
-    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    const auto manifest =
+        must(prepare({.source = folder.write("text.txt", "some words\n"),
+                      .folder = made,
+                      .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
+                      .validation_fraction = 0}));
     const Config config = config_of(made);
     ModelShape shape = *model_shape(config);
     shape.block_size = 1;
@@ -257,8 +245,7 @@ TEST_SUITE("data location") {
                            .folder = made,
                            .tokenizer_path = a,
                            .validation_fraction = 0};
-    const auto manifest = prepare(options);
-    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    const auto manifest = must(prepare(options));
     Config config = config_of(made);
     ModelShape shape = *model_shape(config);
     CHECK(check_tokenizer(config, shape).ok());
@@ -297,11 +284,11 @@ TEST_SUITE("data location") {
     const test::TempFolder folder;
     const std::string text = folder.write("text.txt", "some words of some lines\n");
     const std::string made = folder.path + "/made";
-    const auto manifest = prepare({.source = text,
-                                   .folder = made,
-                                   .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
-                                   .validation_fraction = 0});
-    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    const auto manifest =
+        must(prepare({.source = text,
+                      .folder = made,
+                      .tokenizer_path = folder.write("a.json", tokenizer_json(280)),
+                      .validation_fraction = 0}));
     Config config = config_of("");
     config.data.folder = folder.path + "/prepared";
     for (const bool first : {true, false}) {

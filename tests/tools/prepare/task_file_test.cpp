@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/task_file.hpp"
 
@@ -14,8 +15,7 @@ TEST_SUITE("data") {
                       R"({"text":"one  two\n"})"
                       "\n"
                       R"({"prompt":"p","choices":["x","y"],"answer":0,"delimiter":""})");
-    const auto rows = read_tasks(good);
-    REQUIRE(rows.ok());
+    const auto rows = must(read_tasks(good));
     REQUIRE(rows->size() == 3);
     CHECK(rows->at(0).task == "a");
     CHECK(rows->at(0).choices == std::vector<std::string>{" 3", " v\xC3\xA9"});
@@ -54,8 +54,7 @@ TEST_SUITE("data") {
       const auto result = read_tasks(bad);
       REQUIRE(!result.ok());
       CHECK(result.status().message().starts_with(bad + ": line 2: "));
-      CHECK_MESSAGE(result.status().message().find(wrong) != std::string::npos,
-                    result.status().message());
+      CHECK_MESSAGE(has(result.status(), wrong), result.status().message());
     }
     CHECK(
         read_tasks(folder.write("empty.jsonl", "\n")).status().message().ends_with("has no rows"));
@@ -65,13 +64,12 @@ TEST_SUITE("data") {
   TEST_CASE("tasks: keys of other tools are named, not refused; null is a missing key") {
     const test::TempFolder folder;
     std::string warning;
-    const auto rows = read_tasks(
+    const auto rows = must(read_tasks(
         folder.write("extra.jsonl",
                      R"({"id":7,"text":"t","prompt":null,"task":null,"source":"s"})"
                      "\n"
                      R"({"id":8,"prompt":"p","choices":["x","y"],"answer":1,"delimeter":""})"),
-        &warning);
-    REQUIRE(rows.ok());
+        &warning));
     CHECK(rows->at(0).text == "t");
     CHECK(rows->at(0).task == "all");
     CHECK(warning == folder.path +
@@ -95,12 +93,11 @@ TEST_SUITE("data") {
   TEST_CASE("tasks: a row is read as a row of data is") {
     const test::TempFolder folder;
     // As Python's json writes it.
-    const auto rows = read_tasks(
+    const auto rows = must(read_tasks(
         folder.write("python.jsonl",
                      "\xEF\xBB\xBF{\"score\":NaN,\"author\":\"\\ud83d\",\"text\":\"a\"}\n"
                      "{\"x\":[-Infinity,1e999],\"prompt\":\"p\",\"choices\":[\"\\ud83d\\ude00\","
-                     "\"y\"],\"answer\":1}\n"));
-    REQUIRE_MESSAGE(rows.ok(), rows.status().message());
+                     "\"y\"],\"answer\":1}\n")));
     CHECK(rows->at(0).text == "a");
     CHECK(rows->at(1).choices == std::vector<std::string>{" \xF0\x9F\x98\x80", " y"});
     // What is not read takes no memory, however it nests.

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -19,9 +20,7 @@ Tokenizer tokenizer(const std::string& special = "<s>") {
     {"type":"ByteLevel","add_prefix_space":false,"use_regex":false},"post_processor":null,
     "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{")" +
                            special + R"(":0,"\u0120":1,"a":2,"b":3,"ab":4},"merges":["a b"]}})";
-  auto loaded = Tokenizer::from_bytes(json, "tokenizer.json");
-  REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-  return loaded.take();
+  return must(Tokenizer::from_bytes(json, "tokenizer.json")).take();
 }
 
 TaskRow question(const char* prompt, std::vector<std::string> choices) {
@@ -36,8 +35,7 @@ TEST_SUITE("tasks") {
   TEST_CASE("task tokens: BOS, prompt and choice; only the choice is scored") {
     const Tokenizer t = tokenizer();
     REQUIRE(t.bos() == 0);
-    const auto rows = encode_tasks({question("a", {" b", " a b"})}, t, 8, 5);
-    REQUIRE_MESSAGE(rows.ok(), rows.status().message());
+    const auto rows = must(encode_tasks({question("a", {" b", " a b"})}, t, 8, 5));
     const TaskTokens& row = rows->at(0);
     CHECK(row.sequences == std::vector<TaskSequence>{{2, {0, 2, 1, 3}}, {4, {0, 2, 1, 2, 1, 3}}});
     CHECK(row.answer == 1);
@@ -73,11 +71,9 @@ TEST_SUITE("tasks") {
       CHECK(rows.status().code() == Code::bad_data);
       return rows.status().message();
     };
-    CHECK(message(tokenizer(), question("a", {"ab", "a"}), 4).find("vocabulary of 4") !=
-          std::string::npos);
+    CHECK(has(message(tokenizer(), question("a", {"ab", "a"}), 4), "vocabulary of 4"));
     const Tokenizer bare = tokenizer("<x>");
-    CHECK(message(bare, question("a", {"b", "a"}), 5).find("neither BOS nor EOS") !=
-          std::string::npos);
+    CHECK(has(message(bare, question("a", {"b", "a"}), 5), "neither BOS nor EOS"));
   }
 
   TEST_CASE("task tokens: the file gives back what was written, and names a damaged line") {

@@ -7,7 +7,8 @@
 
 #include "runtime/data/manifest.hpp"
 #include "runtime/feed/run_data.hpp"
-#include "tests/runtime/data/megatron_index.hpp"
+#include "tests/must.hpp"
+#include "tests/runtime/data/token_bytes.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
@@ -63,13 +64,10 @@ struct Fixture {
   }
 
   void check(const std::string& source, const std::string& file) {
-    CAPTURE(source);
-    CAPTURE(file);
+    INFO("source = ", source, ", file = ", file);
     CHECK(opened(source, file, 0).message() == "");  // one's own
-    const Status refused = opened(source, file, stranger);
-    CHECK(refused.code() == Code::bad_data);
-    CHECK(refused.message().find(file + " is a link to " + folder.path +
-                                 "/secret, outside of the folder") != std::string::npos);
+    CHECK(says(opened(source, file, stranger), Code::bad_data,
+               file + " is a link to " + folder.path + "/secret, outside of the folder"));
   }
 };
 
@@ -77,10 +75,7 @@ struct Fixture {
 
 TEST_SUITE("token links") {
   TEST_CASE_FIXTURE(Fixture, "token links: another user's link leads to no token, index or mask") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make links of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make links of another user");
     const std::string bin = folder.write("made/a.bin", std::string(200, '\0'));
     folder.write("made/a.idx", test::megatron_index({60, 40}, {0, 1, 2}));
     const std::string mask = folder.path + "/made/a.mask";
@@ -101,19 +96,15 @@ TEST_SUITE("token links") {
 
   TEST_CASE_FIXTURE(Fixture,
                     "token links: another user's link leads to nothing in a prepared folder") {
-    if (geteuid() != 0) {
-      MESSAGE("skipped: only root can make links of another user");
-      return;
-    }
+    if (geteuid() != 0) return skipped("only root can make links of another user");
     const std::string made = folder.path + "/made";
     std::string text;
     for (int i = 0; i < 300; ++i) text += "some words of line " + std::to_string(i * i) + "\n";
-    const auto manifest = prepare({.source = folder.write("text.txt", text),
-                                   .folder = made,
-                                   .byte_level = true,
-                                   .vocab = 400,
-                                   .validation_fraction = 0.1});
-    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    const auto manifest = must(prepare({.source = folder.write("text.txt", text),
+                                        .folder = made,
+                                        .byte_level = true,
+                                        .vocab = 400,
+                                        .validation_fraction = 0.1}));
     for (const FileRecord* record : manifest->files())
       if (!record->hash.empty()) check(made, made + "/" + record->name);
     check(made, made + "/manifest.json");

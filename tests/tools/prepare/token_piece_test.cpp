@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -65,8 +66,7 @@ TEST_SUITE("prepare") {
       PieceWriter alone(f.piece, kTokenBytes, std::nullopt);
       write(alone, 0, 30);
       PieceWriter holder(f.piece, kTokenBytes, kKeepBytes);
-      const auto there = holder.resume();
-      REQUIRE(there.ok());
+      const auto there = must(holder.resume());
       CHECK(*there == 0);
       write(holder, *there, 20);
       write(alone, 30, 35);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/prepare/prepare.hpp"
 
@@ -11,8 +12,7 @@ using Folder = test::TempFolder;
 namespace {
 
 std::vector<std::string> read(const std::vector<TrainingText>& from, bool by_line = true) {
-  const auto texts = training_texts(from, 7, by_line, [](double) {});
-  REQUIRE_MESSAGE(texts.ok(), texts.status().message());
+  const auto texts = must(training_texts(from, 7, by_line, [](double) {}));
   return *texts;
 }
 
@@ -94,8 +94,7 @@ TEST_CASE("training text: a folder keeps the tokenizer of a run that has begun")
   for (int i = 0; i < 2000; ++i)
     villages += "quiet villages repair nets " + std::to_string(i) + "\n";
   const std::string other = folder.write("b.txt", villages);
-  const auto alone = prepare(options);
-  REQUIRE_MESSAGE(alone.ok(), alone.status().message());
+  const auto alone = must(prepare(options));
   options.blend = {{options.source, {}, 0.5}, {other, {}, 0.5}};
   CHECK(tokenizer_signature(options) != alone->tokenizer_signature);
   CHECK(prepare(options).status().code() == Code::bad_config);
@@ -103,13 +102,11 @@ TEST_CASE("training text: a folder keeps the tokenizer of a run that has begun")
   options.keeps_tokenizer = true;
   CHECK(tokenizer_signature(options) == alone->tokenizer_signature);
   CHECK(free_folder(options) == options.folder);
-  const auto kept = prepare(options);
-  REQUIRE_MESSAGE(kept.ok(), kept.status().message());
+  const auto kept = must(prepare(options));
   CHECK(*kept == *alone);
   // In a new folder it is trained on both.
   options.folder = folder.path + "/new";
-  const auto both = prepare(options);
-  REQUIRE_MESSAGE(both.ok(), both.status().message());
+  const auto both = must(prepare(options));
   CHECK(both->tokenizer_hash != alone->tokenizer_hash);
   CHECK(both->tokenizer_signature == *training_signature(options.blend));
 }

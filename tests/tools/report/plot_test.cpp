@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
@@ -83,8 +84,8 @@ TEST_SUITE("plot") {
   }
 
   TEST_CASE("plot: gnuplot draws runs of one step, without validation, and many of them") {
-    const std::string folder = "/tmp/ss-plot-test-" + std::to_string(getpid());
-    std::filesystem::create_directories(folder);
+    const test::TempFolder temporary;
+    const std::string& folder = temporary.path;
     PlotRun bare = run_of("bare", 3, 2, 1);
     bare.records.rows[0].scalars = {{"loss", 3}};
     std::vector<PlotRun> many(30, run_of("\"many\"", 9, 1, 40));
@@ -100,6 +101,5 @@ TEST_SUITE("plot") {
       }
     CHECK(draw_plot({bare}, folder + "/a.gif").code() == Code::usage);
     CHECK(draw_plot({PlotRun{"empty", {}}}, folder + "/a.svg").code() == Code::not_found);
-    std::filesystem::remove_all(folder);
   }
 }

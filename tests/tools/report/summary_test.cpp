@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;
@@ -45,8 +46,7 @@ TEST_SUITE("summary") {
     const std::string table = sweep_table(results, "/s");
     CAPTURE(table);
     CHECK(table.starts_with("  run  learning_rate  seed  state     step    loss  val loss"));
-    CHECK(table.find("\n* c             1e-2     1  finished   5/9  2.2000    2.4000") !=
-          std::string::npos);
+    CHECK(has(table, "\n* c             1e-2     1  finished   5/9  2.2000    2.4000"));
     // By validation loss; only finished runs can be the best; those without a loss are last.
     CHECK(order_of(table) == "  r|* c|  d|  a|  b|");
     const auto list = nlohmann::json::parse(sweep_json(results));

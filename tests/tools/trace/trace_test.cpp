@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/observe/trace_parts.hpp"
+#include "tests/must.hpp"
 #include "tests/temp_folder.hpp"
 #include "tools/trace/trace_merge.hpp"
 
@@ -36,8 +37,7 @@ struct Recorder {
 };
 
 std::vector<trace::Event> events_now() {
-  auto own = trace::Reader::own();
-  REQUIRE(own.ok());
+  auto own = must(trace::Reader::own());
   return (*own)->read().events;
 }
 
@@ -198,8 +198,7 @@ TEST_SUITE("trace") {
     REQUIRE(recording.events.size() == 1);
     CHECK(name_of(recording.events[0]) == "working");
     CHECK_FALSE(trace::Reader::open(segment).ok());
-    auto other = SharedMemory::create(segment, 4096);
-    REQUIRE(other.ok());
+    auto other = must(SharedMemory::create(segment, 4096));
     CHECK(trace::Reader::open(segment).status().code() == Code::bad_data);
   }
 
@@ -225,8 +224,7 @@ TEST_SUITE("trace") {
     { const trace::Span late("late"); }
     const TraceSource source{"n0.0", 42, *trace::Reader::own()};
     REQUIRE(write_trace_part(run, window, "n0", {source}).ok());
-    const auto read = read_trace_part(folder.path + "/traces/step-00000001/n0.jsonl");
-    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    const auto read = must(read_trace_part(folder.path + "/traces/step-00000001/n0.jsonl"));
     CHECK(read->who == "n0");
     REQUIRE(read->processes.size() == 1);
     const TraceProcess& process = read->processes[0];
@@ -272,9 +270,7 @@ TEST_SUITE("trace") {
     }
     for (const char* bad : {"[1,2,0,0,0,0,0,\"x\",\"y\"]", "{\"process\":1}", "[", "3"}) {
       std::ofstream(path) << header << "\n" << bad << "\n";
-      const Status status = read_trace_part(path).status();
-      CHECK(status.code() == Code::bad_data);
-      CHECK(status.message().find("x.jsonl:2") != std::string::npos);
+      CHECK(says(read_trace_part(path).status(), Code::bad_data, "x.jsonl:2"));
     }
     std::ofstream(path) << header << "\n"
                         << R"({"process":"p","pid":1,"full":false,"threads":[]})"

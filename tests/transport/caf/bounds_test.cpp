@@ -30,8 +30,7 @@ TEST_CASE("bounds: CONNECTION-3, of a caller without a proof only a proof is kep
   const Wire wire("tcp");
   Victim victim;
   Rogue caller(victim.transport->address());
-  caller.send({remote::FrameHeader::kMagic, 0, 0, 0}, caller.hello(wire::PROTOCOL_VERSION, "test"));
-  REQUIRE(caller.answer() == "welcome");
+  caller.greet();
   const remote::FrameHeader first = caller.next(),
                             later{remote::FrameHeader::kMagic, 0, caller.token, 1};
   caller.send(first, text_of(caller, 2000));  // malformed 1
@@ -47,15 +46,10 @@ TEST_CASE("bounds: CONNECTION-3, a caller without a proof gets no answer to a lo
   const Wire wire("tcp");
   Victim victim;
   Rogue caller(victim.transport->address());
-  caller.send({remote::FrameHeader::kMagic, 0, 0, 0}, caller.hello(wire::PROTOCOL_VERSION, "test"));
-  REQUIRE(caller.answer() == "welcome");
-  caller.send(caller.next(), remote::make_envelope([](wire::Envelope::Builder out) {
-                out.initLookup().setName("nobody");
-              }));
-  caller.send(caller.next(), caller.proof());
-  caller.send(caller.next(), remote::make_envelope([](wire::Envelope::Builder out) {
-                out.initLookup().setName("server");
-              }));
+  caller.greet();
+  caller.say([](auto out) { out.initLookup().setName("nobody"); });
+  caller.say(caller.proof());
+  caller.say([](auto out) { out.initLookup().setName("server"); });
   REQUIRE(caller.answer() == "found");
   CHECK(caller.actor == victim.server.id());  // not the answer about "nobody"
   CHECK(victim.transport->counters().malformed == 1);
@@ -77,7 +71,7 @@ TEST_CASE("bounds: ACTOR-4, of messages after a lost one nothing is kept or hand
   Rogue rogue(victim.transport->address());
   rogue.join();
   const remote::FrameHeader lost = rogue.next();
-  for (int i = 0; i < 80; ++i) rogue.send(rogue.next(), text_of(rogue, 4000));
+  for (int i = 0; i < 80; ++i) rogue.say(text_of(rogue, 4000));
   // The lost one comes after all: the others are not there any more.
   rogue.send(lost, text_of(rogue, 10));
   rogue.sequence = lost.sequence + 1;
@@ -99,7 +93,7 @@ TEST_CASE("bounds: ACTOR-4, a peer that does not receive what is sent to it is l
   Rogue rogue(victim.transport->address());
   rogue.join();
   Loss loss(victim);
-  rogue.send(rogue.next(), text_of(rogue, 10));  // from now on it does not read
+  rogue.say(text_of(rogue, 10));  // from now on it does not read
   CHECK(loss.wait() == "it does not receive, the send queue is full");
   caf::anon_send_exit(talker, caf::exit_reason::user_shutdown);
 }
@@ -117,7 +111,7 @@ TEST_CASE("bounds: ACTOR-4, the bound on a peer's queue is no bound on what it g
   Rogue rogue(victim.transport->address());
   rogue.join();
   for (int i = 0; i < 10; ++i) {
-    rogue.send(rogue.next(), text_of(rogue, 10));
+    rogue.say(text_of(rogue, 10));
     CHECK(rogue.answer() == "message");
   }
   rogue.wait_until_handled();
@@ -131,13 +125,10 @@ TEST_CASE("bounds: ACTOR-4, a peer that names too many actors, or a long name, i
   Victim victim(options);
   Rogue rogue(victim.transport->address());
   rogue.join();
-  for (rogue.sender = 1; rogue.sender <= 15; ++rogue.sender)
-    rogue.send(rogue.next(), text_of(rogue, 10));
+  for (rogue.sender = 1; rogue.sender <= 15; ++rogue.sender) rogue.say(text_of(rogue, 10));
   rogue.wait_until_handled();
   CHECK(victim.transport->counters().dropped == 5);
-  rogue.send(rogue.next(), remote::make_envelope([](wire::Envelope::Builder out) {
-               out.initLookup().setName(std::string(257, 'x'));
-             }));
+  rogue.say([](auto out) { out.initLookup().setName(std::string(257, 'x')); });
   rogue.wait_until_handled();
   CHECK(rogue.actor == victim.server.id());
   CHECK(victim.transport->counters().malformed == 1);

@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/must.hpp"
 #include "transport/caf/message_types.hpp"
 
 extern char** environ;
@@ -90,10 +91,7 @@ Process::Process(TransportOptions options) {
   config.set("scheduler.max-threads", size_t{2});
   Transport::configure(config);
   system = std::make_unique<caf::actor_system>(config);
-  auto started = Transport::start(*system, options);
-  INFO(started.status().message());
-  REQUIRE(started.ok());
-  transport = started.take();
+  transport = must(Transport::start(*system, options)).take();
 }
 
 Process::~Process() {
@@ -101,10 +99,7 @@ Process::~Process() {
 }
 
 caf::actor Process::server(const Helper& helper) {
-  auto found = transport->lookup(helper.address(), "server", 30'000);
-  INFO(found.status().message());
-  REQUIRE(found.ok());
-  return found.take();
+  return must(transport->lookup(helper.address(), "server", 30'000)).take();
 }
 
 struct ServerState {

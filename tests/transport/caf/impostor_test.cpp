@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "tests/must.hpp"
 #include "tests/transport/caf/rogue.hpp"
 
 using namespace simplescale;
@@ -37,7 +38,7 @@ Status answered_with(const std::function<remote::Words(Rogue&)>& welcome, uint64
   Rogue impostor;
   Caller caller(impostor.address());
   REQUIRE(impostor.answer() == "hello");
-  impostor.send(impostor.next(), welcome(impostor));
+  impostor.say(welcome(impostor));
   std::future<Status> ended = caller.ended.get_future();
   impostor.progress_until(
       [&] { return ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
@@ -56,8 +57,7 @@ TEST_CASE("impostor: CONNECTION-3, a process that answers a hello without the ke
   auto refused = [](const std::function<Proof(Rogue&)>& proof) {
     const Status status =
         answered_with([&](Rogue& impostor) { return impostor.welcome(proof(impostor)); });
-    CHECK(status.code() == Code::unavailable);
-    CHECK(status.message().find("does not have this run's key") != std::string::npos);
+    CHECK(says(status, Code::unavailable, "does not have this run's key"));
   };
   refused([](Rogue&) { return Proof{}; });
   refused([](Rogue& impostor) { return welcome_proof(impostor, std::string(32, 'x')); });
@@ -99,7 +99,7 @@ TEST_CASE("impostor: a process with the key gets the caller's proof and its look
   Rogue node;
   Caller caller(node.address());
   REQUIRE(node.answer() == "hello");
-  node.send(node.next(), node.welcome(welcome_proof(node, kKey)));
+  node.say(node.welcome(welcome_proof(node, kKey)));
   REQUIRE(node.answer() == "proof");
   CHECK(remote::equal(remote::prove(kKey, "test", Role::proof, node.theirs, node.mine()),
                       node.received_proof));

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "tests/must.hpp"
 #include "tests/transport/caf/helper.hpp"
 #include "transport/caf/message_types.hpp"
 
@@ -17,6 +18,15 @@ namespace {
 
 constexpr auto kLong = std::chrono::seconds(60);  // a deadline that does not pass
 
+/// This process and another one, whose server it has looked up.
+struct Peers {
+  explicit Peers(const TransportOptions& options) : here(options) {}
+  Helper helper;
+  Process here;
+  caf::actor server = here.server(helper);
+  caf::scoped_actor self{*here.system};
+};
+
 /// Runs the test once over TCP and once over Unix sockets.
 void each_wire(const std::function<void()>& test) {
   for (const char* kind : {"tcp", "unix"}) {
@@ -24,6 +34,12 @@ void each_wire(const std::function<void()>& test) {
     const Wire wire(kind);
     test();
   }
+}
+void each_wire(const TransportOptions& options, const std::function<void(Peers&)>& test) {
+  each_wire([&] {
+    Peers peers(options);
+    test(peers);
+  });
 }
 
 std::string ask(caf::scoped_actor& self, const caf::actor& server, const std::string& text) {
@@ -55,12 +71,9 @@ void wait_until_lost(caf::scoped_actor& self) {
 }  // namespace
 
 TEST_CASE("transport: a request gets its answer, also an error or an empty one") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     CHECK(server.node() != here.system->node());
-    caf::scoped_actor self(*here.system);
     self->request(server, kLong, Ping{7, "hello"})
         .receive(
             [](Pong& pong) {
@@ -85,11 +98,8 @@ TEST_CASE("transport: a request gets its answer, also an error or an empty one")
 }
 
 TEST_CASE("transport: a request without an answer fails at its deadline") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     bool late = false;
     self->request(server, std::chrono::milliseconds(50), Text{"keep"})
         .receive([](Text&) { FAIL("answered"); },
@@ -100,12 +110,9 @@ TEST_CASE("transport: a request without an answer fails at its deadline") {
 }
 
 TEST_CASE("transport: ACTOR-1, large and small messages arrive in order in both directions") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     // ACTOR-1: in the order sent, each once.
-    caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
       // Every 50th message is large (1 MiB); the small ones after it must not overtake it.
       caf::anon_send(server, Ping{i, std::string(i % 50 == 7 ? 1 << 20 : 10, 'x')});
@@ -145,10 +152,8 @@ TEST_CASE("transport: a large message to several receivers reaches each, with th
 }
 
 TEST_CASE("transport: many requesters get their own answers") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     constexpr int kActors = 20, kRequests = 200;
     std::promise<void> done;
     std::atomic<int> left{kActors}, wrong{0};
@@ -175,12 +180,9 @@ TEST_CASE("transport: many requesters get their own answers") {
 TEST_CASE(
     "transport: ACTOR-2 and ACTOR-3, an actor that quits is down with its reason, and requests to "
     "it fail at once") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     // ACTOR-2 and CONNECTION-1: each process that knows the actor learns why it ended.
-    caf::scoped_actor self(*here.system);
     self->monitor(server);
     auto kept = self->request(server, caf::infinite, Text{"keep"});
     self->send(server, Text{"quit"});
@@ -202,8 +204,7 @@ TEST_CASE(
     self->monitor(server);
     self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
     // The actor is still published; a lookup returns a handle that is down.
-    auto again = here.transport->lookup(helper.address(), "server", 30'000);
-    REQUIRE(again.ok());
+    auto again = must(here.transport->lookup(helper.address(), "server", 30'000));
     self->monitor(*again);
     self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
   });
@@ -241,12 +242,9 @@ TEST_CASE("transport: after kill -9 of a peer, monitors get down and requests fa
 }
 
 TEST_CASE("transport: CONNECTION-2, a stopped peer is lost, and can be connected again later") {
-  each_wire([] {
-    Helper helper;
-    Process here(impatient());
-    auto server = here.server(helper);
+  each_wire(impatient(), [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     // CONNECTION-2: the lost peer is forgotten; when it comes back it gets a new connection.
-    caf::scoped_actor self(*here.system);
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");
     helper.signal(SIGSTOP);
@@ -260,11 +258,8 @@ TEST_CASE("transport: CONNECTION-2, a stopped peer is lost, and can be connected
 }
 
 TEST_CASE("transport: an injected partition loses the peer, an injected delay does not") {
-  each_wire([] {
-    Helper helper;
-    Process here(impatient());
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire(impatient(), [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     here.transport->inject({.delay_ms = 50, .for_ms = 100});
     for (const char* word : {"a", "b", "c"}) CHECK(ask(self, server, word) == word);
     self->monitor(server);
@@ -276,11 +271,8 @@ TEST_CASE("transport: an injected partition loses the peer, an injected delay do
 }
 
 TEST_CASE("transport: ACTOR-1, a connection that lost a message ends") {
-  each_wire([] {
-    Helper helper;
-    Process here(impatient());
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire(impatient(), [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     self->monitor(server);
     here.transport->inject({.lose = 0.3, .for_ms = 600'000, .spared = {1}});
     wait_until_lost(self);
@@ -307,10 +299,8 @@ caf::actor make_linked(Process& here, const caf::actor& server, std::promise<caf
 }  // namespace
 
 TEST_CASE("transport: a local actor ends with the remote one that it linked to") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     std::promise<caf::error> ended;
     make_linked(here, server, &ended);
     caf::anon_send(server, Text{"quit"});
@@ -319,11 +309,8 @@ TEST_CASE("transport: a local actor ends with the remote one that it linked to")
 }
 
 TEST_CASE("transport: a remote actor ends with the local one that linked to it") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     self->monitor(server);
     std::promise<caf::error> ended;
     auto local = make_linked(here, server, &ended);
@@ -333,10 +320,8 @@ TEST_CASE("transport: a remote actor ends with the local one that linked to it")
 }
 
 TEST_CASE("transport: a local actor ends with the remote one that linked to it") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     std::promise<caf::error> ended;
     auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
       self->send(server, Text{"link"});
@@ -348,11 +333,8 @@ TEST_CASE("transport: a local actor ends with the remote one that linked to it")
 }
 
 TEST_CASE("transport: send_exit reaches a remote actor") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     self->monitor(server);
     self->send_exit(server, caf::exit_reason::user_shutdown);
     self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::user_shutdown); });
@@ -360,10 +342,8 @@ TEST_CASE("transport: send_exit reaches a remote actor") {
 }
 
 TEST_CASE("transport: an actor that traps exits gets one exit message, also if linked both ways") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     std::promise<int> seen;
     here.system->spawn([&](caf::event_based_actor* self) -> caf::behavior {
       auto exits = std::make_shared<int>(0);
@@ -388,10 +368,8 @@ TEST_CASE("transport: an actor that traps exits gets one exit message, also if l
 }
 
 TEST_CASE("transport: ACTOR-2, a linked actor ends when the peer's process is lost") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     std::promise<caf::error> ended;
     make_linked(here, server, &ended);
     helper.kill();
@@ -401,11 +379,8 @@ TEST_CASE("transport: ACTOR-2, a linked actor ends when the peer's process is lo
 }
 
 TEST_CASE("transport: unlinked actors do not end together") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     std::promise<caf::error> ended;
     auto local = make_linked(here, server, &ended);
     self->send(local, Text{"unlink"});
@@ -416,11 +391,8 @@ TEST_CASE("transport: unlinked actors do not end together") {
 }
 
 TEST_CASE("transport: a remote actor monitors a local one") {
-  each_wire([] {
-    Helper helper;
-    Process here;
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
       self->send(server, Text{"monitor"});
       return {[=](const Text&) { self->quit(make_error(caf::sec::runtime_error)); }};
@@ -435,13 +407,8 @@ TEST_CASE("transport: a remote actor monitors a local one") {
 }
 
 TEST_CASE("transport: a peer that stops its transport sends a goodbye") {
-  each_wire([] {
-    TransportOptions options;
-    options.heartbeat_ms = 0;  // only the goodbye reports the end
-    Helper helper;
-    Process here(options);
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({.heartbeat_ms = 0}, [](Peers& peers) {  // only the goodbye reports the end
+    auto& [helper, here, server, self] = peers;
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");
     CHECK(helper.end() == 0);
@@ -502,20 +469,14 @@ TEST_CASE("transport: a lookup at this process's own address returns the local a
   auto actor =
       here.system->spawn([](caf::event_based_actor*) { return caf::behavior{[](const Text&) {}}; });
   here.transport->publish("me", actor);
-  auto found = here.transport->lookup(here.transport->address(), "me", 1000);
-  REQUIRE(found.ok());
+  auto found = must(here.transport->lookup(here.transport->address(), "me", 1000));
   CHECK(*found == actor);
   caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("transport: a message that the wire rule forbids is refused, and its request fails") {
-  each_wire([] {
-    TransportOptions options;
-    options.message_bytes_max = 1 << 20;
-    Helper helper;
-    Process here(options);
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
+  each_wire({.message_bytes_max = 1 << 20}, [](Peers& peers) {
+    auto& [helper, here, server, self] = peers;
     auto fails = [&](caf::sec code, auto... content) {
       bool failed = false;
       self->request(server, kLong, content...)
@@ -535,19 +496,16 @@ TEST_CASE("transport: a message that the wire rule forbids is refused, and its r
 }
 
 TEST_CASE("transport: ACTOR-4, an oversized message is dropped and the connection stays") {
-  each_wire([] {
-    TransportOptions options;
-    options.message_bytes_max = 1 << 20;
-    Helper helper;  // has the default limit, so it sends messages that are too large here
-    Process here(options);
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
-    bool late = false;
-    self->request(server, std::chrono::milliseconds(200), Text{"big 3000000"})
-        .receive([](Text&) { FAIL("answered"); },
-                 [&](caf::error& e) { late = e == caf::sec::request_timeout; });
-    CHECK(late);
-    CHECK(ask(self, server, "x") == "x");
-    CHECK(here.transport->counters().oversized == 1);
-  });
+  each_wire(
+      {.message_bytes_max = 1 << 20},
+      [](Peers& peers) {  // has the default limit, so it sends messages that are too large here
+        auto& [helper, here, server, self] = peers;
+        bool late = false;
+        self->request(server, std::chrono::milliseconds(200), Text{"big 3000000"})
+            .receive([](Text&) { FAIL("answered"); },
+                     [&](caf::error& e) { late = e == caf::sec::request_timeout; });
+        CHECK(late);
+        CHECK(ask(self, server, "x") == "x");
+        CHECK(here.transport->counters().oversized == 1);
+      });
 }

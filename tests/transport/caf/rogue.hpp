@@ -10,6 +10,7 @@
 #include <future>
 #include <random>
 
+#include "tests/must.hpp"
 #include "tests/transport/caf/helper.hpp"
 #include "transport/caf/address.hpp"
 #include "transport/caf/core.hpp"
@@ -24,8 +25,7 @@ namespace simplescale::testing {
 class Rogue {
  public:
   explicit Rogue(const std::string& address) : Rogue() {
-    auto target = remote::parse_address(address);
-    REQUIRE(target.ok());
+    auto target = must(remote::parse_address(address));
     target_ = target->worker;
     connect();
   }
@@ -44,11 +44,7 @@ class Rogue {
     node = remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host));
   }
   /// Opens another connection, for what is sent from now on.
-  void connect() {
-    auto link = messenger_->connect(target_);
-    REQUIRE(link.ok());
-    link_ = link.take();
-  }
+  void connect() { link_ = must(messenger_->connect(target_)).take(); }
   /// For other processes' lookup().
   std::string address() const {
     return remote::to_text({remote::node_from_bytes(node), messenger_->address()});
@@ -66,6 +62,11 @@ class Rogue {
     auto copy = std::make_shared<std::vector<uint8_t>>(static_cast<const uint8_t*>(data),
                                                        static_cast<const uint8_t*>(data) + bytes);
     messenger_->send(link_, {static_cast<const uint8_t*>(header), header_bytes}, *copy, copy);
+  }
+  /// Sends the next message.
+  void say(kj::ArrayPtr<const capnp::word> words) { send(next(), words); }
+  void say(const std::function<void(wire::Envelope::Builder)>& fill) {
+    say(remote::make_envelope(fill));
   }
   remote::FrameHeader next() { return {remote::FrameHeader::kMagic, 0, token, sequence++}; }
 
@@ -133,10 +134,14 @@ class Rogue {
     }
     return "other";
   }
-  void join() {
+  /// Its hello is answered with a welcome; its proof is still to come.
+  void greet() {
     send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(answer() == "welcome");
-    send(next(), proof());
+  }
+  void join() {
+    greet();
+    say(proof());
     wait_until_handled();
   }
   remote::Side mine() const { return {node, 77, nonce, messenger_->address()}; }
@@ -148,8 +153,7 @@ class Rogue {
   }
   /// Sends a lookup and waits for its answer. By then all earlier messages have been handled.
   void wait_until_handled() {
-    send(next(), remote::make_envelope(
-                     [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
+    say([](auto out) { out.initLookup().setName("server"); });
     while (answer() != "found") {
     }
   }

@@ -9,6 +9,7 @@
 
 #include "collective_ranks.hpp"
 #include "rank_process.hpp"
+#include "tests/temp_folder.hpp"
 #include "transport/collective/segment.hpp"
 
 namespace simplescale::testing {
@@ -268,7 +269,7 @@ TEST_SUITE("collective faults") {
   TEST_CASE("collective: processes of one host and of different hosts get the same bits") {
     std::string hashes[2];
     for (const bool one_host : {true, false}) {
-      Folder folder;
+      test::TempFolder folder;
       std::vector<std::unique_ptr<Process>> processes;
       for (int rank = 0; rank < 3; ++rank)
         processes.push_back(std::make_unique<Process>(
@@ -288,7 +289,7 @@ TEST_SUITE("collective faults") {
       "generation") {
     for (const bool one_host : {true, false}) {
       CAPTURE(one_host);
-      Folder folder;
+      test::TempFolder folder;
       auto host = [&](int rank) { return one_host ? "h" : "h" + std::to_string(rank); };
       auto start = [&](int rank, const char* generation, const char* scenario) {
         return std::make_unique<Process>(std::vector<std::string>{

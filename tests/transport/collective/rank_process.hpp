@@ -52,13 +52,4 @@ struct Process {
   }
 };
 
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/ss-collective-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
 }  // namespace simplescale::testing

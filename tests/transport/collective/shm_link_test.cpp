@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tests/must.hpp"
 #include "transport/collective/shm_link.hpp"
 
 namespace simplescale::collective {
@@ -14,19 +15,16 @@ constexpr uint64_t kGeneration = 3, kName = 77;
 /// Rank `rank` of two: its segment, its board, and a piece of memory to send from.
 struct Side {
   Side(const std::string& label, uint32_t rank) {
-    auto made = Segment::create(
-        "ss-test-" + std::to_string(getpid()) + "-shm-" + label + std::to_string(rank), 4 << 20);
-    REQUIRE(made.ok());
-    segment = made.take();
-    auto memory = segment->allocate(2 * sizeof(Lane));
-    REQUIRE(memory.ok());
+    segment = must(Segment::create("ss-test-" + std::to_string(getpid()) + "-shm-" + label +
+                                       std::to_string(rank),
+                                   4 << 20))
+                  .take();
+    auto memory = must(segment->allocate(2 * sizeof(Lane)));
     lanes = reinterpret_cast<Lane*>(*memory);
-    auto source = segment->allocate(kBytes);
-    REQUIRE(source.ok());
+    auto source = must(segment->allocate(kBytes));
     data = *source;
     std::memset(data, 7, kBytes);
-    auto opened = segment->open_slot(kGeneration, kName, rank, 2, lanes);
-    REQUIRE(opened.ok());
+    auto opened = must(segment->open_slot(kGeneration, kName, rank, 2, lanes));
     slot = *opened;
   }
   static constexpr size_t kBytes = 4096;
@@ -45,10 +43,8 @@ struct Side {
 
 /// What `reader` (rank 0) sees of `sender` (rank 1).
 std::unique_ptr<ShmLink> link_between(Side& reader, Side& sender) {
-  auto peer = PeerSegment::open(sender.segment->name(), sender.segment->header().incarnation);
-  REQUIRE(peer.ok());
-  auto board = find_board(*peer, kGeneration, kName, 1, 2, 0);
-  REQUIRE(board.ok());
+  auto peer = must(PeerSegment::open(sender.segment->name(), sender.segment->header().incarnation));
+  auto board = must(find_board(*peer, kGeneration, kName, 1, 2, 0));
   return std::make_unique<ShmLink>(*reader.segment, &reader.lanes[1], *board, "rank 1");
 }
 
@@ -111,12 +107,10 @@ TEST_SUITE("collective link") {
     const SegmentHeader& header = sender.segment->header();
     // Before its first doorbell, so that the magic number and the incarnation are right.
     constexpr size_t kShort = offsetof(SegmentHeader, doorbell);
-    auto cut = SharedMemory::create(sender.segment->name() + "-cut", kShort);
-    REQUIRE(cut.ok());
+    auto cut = must(SharedMemory::create(sender.segment->name() + "-cut", kShort));
     std::memcpy(cut->data(), &header, kShort);
     const auto peer = PeerSegment::open(cut->name(), header.incarnation);
-    CHECK(peer.status().code() == Code::not_found);
-    CHECK(peer.status().message().find("is no segment") != std::string::npos);
+    CHECK(says(peer.status(), Code::not_found, "is no segment"));
   }
 
   TEST_CASE("shm link: SHM-3, an impossible descriptor or board of a peer is refused") {
@@ -134,8 +128,8 @@ TEST_SUITE("collective link") {
       CHECK(link->front(5).empty());
       CHECK(link->health(false).code() == Code::unavailable);
     }
-    auto peer = PeerSegment::open(sender.segment->name(), sender.segment->header().incarnation);
-    REQUIRE(peer.ok());
+    auto peer =
+        must(PeerSegment::open(sender.segment->name(), sender.segment->header().incarnation));
     CHECK(find_board(*peer, kGeneration, kName, 0, 2, 0).status().code() == Code::bad_data);
     CHECK(find_board(*peer, kGeneration, kName, 1, 3, 0).status().code() == Code::bad_data);
     sender.segment->header().slots[sender.slot].board_offset = end;

@@ -10,6 +10,7 @@
 
 #include "rank_process.hpp"
 #include "rogue_member.hpp"
+#include "tests/temp_folder.hpp"
 
 namespace simplescale::testing {
 namespace {
@@ -23,7 +24,7 @@ std::vector<uint8_t> read(const std::filesystem::path& path) {
 
 /// Two ranks of a generation, which go on until FOLDER/end exists.
 struct Ranks {
-  Folder run;
+  test::TempFolder run;
   std::vector<std::unique_ptr<Process>> all;
   std::string want[2];  // their first lines
 
@@ -42,7 +43,7 @@ struct Ranks {
 std::string last_words(const std::string& run, const std::string& generation,
                        const std::string& key) {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    Folder own;
+    test::TempFolder own;
     Process stale({own.path, "1", "2", generation, "all", "5000", "stale", key});
     const std::filesystem::path folder = own.path, mine = folder / (generation + "-1");
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);

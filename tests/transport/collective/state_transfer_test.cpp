@@ -7,6 +7,7 @@
 
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/state_transfer.hpp"
+#include "tests/must.hpp"
 #include "tests/transport/collective/collective_ranks.hpp"
 
 using namespace simplescale;
@@ -26,13 +27,11 @@ TEST_SUITE("state_transfer") {
     testing::RankPlanes planes("transfer", {0, 0, 1});
     std::vector<TrainState> states;
     for (int i = 0; i < 3; ++i) {
-      Result<TrainState> state = TrainState::create(
-          "ss-test-planes-" + std::to_string(getpid()) + "-" + std::to_string(i), 1, kTotal);
-      REQUIRE(state.ok());
+      Result<TrainState> state = must(TrainState::create(
+          "ss-test-planes-" + std::to_string(getpid()) + "-" + std::to_string(i), 1, kTotal));
       states.push_back(state.take());
     }
-    const Result<TrainState::Side> side = states[0].begin_write(0);
-    REQUIRE(side.ok());
+    const Result<TrainState::Side> side = must(states[0].begin_write(0));
     for (size_t i = 0; i < kTotal; ++i) {
       side->params[i] = testing::value_of(1, i);
       side->exp_avg[i] = testing::value_of(2, i);
@@ -58,9 +57,8 @@ TEST_SUITE("state_transfer") {
     testing::RankPlanes planes("leave", {0, 0});
     std::vector<TrainState> states;
     for (int i = 0; i < 2; ++i) {
-      Result<TrainState> state = TrainState::create(
-          "ss-test-leave-" + std::to_string(getpid()) + "-" + std::to_string(i), 1, kTotal);
-      REQUIRE(state.ok());
+      Result<TrainState> state = must(TrainState::create(
+          "ss-test-leave-" + std::to_string(getpid()) + "-" + std::to_string(i), 1, kTotal));
       states.push_back(state.take());
     }
     REQUIRE(states[0].begin_write(0).ok());

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/must.hpp"
+
 using namespace simplescale;
 using namespace simplescale::stream;
 
@@ -81,10 +83,7 @@ void until(std::initializer_list<Node*> nodes, const std::function<bool()>& done
 }
 
 LinkPtr connect(Node& from, const Node& to) {
-  auto link = from.messenger->connect(to.messenger->address());
-  INFO(link.status().message());
-  REQUIRE(link.ok());
-  return link.take();
+  return must(from.messenger->connect(to.messenger->address())).take();
 }
 
 /// A socket of a stranger, connected below the handshake.
@@ -178,10 +177,7 @@ TEST_CASE("stream: a finished link is closed after a second, also if nobody read
 }
 
 TEST_CASE("stream: a process of another user is not accepted") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can act as a second user");
-    return;
-  }
+  if (geteuid() != 0) return skipped("only root can act as a second user");
   Node victim({.key = kKey});
   sockaddr_storage to;
   const socklen_t bytes = to_sockaddr(decode(victim.messenger->address())->id, to);
@@ -201,10 +197,7 @@ TEST_CASE("stream: a process of another user is not accepted") {
 }
 
 TEST_CASE("stream: nothing is sent to a process of another user that has taken a name") {
-  if (geteuid() != 0) {
-    MESSAGE("skipped: only root can act as a second user");
-    return;
-  }
+  if (geteuid() != 0) return skipped("only root can act as a second user");
   // The name of a messenger that has ended, for example of an earlier process of the run.
   const Address address{.id = Id{11}, .host = this_host(), .endpoints = {}};
   sockaddr_storage at;
@@ -251,8 +244,7 @@ TEST_CASE("stream: without network there is no TCP socket, and other hosts are t
   CHECK(decode(host.messenger->address())->endpoints.empty());
   Node far(Node::on_network(kElsewhere));
   const auto link = far.messenger->connect(host.messenger->address());
-  CHECK(link.status().code() == Code::unavailable);
-  CHECK(link.status().message().find("from its own host only") != std::string::npos);
+  CHECK(says(link.status(), Code::unavailable, "from its own host only"));
 }
 
 TEST_CASE("stream: STREAM-1, a process with another key is refused, and its data is not parsed") {
