@@ -5,25 +5,27 @@ import json
 import os
 import pathlib
 import subprocess
-import unittest
 import urllib.request
 
-from common import PYTHON, ROOT, Case
+from common import PYTHON, ROOT, Case, needs
 
 SERVER = ROOT / "tests/runtime/object_store/s3_server.py"
 SECRET, TOKEN = "test/secret+key/0123456789", "test-session-token//=="
-HAS_MOTO = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, flask_cors"], capture_output=True).returncode == 0
 
 
-@unittest.skipUnless(HAS_MOTO, "no Python with moto; ./simplescale test installs it")
+@needs("moto", "flask_cors")
 class BucketCase(Case):
-    """AWS_* name a server of this test, with an empty bucket "bucket"."""
+    """AWS_* name a server of these tests, with a bucket "bucket" that is empty when a test begins."""
+
+    @classmethod
+    def setUpClass(cls):
+        server = subprocess.Popen([PYTHON, "-B", SERVER, "--bucket", "bucket"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        cls.addClassCleanup(lambda: (server.stdin.close(), server.wait(30), server.stdout.close()))
+        cls.endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
 
     def setUp(self):
         super().setUp()
-        self.server = subprocess.Popen([PYTHON, "-B", SERVER, "--bucket", "bucket"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (self.server.stdin.close(), self.server.wait(30), self.server.stdout.close()))
-        self.endpoint = f"http://127.0.0.1:{int(self.server.stdout.readline())}"
+        self.control("POST", "reset")
         before = {name: os.environ.get(name) for name in os.environ if name.startswith("AWS_")}
         self.addCleanup(lambda: ([os.environ.pop(n) for n in list(os.environ) if n.startswith("AWS_")], os.environ.update(before)))
         for name in before:
@@ -31,7 +33,7 @@ class BucketCase(Case):
         os.environ.update(AWS_ACCESS_KEY_ID="AKIATESTACCESSKEY", AWS_SECRET_ACCESS_KEY=SECRET, AWS_SESSION_TOKEN=TOKEN,
                           AWS_ENDPOINT_URL_S3=self.endpoint, AWS_EC2_METADATA_DISABLED="true",
                           AWS_SHARED_CREDENTIALS_FILE="/nonexistent", AWS_CONFIG_FILE="/nonexistent")
-        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
+        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(1, 1)]
 
     def control(self, method, path, document=None):
         request = urllib.request.Request(f"{self.endpoint}/_control/{path}", json.dumps(document).encode() if document is not None else None,

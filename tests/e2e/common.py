@@ -1,6 +1,7 @@
 """Shared by the end-to-end tests: a tiny model, synthetic tokens, and the program run as a user runs it."""
 
 import array
+import contextlib
 import hashlib
 import json
 import os
@@ -14,9 +15,20 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".deps/python/bin/python"
-HAS_PYARROW = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import pyarrow"], capture_output=True).returncode == 0
 BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin")).resolve()
 PROGRAM = BIN / "simplescale"
+
+
+def installed(*modules):
+    """Whether the Python of .deps has these modules. None is loaded, which takes seconds for some."""
+    return all(any(PYTHON.parents[1].glob(f"lib/python*/site-packages/{module}")) for module in modules)
+
+
+def needs(*modules):
+    return unittest.skipUnless(installed(*modules), f"{', '.join(modules)}: not in .deps/python; ./simplescale test installs it")
+
+
+HAS_PYARROW = installed("pyarrow")
 
 # Small enough for 16 trainers on two cores. No size is a power of two, so that padding errors show.
 TINY = {
@@ -47,10 +59,73 @@ def leader(run):
     return number, document["pid"], document["node"]
 
 
+def events(run, *kinds):
+    return [e for e in lines(run / "events.jsonl") if e["kind"] in kinds]
+
+
+def kill(*pids):
+    """Kills these processes, of which some may have ended. 0, as of a trainer that is down: none."""
+    for pid in map(int, pids):
+        with contextlib.suppress(ProcessLookupError):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(run):
+    """Kills all processes of a run, those too that one of them starts meanwhile. None holds a lock then."""
+    while left := leftovers(run):
+        kill(*left)
+        while any(ends(pid) for pid in left):
+            time.sleep(0.001)
+
+
+def ends(pid):
+    """Whether a process that was killed has not ended yet. Its command line is gone before its files are closed."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Interpreter:
+    """A process of the Python of .deps that loads modules once, and then runs scripts in it, each with variables of its own."""
+
+    SERVE = """
+import contextlib, importlib, io, json, os, sys, traceback
+answers = sys.stdout
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+for line in sys.stdin:
+    script, sys.argv, folder = json.loads(line)
+    os.chdir(folder)
+    said, error = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stdout(said):
+            exec(script, {"__name__": "__main__"})
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps([said.getvalue(), error]), file=answers, flush=True)
+"""
+
+    def __init__(self, *modules):
+        self.process = subprocess.Popen([PYTHON, "-c", self.SERVE, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, "OMP_NUM_THREADS": "1"})  # models are tiny
+
+    def run(self, script, *arguments, folder):
+        """What the script prints. An error of the script is an AssertionError."""
+        print(json.dumps([script, ["-", *map(str, arguments)], str(folder)]), file=self.process.stdin, flush=True)
+        said, error = json.loads(self.process.stdout.readline())
+        assert not error, error[-4000:]
+        return said
+
+    def close(self):
+        self.process.communicate()
+
+
 class Case(unittest.TestCase):
     """Each test has its own folder, which is removed if the test passes."""
 
-    no_trainer_dies = False  # then no node has a warm process
+    warm = False  # True: each node has a warm process, as by default; it costs as much to start as a trainer
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-e2e-"))
@@ -72,7 +147,7 @@ class Case(unittest.TestCase):
     def write_config(self, keys, name=None):
         path = name or self.config
         sections = {}
-        if self.no_trainer_dies:
+        if not self.warm:
             keys = {"supervision.warm_processes": 0, **keys}
         for key, value in {"data.source": f'"{self.data}"', **keys}.items():
             section, _, leaf = key.partition(".")
@@ -125,8 +200,10 @@ class Case(unittest.TestCase):
         self.fail(f"waited {timeout} s for {what}")
 
     def undisturbed(self, *overrides):
-        """The digest of an undisturbed run with these overrides. Tests of one program and configuration train it once: digests
-        are kept in the build folder. The overrides name no file."""
+        """The digest of an undisturbed run with these overrides, of which those that change no bit do not count: it has one
+        trainer. Tests of one program and configuration train it once: digests are kept in the build folder. The overrides name
+        no file."""
+        overrides = [o for o in overrides if not o.startswith(("--cluster.", "--parallel.", "--checkpoint.", "--supervision."))]
         self.assertNotIn(str(self.folder), " ".join(overrides))
         programs = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in (PROGRAM, BIN / "simplescale-compute")]
         config = self.config.read_text().replace(str(self.folder), "")
@@ -140,13 +217,21 @@ class Case(unittest.TestCase):
             written.rename(kept)
         return kept.read_text()
 
-    def slow_down(self, run):
-        """What node n0 sends to others waits until go_on(): a run of several nodes outlasts what happens to it with few steps."""
+    def slow_down(self, run, node="n0", within=(), fault="slow_link", ms=30):
+        """What a node sends to others waits until go_on(), which it returns: a run of several nodes outlasts what happens to it with
+        few steps.
+        within: the command that runs others in the network namespace of a node, if the run's nodes have some.
+        ms: of a message. fault: slow_node also slows a node that trains alone, and leaves the network as it is."""
         self.wait_for(lambda: last_step(run) >= 1, "a step")
-        self.command("console", run, "-c", "inject slow_link n0 --value 30 --ms 3600000")
+        slow = lambda value, ms: subprocess.run([*within, PROGRAM, "console", run, "-c", f"inject {fault} {node} --value {value} --ms {ms}"],
+                                                capture_output=True).returncode == 0
+        # Of slow_node: a part of the step before, which makes each 30 times as long.
+        self.wait_for(lambda: slow(ms if fault == "slow_link" else 0.97, 3600000), "a run that can be slowed down")
+        self.go_on = lambda: slow(1, 1)  # it may be lost
+        return self.go_on
 
-    def go_on(self, run):
-        subprocess.run([PROGRAM, "console", run, "-c", "inject slow_link n0 --value 0 --ms 1"], capture_output=True)  # it may be lost
+    def go_on(self):
+        """Does nothing if the run has not been slowed down."""
 
     def digest(self, run):
         return self.command("digest", run).splitlines()[-1]

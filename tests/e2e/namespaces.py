@@ -5,12 +5,11 @@ import itertools
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
+from common import PROGRAM, Case, events, kill, last_step, leftovers, lines, status
 
 NODES = 3
 RELAY = pathlib.Path(__file__).with_name("altering_relay.py")
@@ -112,9 +111,9 @@ WHY_NOT = works()
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class NetworkCase(Case):
-    def begin(self, steps, nodes=NODES, *more, prepare=None, strangers=0):
+    def begin(self, steps, nodes=NODES, *more, prepare=None, strangers=0, slow=None):
         """Starts one agent per namespace, as srun would. prepare: called before that.
-        strangers: further namespaces, without an agent."""
+        strangers: further namespaces, without an agent. slow: a node that slows the run down until go_on()."""
         self.network = Network(nodes + strangers)
         self.addCleanup(self.network.close)
         if prepare:
@@ -122,11 +121,13 @@ class NetworkCase(Case):
         # Long enough for TCP to retransmit a lost packet.
         self.keys = ["--train.global_batch_size=12", *self.layout(nodes, 1), "--parallel.collective_timeout_ms=10000",
                      "--supervision.max_restarts=100", *more]
-        self.want = self.undisturbed("--train.global_batch_size=12", *self.layout(1, 1), f"--train.max_steps={steps}")
+        self.want = self.undisturbed("--train.global_batch_size=12", f"--train.max_steps={steps}")
         self.run_folder = self.folder / "run"
         self.steps = steps
         self.addCleanup(self.end_all)
         self.tasks = [self.task(self.run_folder, i, nodes, i) for i in range(nodes)]
+        if slow is not None:
+            self.slow_down(self.run_folder, f"n{slow}", ["ip", "netns", "exec", self.network.spaces[slow]], ms=10)
         self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
         self.assertRegex(self.command("status", self.run_folder), r"network: messages over encrypted TCP \(the supervisor: 10\.214\.7\.[^)]*\); "
                          "collectives between hosts over encrypted TCP\n")
@@ -146,18 +147,14 @@ class NetworkCase(Case):
 
     def end_all(self):
         for space in range(len(self.network.spaces)):
-            for pid in self.network.processes(space):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            kill(*self.network.processes(space))
 
     def standby(self):
         document = status(self.run_folder)
         return document and document["standby"] and document["standby"]["node"]
 
     def events(self, *kinds):
-        return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
+        return events(self.run_folder, *kinds)
 
     def more_steps(self, count, what):
         at = last_step(self.run_folder)
@@ -173,6 +170,7 @@ class NetworkCase(Case):
             return document and document["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in document["nodes"])
         self.wait_for(groups, "all nodes to train again", 60)
         self.more_steps(5, "steps of all nodes")
+        self.go_on()
 
     def check(self):
         """Checks the run's end: same bits, each sample once, no step twice, exit code 0 of every task."""

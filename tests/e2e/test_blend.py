@@ -1,13 +1,11 @@
 """Mixtures of sources: stages, recoveries and layouts (MIX-1, MIX-2), changes of a mixture, and wrong ones."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
-import unittest
 
-from common import TINY, Case, last_step, lines, tokens, trainer_pids
+from common import TINY, Case, kill, last_step, lines, tokens, trainer_pids
 
 # 24 tokens a sample, 4 samples a step. Stages begin in the middle of steps 4 and 8.
 BLEND = """
@@ -61,7 +59,7 @@ class Blend(Case):
         self.assertRegex(shown, r"code +2970 +123 +\d+ +\d+\.\d+ % +0\.\d+")
         run, process = self.start("two", *flags, *self.layout(2, 2, "full_shard"), "--train.max_steps=12")
         self.wait_for(lambda: last_step(run) >= 4, "step 4, in the second stage")
-        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        kill(trainer_pids(run)["n1.0"])
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), expected)
         # Stopped in a stage, resumed in another layout.
@@ -89,23 +87,22 @@ class Blend(Case):
 
     def test_a_whole_recipe_gives_the_same_bits_on_every_layout_and_after_a_kill_and_a_stop(self):
         """Stages of a blend, documents, Muon, an average of the weights and WSD at once."""
-        self.blend(BLEND + STAGES.replace("336", "3360").replace("700", "7000"))
-        recipe = [*STEPS, "--train.max_steps=120", "--data.document_mask=true", "--data.document_end=11",
+        recipe = [*STEPS, "--train.max_steps=40", "--data.document_mask=true", "--data.document_end=11",
                   "--data.document_boundary_loss=false", "--train.optimizer=muon", "--train.ema_decay=0.9", "--train.z_loss=1e-4",
-                  "--train.schedule=wsd", "--train.decay_steps=30", "--train.warmup_steps=5"]
+                  "--train.schedule=wsd", "--train.decay_steps=10", "--train.warmup_steps=5"]
         one = self.train("one", *recipe)
         expected = self.digest(one)
-        for groups, trainers, strategy in ((2, 1, "no_shard"), (2, 2, "hybrid_shard")):
-            self.assertEqual(self.digest(self.train(f"{groups}x{trainers}", *recipe, *self.layout(groups, trainers, strategy))), expected)
-        faults = '--inject.faults=[{step=25,kind="kill_trainer",target="n1.1"},{step=60,kind="kill_agent",target="n1"}]'
+        self.assertEqual(self.digest(self.train("2x1", *recipe, *self.layout(2, 1, "no_shard"))), expected)
+        faults = '--inject.faults=[{step=6,kind="kill_trainer",target="n1.1"},{step=20,kind="kill_agent",target="n1"}]'
         killed = self.train("killed", *recipe, *self.layout(2, 2), faults)
         self.assertEqual(self.digest(killed), expected)
         run, process = self.start("stopped", *recipe, *self.layout(2, 2))
-        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        self.slow_down(run)
+        self.wait_for(lambda: last_step(run) >= 5, "step 5")
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, said)
-        self.assertLess(last_step(run), 120)
+        self.assertLess(last_step(run), 40)
         self.train("stopped", *recipe, *self.layout(2, 1))
         self.assertEqual(self.digest(run), expected)
         for done in (killed, run):
@@ -132,14 +129,9 @@ class Blend(Case):
         self.refused(78, "from sample 16 on the weights were web 1, new 1 and are now web 1, new 3", "--train.max_steps=8", run="run")
 
     def test_wrong_mixtures_are_named_in_one_line_and_nothing_starts(self):
-        for wrong, right, code, said in (
-                ("weight = 0.7", "weight = -0.7", 78, '"web" has weight = -0.7'),
-                ("weight = 0.7", "weight = nan", 78, '"web" has weight = nan'),
-                ("weight = 0.7", "weight = 0", 78, "a weight must be above 0"),
-                ("web = 1, math", "webs = 1, math", 78, "did you mean 'web'?"),
-                ("from_tokens = 700", "from_tokens = 336", 78, "must begin after the stage before it"),
-                ('name = "code"', 'name = "web"', 78, "two sources have the name"),
-                ("code.bin", "missing.bin", 65, "there is no such file or folder")):
+        """All that a table can have wrong: blend_test.cpp."""
+        for wrong, right, code, said in (("web = 1, math", "webs = 1, math", 78, "did you mean 'web'?"),
+                                         ("code.bin", "missing.bin", 65, "there is no such file or folder")):
             self.blend((BLEND + STAGES).replace(wrong, right))
             self.refused(code, said, "--train.max_steps=4")
         self.blend(BLEND)
@@ -219,7 +211,3 @@ class Blend(Case):
         self.assertGreater(made["masked_tokens"], 0)
         self.blend(mixture("own", **{**own, "plain": 'text_key = "prompt"\n'}))
         self.refused(78, '"plain" had text_key = "content" and has now "prompt"', *train, "--train.max_steps=7", run="own")
-
-
-if __name__ == "__main__":
-    unittest.main()

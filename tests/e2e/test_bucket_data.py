@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 from bucket import SECRET, BucketCase
-from common import HAS_PYARROW, PYTHON, TINY, last_step, leftovers, lines, tokens, trainer_pids
+from common import HAS_PYARROW, PYTHON, TINY, events, last_step, leftovers, lines, tokens, trainer_pids
 
 STEPS = ("--train.max_steps=12", "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=6")
 WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
@@ -80,9 +80,10 @@ class BucketData(BucketCase):
         want = self.undisturbed(*self.flat, *STEPS)
         self.faults({"match": "GET .*tokens.bin", "kind": "slow", "ms": 300, "times": 2},
                     {"match": "GET", "kind": "random", "percent": 40, "seed": 5})
-        run = self.train("run", *self.options, *source, '--inject.faults=[{step=5, kind="kill_trainer", target="n1.0"}]')
+        run = self.train("run", *self.options, *self.layout(2, 1), *source,
+                         '--inject.faults=[{step=5, kind="kill_trainer", target="n1.0"}]')
         self.assertEqual(self.digest(run), want)
-        self.assertTrue([e for e in lines(run / "events.jsonl") if e["kind"] == "injected"])
+        self.assertTrue(events(run, "injected"))
         self.assertIn("each sample exactly once", self.verify(run))
         held = sum(file.stat().st_size for file in self.cache.rglob("*") if file.is_file())
         self.assertLessEqual(held, 1e6 + 8)
@@ -94,7 +95,7 @@ class BucketData(BucketCase):
         self.faults({"match": "GET .*tokens.bin", "kind": "status", "skip": 6})
         run, process = self.start("run", *self.options, *source)
         failed = lambda: [r for r, status in json.loads(self.control("GET", "log")) if "tokens.bin" in r and status == 503]
-        self.wait_for(lambda: len(failed()) > 20, "requests that fail")
+        self.wait_for(lambda: len(failed()) >= 6, "requests that fail")
         self.assertLess(last_step(run), 12)
         self.faults()
         out, _ = process.communicate(timeout=120)
@@ -104,7 +105,8 @@ class BucketData(BucketCase):
     def test_an_outage_that_does_not_end_ends_the_run_and_names_the_object(self):
         source = self.many_tokens()
         self.faults({"match": "GET .*tokens.bin", "kind": "status", "skip": 6})
-        run = self.train("run", *self.options, *source, "--supervision.progress_timeout_ms=4000", code=3)
+        run = self.train("run", *self.options, *source, "--supervision.progress_timeout_ms=4000", "--supervision.give_up_after_cycles=1",
+                         code=3)
         self.assertIn("GET s3://bucket/data/tokens.bin", self.stderr)
         self.assertIn("HTTP 503", self.stderr)
         self.assertNotIn("node_suspected", [e["kind"] for e in lines(run / "events.jsonl")])
@@ -120,7 +122,7 @@ class BucketData(BucketCase):
         self.wait_for(hanging, "a request that hangs")
         self.wait_for(lambda: trainer_pids(run), "the run's start")
         process.send_signal(signal.SIGINT)
-        asked = lambda: [e for e in lines(run / "events.jsonl") if e["kind"] == "stop_requested"]
+        asked = lambda: events(run, "stop_requested")
         self.wait_for(asked, "the request to stop, which waits for the step")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
@@ -134,8 +136,8 @@ class BucketData(BucketCase):
         shutil.copy(self.data, folder / "train.bin")
         (folder / "val.bin").write_bytes(tokens(100_000, TINY["model.vocab"]).tobytes() * 40)  # 31 chunks, of which the cache holds 11
         self.put(folder, "data/folder")
-        run, process = self.start("run", *self.options, "--data.source=s3://bucket/data/folder", "--data.cache_gb=0.003",
-                                  "--train.validation_samples=20", "--train.validation_every_steps=1", "--train.max_steps=100000",
+        run, process = self.start("run", *self.options, *self.layout(2, 1), "--data.source=s3://bucket/data/folder",
+                                  "--data.cache_gb=0.003", "--train.validation_samples=20", "--train.validation_every_steps=1", "--train.max_steps=100000",
                                   "--checkpoint.disk_every_steps=1")
         self.wait_for(lambda: last_step(run) >= 2, "two steps")
         self.faults({"match": "GET .*val.bin", "kind": "hang"})
@@ -144,7 +146,7 @@ class BucketData(BucketCase):
         self.wait_for(lambda: len(hanging()) >= 6, "requests for the samples of the next micro-batches", timeout=35)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e["kind"] == "stop_requested"], "the request to stop")
+            self.wait_for(lambda: events(run, "stop_requested"), "the request to stop")
         out, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, out)
 
@@ -238,7 +240,3 @@ pq.write_table(table, sys.argv[1], row_group_size=300, compression="zstd")
         self.assertIn("SignatureDoesNotMatch", said + self.stderr)
         self.assertNotIn("hidden-wrong-key", said + self.stderr)
         self.assertNotIn(SECRET, said + self.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

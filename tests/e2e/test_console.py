@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_pids
+from common import PROGRAM, Case, events, kill, last_step, leftovers, status, trainer_pids
 
 
 class Terminal:
@@ -77,14 +77,10 @@ class Terminal:
 
     def kill(self):
         if self.code is None:
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid)
             os.waitpid(self.pid, 0)
             self.code = -9
         os.close(self.fd)
-
-
-def events(run, kind):
-    return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
 
 
 class Tmux:
@@ -257,7 +253,7 @@ class Console(Case):
         self.assertIn(f"planned for step {step}", self.command("console", run, "-c", f"inject nan_loss n1.0 --at {step}"))
         for wrong in ("--at abc", "--at", "--at 1", "--at 99999999", "--ms -3", "--value x", "--nonsense 3"):
             self.command("console", run, "-c", f"inject nan_loss n1.0 {wrong}", code=64)
-        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)  # the fault survives in the replicated state
+        kill(status(run)["supervisor"]["pid"])  # the fault survives in the replicated state
         injected = self.wait_for(lambda: events(run, "injected"), "the fault")
         self.assertEqual([e["step"] for e in injected], [step - 1])
         self.wait_for(lambda: events(run, "recovered"), "a recovery")
@@ -269,7 +265,7 @@ class Console(Case):
         one.command("status")
         two.command("status")
         supervisor = status(run)["supervisor"]
-        os.kill(supervisor["pid"], signal.SIGKILL)
+        kill(supervisor["pid"])
         # Both consoles find the next supervisor.
         self.assertIn("supervisor on", one.command("tree"))
         self.assertIn("n1", two.command("nodes"))
@@ -300,7 +296,7 @@ class Console(Case):
         hung.command("tree")
         dead.command("tree")
         os.kill(hung.pid, signal.SIGSTOP)
-        os.kill(dead.pid, signal.SIGKILL)
+        kill(dead.pid)
         flood = subprocess.run([PROGRAM, "console", str(run), "--json"], input="status\n" * 3000, capture_output=True, text=True, timeout=120)
         self.assertEqual(flood.returncode, 0, flood.stderr)
         self.assertEqual(len(flood.stdout.splitlines()), 3000)
@@ -379,7 +375,7 @@ class Logs(Case):
             log.write("gpu07:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu03\n"
                       "terminate called after throwing an instance of 'c10::Error'\n  what():  No space left on device\n")
         count = len((run / "logs/n1.0.log").read_text().splitlines())
-        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        kill(trainer_pids(run)["n1.0"])
         summary = self.wait_for(lambda: events(run, "recovered"), "the recovery")[0]
         self.assertEqual(summary["cause"], "out_of_disk")
         self.assertIn(f"Cause: out_of_disk (logs/n1.0.log:{count}:   what():  No space left", summary["reason"])
@@ -408,7 +404,3 @@ class Logs(Case):
         self.assertIn("line 149999\n", self.command("logs", run, "n0.0"))
         self.command("console", run, "-c", "stop")
         self.assertEqual(process.wait(120), 0, process.stdout.read())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,16 +3,15 @@
 import json
 import signal
 import subprocess
-import unittest
 
-from common import TINY, Case, last_step, leftovers, lines
+from common import TINY, Case, events, last_step, leftovers, lines
 
 
 class Continue(Case):
     def setUp(self):
         super().setUp()
         # A constant learning rate, so that the length of a run does not change its steps.
-        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
+        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(1, 1)]
 
     def hint(self, text):
         """The command line that the program printed for the user, as words."""
@@ -34,7 +33,7 @@ class Continue(Case):
         self.assertIn("changed: the learning rate's cosine, planned to end at step 4, now ends at step 8", done.stderr)
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        changed = [(e["subject"], e["reason"]) for e in lines(run / "events.jsonl") if e["kind"] == "changed"]
+        changed = [(e["subject"], e["reason"]) for e in events(run, "changed")]
         self.assertIn(("train.max_steps", "was 4 and is now 8"), changed)
         manifest = json.loads((run / "control/manifest.json").read_text())
         self.assertIn(["checkpoint.keep", "was 3 and is now 7"], manifest["starts"][-1]["changes"])
@@ -115,7 +114,7 @@ class Continue(Case):
         begins = "train.ema_decay was 0.0 and is now 0.7; the average begins with the weights of step 4"
         self.train("run", *self.flat, "--train.max_steps=6", "--train.ema_decay=0.7")
         self.assertIn("changed: " + begins, self.stderr)
-        self.assertIn(begins.partition(" ")[2], [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "changed"])
+        self.assertIn(begins.partition(" ")[2], [e["reason"] for e in events(run, "changed")])
         self.assertIn("valid", self.verify(run))
         branch = self.train("branch", *self.flat, "--train.max_steps=6", "--train.ema_decay=0.7", "--with-optimizer",
                             "--from", run / "checkpoints/step-00000004")
@@ -129,7 +128,7 @@ class Continue(Case):
         rounds = 'train.moments_precision was "fp32" and is now "bf16"; the moments of step 4 are rounded'
         self.train("run", *self.flat, "--train.max_steps=6", "--train.moments_precision=bf16")
         self.assertIn("changed: " + rounds, self.stderr)
-        self.assertIn(rounds.partition(" ")[2], [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "changed"])
+        self.assertIn(rounds.partition(" ")[2], [e["reason"] for e in events(run, "changed")])
         branch = self.train("branch", *self.flat[:3], *self.layout(1, 2, "full_shard"), "--train.max_steps=6",
                             "--train.moments_precision=bf16", "--with-optimizer", "--from", run / "checkpoints/step-00000004")
         self.assertEqual(self.digest(branch), self.digest(run))
@@ -179,7 +178,7 @@ class Continue(Case):
     def test_a_stopped_run_says_so_everywhere_and_the_hint_continues_it(self):
         want = self.undisturbed(*self.flat, "--train.max_steps=60")
         run, process = self.start("run", *self.flat, "--train.max_steps=60")
-        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        self.slow_down(run, fault="slow_node")
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, said)
@@ -208,6 +207,7 @@ class Continue(Case):
             self.assertIn("none: nothing was saved", said)
 
     def test_incidents_of_all_starts_have_their_own_numbers(self):
+        self.flat += self.layout(2, 1)
         run = self.train("run", *self.flat, "--train.max_steps=5", '--inject.faults=[{step=3,kind="kill_trainer",target="n1.0"}]')
         self.train("run", *self.flat, "--train.max_steps=9", '--inject.faults=[{step=7,kind="kill_trainer",target="n0.0"}]')
         subjects = {}
@@ -220,7 +220,3 @@ class Continue(Case):
         self.assertEqual(json.loads(self.command("status", run, "--json"))["incidents"], 2)
         self.assertEqual(json.loads(self.command("runs", run, "--json"))[0]["recoveries"], 2)
         self.assertFalse(leftovers(run))
-
-
-if __name__ == "__main__":
-    unittest.main()

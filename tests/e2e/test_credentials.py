@@ -6,7 +6,6 @@ import http.server
 import json
 import os
 import threading
-import unittest
 import urllib.parse
 
 from bucket import SECRET, TOKEN, BucketCase
@@ -72,8 +71,6 @@ INSTANCE = ["PUT /latest/api/token", "GET /latest/meta-data/iam/security-credent
 
 
 class Credentials(BucketCase):
-    no_trainer_dies = True
-
     def setUp(self):
         super().setUp()
         self.service = Service()
@@ -168,7 +165,3 @@ class Credentials(BucketCase):
         self.assertGreater(self.service.asked.count(INSTANCE[2]), once)
         self.assertIn("each sample exactly once", self.verify(run))
         self.assert_no_secret(run, self.folder / "cache")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import subprocess
-import unittest
 
 from common import PROGRAM, TINY, Case, last_step, leftovers, lines, status
 
@@ -93,11 +92,11 @@ class Doctor(Case):
         self.assertIn("--exclude=node2,node3", [e for _, _, e in found.values() if "exclude" in e][0])
         self.assertFalse(self.run_folder.exists())
 
-    def hosts(self, *ranks):
+    def hosts(self, *ranks, wait_ms=8000):
         """The command of each of HOSTS hosts without Slurm. Returns (exit code, stdout, stderr) by rank."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
         commands = {r: subprocess.Popen([PROGRAM, "doctor", str(self.config), f"--run={self.folder / 'run'}", f"--nnodes={HOSTS}",
-                                         f"--node-rank={r}", "--cluster.join_timeout_ms=8000"], cwd=self.folder, env=environment,
+                                         f"--node-rank={r}", f"--cluster.join_timeout_ms={wait_ms}"], cwd=self.folder, env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in ranks}
         for command in commands.values():
             self.addCleanup(lambda c=command: c.poll() is None and c.kill())
@@ -109,7 +108,7 @@ class Doctor(Case):
             self.assertEqual({code for code, _, _ in found.values()}, {0}, found)
             self.assertIn("all 3 hosts are fit to train", self.only(found, 1))
             self.assertNotIn("cannot", "".join(said for _, _, said in found.values()))
-        found = self.hosts(0, 1)
+        found = self.hosts(0, 1, wait_ms=3000)
         self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
         self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", found[0][2])
         self.assertIn("1 of 3 hosts are not fit; task 2: it did not join", "".join(said for _, _, said in found.values()))
@@ -138,10 +137,7 @@ class Doctor(Case):
 
 
 class Diagnose(Case):
-    STEPS = 600
-
-    def events(self, run, kind):
-        return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+    STEPS = 100
 
     def diagnose(self, run, nodes):
         return json.loads(self.command("console", run, "-c", f"diagnose {nodes}", "--json"))
@@ -150,6 +146,8 @@ class Diagnose(Case):
         keys = ["--train.global_batch_size=8", *self.layout(2, 1), f"--train.max_steps={self.STEPS}", "--cluster.spares=1"]
         want = self.undisturbed(*keys)
         run, process = self.start("run", *keys)
+        self.wait_for(lambda: last_step(run) >= 1, "a step")
+        self.slow_down(run, next(n["name"] for n in status(run)["nodes"] if n["group"]), fault="slow_node")
         self.wait_for(lambda: last_step(run) >= 3 and status(run)["standby"] and status(run)["state"] == "training", "training and a standby")
         # While the run trains.
         found = self.diagnose(run, "all")
@@ -174,6 +172,7 @@ class Diagnose(Case):
         self.command("console", run, "-c", f"diagnose {victim['name']}", code=64)
         self.assertIn("drained, not up", self.stderr)
         self.command("console", run, "-c", "resume")
+        self.go_on()
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertTrue(any(f"takes the place of {victim['name']}" in e["reason"] for e in lines(run / "events.jsonl")))
         self.assertEqual(self.digest(run), want)
@@ -181,7 +180,3 @@ class Diagnose(Case):
         self.assertIn("each sample exactly once", self.verify(run))
         self.assertEqual(status(run)["incidents"], 0)
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,12 +2,8 @@
 
 import json
 import subprocess
-import unittest
 
-from common import BIN, ROOT, TINY, Case, lines
-
-PYTHON = ROOT / ".deps/python/bin/python"
-FOUND = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import torch, transformers"], capture_output=True).returncode == 0
+from common import BIN, TINY, Case, Interpreter, lines, needs
 
 # transformers' configurations: a small model of each family, and those of its options that are known.
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -125,14 +121,20 @@ LLAMA31 = ["--model.head_dim=16", "--model.tie_embeddings=true", "--model.rope_t
            "--model.norm_eps=1e-6"]
 
 
-@unittest.skipUnless(FOUND, "transformers is not installed in .deps/python: ./simplescale test installs it")
+@needs("torch", "transformers")
 class Families(Case):
-    no_trainer_dies = True
+    @classmethod
+    def setUpClass(cls):
+        cls.interpreter = Interpreter("torch", "transformers")
+        cls.addClassCleanup(cls.interpreter.close)
 
     def python(self, script, *arguments):
-        done = subprocess.run([PYTHON, "-c", script, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
-        return done.stdout
+        return self.interpreter.run(script, *arguments, folder=self.folder)
+
+    def import_and_compute(self, name):
+        self.command("import", name, f"{name}-checkpoint")
+        subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
+                        "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
 
     def make(self, *names):
         models = {name: (MODELS[name][0], {**SIZES, **MODELS[name][1]}) for name in names}
@@ -142,10 +144,8 @@ class Families(Case):
     def test_logits_equal_those_of_transformers_and_weights_come_back_bit_for_bit(self):
         self.make(*MODELS)
         for name in MODELS:
-            self.command("import", name, f"{name}-checkpoint")
+            self.import_and_compute(name)
             self.command("export", f"{name}-checkpoint", f"{name}-exported", "--dtype=float32")
-            subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
-                            "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
         for folder, distance in json.loads(self.python(COMPARE)).items():
             self.assertLess(distance, 1e-5, folder)
 
@@ -156,9 +156,7 @@ class Families(Case):
         names = sorted({path.name for path in self.folder.iterdir()} - before)
         self.assertGreaterEqual(len(names), 12)
         for name in names:
-            self.command("import", name, f"{name}-checkpoint")
-            subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
-                            "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
+            self.import_and_compute(name)
         self.python(LOGITS, SIZES["max_position_embeddings"], *names)
 
     def test_a_run_continues_an_imported_model_and_its_export_is_of_the_same_family(self):
@@ -179,10 +177,13 @@ class Families(Case):
             self.assertIn("model.embed_tokens.weight [230, 48]", self.command("digest", grown))
 
     def test_the_loss_of_the_first_step_is_that_of_transformers(self):
-        families = {"qwen3": QWEN3, "olmo2": OLMO2, "mistral": MISTRAL, "llama31": LLAMA31}
+        """The digests of qwen3 and olmo2 on several layouts are compared above."""
+        one, sharded, groups_of_one = (1, 1, "no_shard"), (1, 2, "full_shard"), (2, 1, "no_shard")
+        families = {"qwen3": (QWEN3, [one]), "olmo2": (OLMO2, [groups_of_one]), "mistral": (MISTRAL, [sharded, groups_of_one]),
+                    "llama31": (LLAMA31, [one, sharded])}
         self.make(*families)
-        for name, options in families.items():
-            for groups, trainers, strategy in ((1, 1, "no_shard"), (1, 2, "full_shard"), (2, 1, "no_shard")):
+        for name, (options, layouts) in families.items():
+            for groups, trainers, strategy in layouts:
                 run = self.train(f"{name}-{groups}{trainers}", "--train.global_batch_size=4", "--train.max_steps=1", "--model.layers=3",
                                  "--data.shuffle=false", "--from", self.folder / name, *options,
                                  *self.layout(groups, trainers, strategy))
@@ -210,8 +211,6 @@ class Families(Case):
 
 
 class Options(Case):
-    no_trainer_dies = True
-
     def test_an_unusual_model_trains_but_is_not_exported(self):
         run = self.train("odd", "--train.global_batch_size=2", "--train.max_steps=2", "--model.qkv_bias=true",
                          "--model.norm=post", "--model.sliding_window=5", *self.layout(1, 2))
@@ -222,7 +221,3 @@ class Options(Case):
         self.assertIn("depend on the length of each sequence", self.stderr)
         self.train("unused", "--model.rope_factor=4", code=78)
         self.assertIn("has no effect with rope_scaling = \"none\"", self.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -237,7 +237,3 @@ class FileFaults(unittest.TestCase):
         line = self.log()[0]
         self.assertEqual((line["call"], line["effect"], line["path"]), ("create", "delay", "a"))
         self.assertRegex(line["process"], "^python.* #0$")
-
-
-if __name__ == "__main__":
-    unittest.main()

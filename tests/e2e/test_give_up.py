@@ -6,9 +6,8 @@ import json
 import re
 import shutil
 import struct
-import unittest
 
-from common import TINY, Case, last_step, leftovers, lines
+from common import TINY, Case, events, last_step, leftovers, lines
 
 BAD = TINY["model.vocab"] - 1  # no other sample has this token
 SAMPLE = 83  # in step 11 of 8 samples
@@ -60,7 +59,7 @@ class GiveUp(Case):
         self.assertRegex(failed["reason"], r"The run gave up: 2 failures .* The last: Trainer n0\.0 computed a value that is not finite"
                                            r" \(step 11: .* on samples 80-83\); step 10 was saved; if these samples")
         self.assertIn(failed["reason"], self.stderr)
-        found = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "non_finite"][0]
+        found = [e["reason"] for e in events(run, "non_finite")][0]
         first = 80 * 2 * TINY["model.block_size"]
         self.assertIn(f"(sample 80: {self.data}, byte {first}; sample 81: ", found)
         self.assertEqual((run / "checkpoints/latest").readlink().name, "step-00000010")
@@ -78,7 +77,7 @@ class GiveUp(Case):
         self.command("resume", run, skip)
         want = self.digest(run)
         self.assertIn("each sample exactly once; left out: 80-83", self.verify(run))
-        (changed,) = [e for e in lines(run / "events.jsonl") if e["kind"] == "changed"]
+        (changed,) = events(run, "changed")
         self.assertEqual(changed["subject"], "data.skip_samples")
         trained = {s for line in lines(run / "ledger.jsonl") for first, count in line["samples"] for s in range(first, first + count)}
         self.assertEqual(trained, set(range(20 * 8 + 4)) - set(range(80, 84)))
@@ -88,12 +87,8 @@ class GiveUp(Case):
         self.command("resume", other, skip, *self.layout(1, 2, "full_shard"),
                      '--inject.faults=[{step=13,kind="kill_trainer",target="n0.1"}]')
         self.assertEqual(self.digest(other), want)
-        self.assertTrue([e for e in lines(other / "events.jsonl") if e["kind"] == "trainer_down"])
+        self.assertTrue(events(other, "trainer_down"))
         self.command("resume", other, "--train.max_steps=22", "--inject.faults=[]", "--data.skip_samples=")
         self.assertIn("left out: 80-83", self.verify(other))
         straight = self.train("straight", *self.keys, "--skip-samples", "80-83")
         self.assertEqual(self.digest(straight), want)
-
-
-if __name__ == "__main__":
-    unittest.main()

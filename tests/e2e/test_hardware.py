@@ -2,7 +2,6 @@
 
 import json
 import os
-import unittest
 
 from common import Case, last_step, trainer_pids
 
@@ -78,7 +77,3 @@ class Hardware(Case):
         self.assertEqual(near, {"n0.0": {last}, "n0.1": {first}})
         process.terminate()
         process.communicate(timeout=60)
-
-
-if __name__ == "__main__":
-    unittest.main()

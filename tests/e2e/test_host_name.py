@@ -42,7 +42,3 @@ class HostName(Case):
         self.assertIn("UCX cannot start on a host whose name has 64 characters", said)
         self.assertEqual(len(said.splitlines()), 1, said)
         self.assertIn("UCX cannot start", self.named("doctor", self.config, *trusted, code=3))
-
-
-if __name__ == "__main__":
-    unittest.main()

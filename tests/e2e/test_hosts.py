@@ -9,11 +9,13 @@ import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
+from common import PROGRAM, Case, events, kill, last_step, leftovers, status
 from namespaces import WHY_NOT, Network
 
 # With network namespaces only these run on one host, too: it would take as long again.
 ON_ONE_HOST = ("test_any_order_and_a_spare", "test_one_host_leaves_and_returns", "test_variables_of_a_pytorch_job")
+
+ENDLESS = 10 ** 6  # steps: more than a test waits for
 
 
 class Hosts(Case):
@@ -28,7 +30,7 @@ class Hosts(Case):
         self.run_folder = self.folder / "run"
         self.keys = ["--train.global_batch_size=12", *self.layout(3, 1), "--parallel.collective_timeout_ms=10000",
                      "--supervision.max_restarts=100", "--train.schedule=constant", "--train.warmup_steps=0"]
-        self.steps = 10 ** 6  # more than a test waits for
+        self.steps = ENDLESS
         self.commands = {}
         self.addCleanup(self.end_all)
 
@@ -48,13 +50,14 @@ class Hosts(Case):
         for rank in ranks or range(self.nnodes):
             self.commands[rank] = self.host(rank)
         self.wait_for(lambda: last_step(self.run_folder) >= 5, "step 5")
+        if self.steps == ENDLESS:
+            self.slow(0)
+
+    def slow(self, rank):
+        self.slow_down(self.run_folder, f"n{rank}", ["ip", "netns", "exec", self.spaces[rank]] if self.spaces else (), ms=10)
 
     def end_all(self):
-        for pid in leftovers(self.run_folder):
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill(*leftovers(self.run_folder))
 
     def log(self, rank):
         return (self.folder / f"log-{rank}").read_text()
@@ -64,11 +67,7 @@ class Hosts(Case):
         name = f"n{rank}"
         agents = [e["pid"] for e in self.node_processes(rank)]
         self.commands[rank].kill()
-        for pid in agents:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill(*agents)
         self.commands[rank].wait()
         self.wait_for(lambda: any(e["subject"] == name for e in self.events("node_lost")), f"the loss of {name}")
 
@@ -103,7 +102,7 @@ class Hosts(Case):
             return {name: value.strip() for name, value in (line.split(":", 1) for line in file)}
 
     def events(self, *kinds):
-        return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
+        return events(self.run_folder, *kinds)
 
     def more_steps(self, count):
         at = last_step(self.run_folder)
@@ -137,7 +136,7 @@ class Hosts(Case):
     def check(self):
         """The bits are those of as many steps on one host."""
         self.assertIn("each sample exactly once", self.verify(self.run_folder))
-        same = self.train("reference", *self.keys, f"--train.max_steps={last_step(self.run_folder)}")
+        same = self.train("reference", *self.keys, *self.layout(1, 1), f"--train.max_steps={last_step(self.run_folder)}")
         self.assertEqual(self.digest(self.run_folder), self.digest(same))
 
     def instance(self):
@@ -153,7 +152,7 @@ class Hosts(Case):
         self.begin()
         instance = self.instance()
         self.lose(1)
-        self.more_steps(20)
+        self.more_steps(5)
         self.add(1)
         self.assertEqual(self.instance(), instance)
         self.stop_all()
@@ -203,6 +202,7 @@ class Hosts(Case):
     def test_what_an_earlier_start_wrote_of_its_nodes_does_not_count(self):
         """Until the supervisor writes status.json, it is of the start before, which may have lost nodes."""
         self.begin()
+        self.slow(1)  # n0 leaves
         page = self.run_folder / "control/status.json"
         supervisor = status(self.run_folder)["supervisor"]["pid"]
         os.kill(supervisor, signal.SIGSTOP)
@@ -224,7 +224,7 @@ class Hosts(Case):
         self.commands[1].send_signal(signal.SIGTERM)
         self.end(self.commands[1], code=75)
         self.assertIn("n1 has left the run, which goes on without it", self.log(1))
-        self.more_steps(20)
+        self.more_steps(5)
         self.add(1)
         self.stop_all()
         self.check()
@@ -238,7 +238,7 @@ class Hosts(Case):
             os.kill(pid, signal.SIGTERM)
         self.end(self.commands[1], code=75)
         self.assertIn("n1 has left the run, which goes on without it", self.log(1))
-        self.more_steps(20)
+        self.more_steps(5)
         self.assertFalse(self.events("stop_requested"))
         self.add(1)
         self.stop_all()
@@ -329,7 +329,7 @@ class Hosts(Case):
         self.check()
 
     def test_a_late_host(self):
-        self.keys += ["--cluster.join_timeout_ms=5000"]
+        self.keys += ["--cluster.join_timeout_ms=3000"]
         self.begin(0, 1)
         self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", self.log(0))
         self.add(2)
@@ -356,7 +356,3 @@ class Namespaces(Hosts):
         network = Network(4)
         self.addCleanup(network.close)
         self.spaces = network.spaces
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,6 +1,5 @@
 """LEAD-1: the supervisor dies, dies together with its standby, or continues after it was deposed. Training does not pause."""
 
-import json
 import os
 import pathlib
 import signal
@@ -8,13 +7,9 @@ import subprocess
 import unittest
 import unittest.mock
 
-from common import BIN, Case, last_step, leader, leftovers, lines, status, trainer_pids
+from common import BIN, Case, events, kill, kill_all, last_step, leader, leftovers, lines, status, trainer_pids
 
-STEPS = 300
-
-
-def events(run, kind):
-    return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+STEPS = 150
 
 
 class Leadership(Case):
@@ -23,7 +18,7 @@ class Leadership(Case):
         self.keys = ["--train.global_batch_size=16", *self.layout(2, 2)]
 
     def digest_without_faults(self):
-        return self.undisturbed("--train.global_batch_size=16", *self.layout(1, 1), f"--train.max_steps={STEPS}")
+        return self.undisturbed("--train.global_batch_size=16", f"--train.max_steps={STEPS}")
 
     def begin(self, steps, *more):
         """Starts a run, slows it down and waits for some steps and a standby."""
@@ -51,7 +46,7 @@ class Leadership(Case):
         metrics = lines(run / "metrics.jsonl")
         self.assertEqual([m["step"] for m in metrics], list(range(1, STEPS + 1)))
         self.assertEqual(len({m["generation"] for m in metrics}), generations)
-        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+        self.assertFalse(events(run, "trainer_down", "node_lost"))
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
 
     def test_the_standby_takes_over(self):
@@ -63,14 +58,14 @@ class Leadership(Case):
         control = run / "control"
         room = self.wait_for(lambda: list(control.glob(f"room-*-n1-{standby['pid']}")), "room for a claim")[0]
         room = room.stat().st_ino
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         self.wait_for(lambda: leader(run)[0] > term, "the next term")
         self.assertEqual(leader(run)[1:], (standby["pid"], "n1"))
         self.assertIn(room, [claim.stat().st_ino for claim in control.glob("term-*")])
         self.succeeded(run, term)
         self.assertEqual(self.standby(run)["node"], "n0")
         self.assertEqual(trainer_pids(run), trainers)
-        self.go_on(run)
+        self.go_on()
         self.check(run, process, want)
         self.assertEqual(len(events(run, "took_over")), 1)
         self.assertEqual(len(events(run, "supervisor_lost")), 1)
@@ -84,18 +79,18 @@ class Leadership(Case):
         folder.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "none", folder], check=True)
         self.addCleanup(subprocess.run, ["umount", "--lazy", folder])
-        run, process = self.begin(STEPS)
+        run, process = self.begin(STEPS, "--supervision.warm_processes=1")
         term, pid, _ = leader(run)
         self.wait_for(lambda: list((run / "control").glob("room-*")), "room for a claim")
         filler = run / "filler"
         with self.assertRaises(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         self.wait_for(lambda: leader(run)[0] > term, "the next term")
-        os.kill(next(iter(trainer_pids(run).values())), signal.SIGKILL)
+        kill(next(iter(trainer_pids(run).values())))
         filler.unlink()
-        self.go_on(run)
+        self.go_on()
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -106,10 +101,10 @@ class Leadership(Case):
         run, process = self.begin(STEPS)
         term = 1
         for _ in range(5):
-            os.kill(leader(run)[1], signal.SIGKILL)
+            kill(leader(run)[1])
             term = self.succeeded(run, term)
         self.assertEqual(term, 6)
-        self.go_on(run)
+        self.go_on()
         self.check(run, process, want)
         self.assertEqual(len(events(run, "took_over")), 5)
 
@@ -118,11 +113,10 @@ class Leadership(Case):
         run, process = self.begin(STEPS)
         trainers = trainer_pids(run)
         term, pid, _ = leader(run)
-        for victim in (pid, self.standby(run)["pid"]):
-            os.kill(victim, signal.SIGKILL)
+        kill(pid, self.standby(run)["pid"])
         self.succeeded(run, term)
         self.assertEqual(trainer_pids(run), trainers)
-        self.go_on(run)
+        self.go_on()
         self.check(run, process, want)
 
     def test_a_stopped_supervisor_that_continues_late_has_no_effect(self):
@@ -136,7 +130,7 @@ class Leadership(Case):
         os.kill(pid, signal.SIGCONT)
         self.wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the deposed supervisor to end")
         self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
-        self.go_on(run)
+        self.go_on()
         self.check(run, process, want)
 
     def unreadable_ledger(self, run):
@@ -151,7 +145,7 @@ class Leadership(Case):
         run, process = self.begin(100000)
         term, pid, _ = leader(run)
         restore = self.unreadable_ledger(run)
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         self.wait_for(lambda: leader(run)[0] > term, "a second supervisor, which retries")
         term, pid, node = leader(run)
         os.kill(pid, signal.SIGSTOP)
@@ -167,15 +161,14 @@ class Leadership(Case):
         self.assertIn("each sample exactly once", self.verify(run))
         metrics = lines(run / "metrics.jsonl")
         self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
-        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+        self.assertFalse(events(run, "trainer_down", "node_lost"))
 
     def test_a_supervisor_that_cannot_prepare_leaves_the_agents_their_memory(self):
         """JOB-1: it ended all agents, and with them the only copies of the newest steps."""
         run, process = self.begin(100000)
         trainers = trainer_pids(run)
         restore = self.unreadable_ledger(run)
-        for victim in (leader(run)[1], self.standby(run)["pid"]):
-            os.kill(victim, signal.SIGKILL)
+        kill(leader(run)[1], self.standby(run)["pid"])
         self.wait_for(lambda: events(run, "resigned"), "a supervisor that resigns", 120)
         self.assertIn("ledger.jsonl: Too many levels of symbolic links", events(run, "resigned")[-1]["reason"])
         self.assertIsNone(process.poll())
@@ -190,16 +183,16 @@ class Leadership(Case):
         metrics = lines(run / "metrics.jsonl")
         self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
         self.assertIn("each sample exactly once", self.verify(run))
-        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+        self.assertFalse(events(run, "trainer_down", "node_lost"))
 
     def test_the_supervisor_dies_between_the_last_step_and_its_checkpoint(self):
         want = self.digest_without_faults()
         faults = ", ".join(f'{{ step = {STEPS - 30}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
         run, process = self.begin(STEPS, f"--inject.faults=[{faults}]", "--checkpoint.disk_every_steps=0")
-        self.go_on(run)
+        self.go_on()
         self.wait_for(lambda: last_step(run) == STEPS, "the last step")
         self.assertFalse(events(run, "checkpoint_saved"))
-        os.kill(leader(run)[1], signal.SIGKILL)
+        kill(leader(run)[1])
         self.check(run, process, want)
         self.assertEqual(len(events(run, "checkpoint_saved")), 1)
         self.assertFalse(events(run, "checkpoint_failed"))
@@ -208,11 +201,11 @@ class Leadership(Case):
         """The second supervisor repeats a fence; the trainers answer it after the pause has ordered them to leave."""
         run, process = self.begin(100000)
         term = 1
-        os.kill(leader(run)[1], signal.SIGKILL)
+        kill(leader(run)[1])
         term = self.succeeded(run, term)
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "all trainers to be idle")
-        os.kill(leader(run)[1], signal.SIGKILL)
+        kill(leader(run)[1])
         self.succeeded(run, term)
         step = last_step(run)
         self.command("console", run, "-c", "resume")
@@ -226,9 +219,9 @@ class Leadership(Case):
         run, process = self.start("run", *keys)
         self.slow_down(run)
         term, pid, _ = leader(run)
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         self.wait_for(lambda: leader(run)[0] > term, "the next term")
-        self.go_on(run)
+        self.go_on()
         self.check(run, process, want)
 
     def test_train_resumes_after_all_processes_were_killed(self):
@@ -237,11 +230,7 @@ class Leadership(Case):
         run, process = self.begin(STEPS, *more)
         self.wait_for(lambda: (run / "checkpoints/latest").exists(), "a checkpoint")
         process.kill()  # first the launcher, which would restart agents
-        for pid in leftovers(run):
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(run)
         process.wait(10)
         self.train("run", *self.keys, f"--train.max_steps={STEPS}", *more)
         self.assertEqual(self.digest(run), want)
@@ -249,19 +238,18 @@ class Leadership(Case):
 
     def all_but_the_launcher_die(self, meanwhile=lambda run: None):
         """JOB-1: right after the first checkpoint was published, so that no state page may name it. The run goes on from there."""
-        keys = ["--checkpoint.disk_every_steps=100", "--checkpoint.keep=1"]
+        keys = ["--checkpoint.disk_every_steps=50", "--checkpoint.keep=1"]
         want = self.digest_without_faults()
         run, process = self.begin(STEPS, *keys)
         pids = [status(run)["supervisor"]["pid"], self.standby(run)["pid"], *(n["pid"] for n in status(run)["nodes"])]
-        self.go_on(run)
+        self.go_on()
         self.wait_for(lambda: list(run.glob("checkpoints/step-*")), "a checkpoint")
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        kill(*pids)
         meanwhile(run)
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        begun = [e["reason"] for e in events(run, "joined") + events(run, "layout_changed")]
+        begun = [e["reason"] for e in events(run, "joined", "layout_changed")]
         self.assertEqual(len([r for r in begun if "initial values" in r]), 1, begun)
         self.assertTrue([r for r in begun if "from checkpoint" in r], begun)
 
@@ -291,15 +279,14 @@ class Leadership(Case):
             run, process = self.begin(STEPS)
             failed = len(lines(state / "faults.jsonl"))
             term, pid, _ = leader(run)
-            for victim in (pid, self.standby(run)["pid"]):
-                os.kill(victim, signal.SIGKILL)
+            kill(pid, self.standby(run)["pid"])
             self.wait_for(lambda: leader(run)[0] > term, "the next term")
-        self.go_on(run)
+        self.go_on()
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertGreater(len(lines(state / "faults.jsonl")), failed)
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+        self.assertFalse(events(run, "trainer_down", "node_lost"))
 
     def test_a_killed_launcher_leaves_no_processes_and_the_run_resumes(self):
         want = self.digest_without_faults()
@@ -309,7 +296,3 @@ class Leadership(Case):
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
         self.train("run", *self.keys, f"--train.max_steps={STEPS}")
         self.assertEqual(self.digest(run), want)
-
-
-if __name__ == "__main__":
-    unittest.main()

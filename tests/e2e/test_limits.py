@@ -1,12 +1,10 @@
 """Commands under limits (ulimit) that are too low for them end soon, with a sentence that names the limit."""
 
-import os
 import resource
 import signal
 import subprocess
-import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, status, trainer_pids
+from common import PROGRAM, Case, kill, last_step, leftovers, status, trainer_pids
 
 
 class Limits(Case):
@@ -46,7 +44,7 @@ class Limits(Case):
         agent = status(run)["nodes"][0]["pid"]
         resource.prlimit(agent, resource.RLIMIT_AS, (1 << 20, 1 << 20))
         trainer = trainer_pids(run)["n0.0"]
-        os.kill(trainer, signal.SIGKILL)  # the agent starts another one
+        kill(trainer)  # the agent starts another one
         self.assertNotEqual(process.wait(60), 0)
         self.assertIn("the address space (ulimit -v)", process.stdout.read())
 
@@ -66,7 +64,3 @@ class Limits(Case):
         for words in (("status", run), ("verify", run), ("config", "show", self.config)):  # which need little
             self.assertEqual(self.limited("-n 16", *words)[0], 0)
             self.assertEqual(self.limited("-v 100000", *words)[0], 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import pty
 import re
 import select
 import subprocess
-import unittest
 
 from common import PROGRAM, Case, lines
 
@@ -72,7 +71,3 @@ class Lines(Case):
         subprocess.run(f"{PROGRAM} train {self.config} --run={run} --train.max_steps=60 | head -n 1", shell=True, cwd=self.folder,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
         self.assertEqual(lines(run / "metrics.jsonl")[-1]["step"], 60)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,30 +1,29 @@
 """Nodes in separate network namespaces, as on several hosts, with network faults: partitions, one-way loss, random loss. The
 shared run folder keeps working. Needs root, ip and nft; skips visibly without them."""
 
-import unittest
-
-from common import last_step, leader, lines
+from common import leader, lines
 from namespaces import NODES, NetworkCase
+
+STEPS = 200
 
 
 class Networks(NetworkCase):
     def test_a_partitioned_node_returns(self):
         """The partition may last longer than join_timeout_ms: the node sees in the run folder that the run continues."""
-        self.begin(STEPS, NODES, "--cluster.join_timeout_ms=3000")
+        self.begin(STEPS, NODES, "--cluster.join_timeout_ms=2000", slow=0)
         self.network.drop(2, out="", into="")
         self.lost("n2")
-        self.more_steps(20, "the others' steps")
         lost_at = next(e["time"] for e in self.events("node_lost") if e["subject"] == "n2")
-        self.wait_for(lambda: lines(self.run_folder / "metrics.jsonl")[-1]["time"] > lost_at + 6, "steps after twice join_timeout_ms", 30)
+        self.wait_for(lambda: lines(self.run_folder / "metrics.jsonl")[-1]["time"] > lost_at + 4, "steps after twice join_timeout_ms", 30)
         self.network.heal(2)
         self.wait_until_all_nodes_train()
         self.check()
 
     def test_a_node_with_one_way_packet_loss_returns(self):
-        self.begin(STEPS)
+        self.begin(STEPS, slow=0)
         self.network.drop(1, out="")
         self.lost("n1")
-        self.more_steps(20, "the others' steps")
+        self.more_steps(5, "the others' steps")
         self.network.heal(1)
         self.wait_until_all_nodes_train()
         self.check()
@@ -39,10 +38,10 @@ class Networks(NetworkCase):
 
     def test_the_supervisors_node_is_partitioned(self):
         """The supervisor resigns since most nodes cannot reach it; one of these nodes takes over."""
-        self.begin(STEPS)
+        self.begin(STEPS, slow=1)
         self.network.drop(0, out="", into="")
         self.lost("n0")
-        self.more_steps(20, "steps of the others")
+        self.more_steps(5, "steps of the others")
         self.assertIn(leader(self.run_folder)[2], ("n1", "n2"))
         self.assertEqual(len(self.events("resigned")), 1)
         self.assertFalse(self.events("steps_undone"))
@@ -52,18 +51,12 @@ class Networks(NetworkCase):
 
     def test_the_supervisors_node_is_partitioned_from_the_rest_of_its_group(self):
         """The supervisor cannot train without the other half of its group; the other group takes over."""
-        self.begin(STEPS, 4, "--parallel.group_nodes=2", "--supervision.heartbeat_ms=250", "--supervision.silence_ms=1500")
+        self.begin(STEPS, 4, "--parallel.group_nodes=2", "--supervision.heartbeat_ms=250", "--supervision.silence_ms=1500", slow=2)
         self.network.drop(0, into="")
         self.lost("n0")
-        self.more_steps(20, "steps of the other group")
+        self.more_steps(3, "steps of the other group")
         self.assertNotEqual(leader(self.run_folder)[2], "n0")
         self.assertFalse(self.events("steps_undone"))
         self.network.heal(0)
         self.wait_until_all_nodes_train()
         self.check()
-
-
-STEPS = 2500
-
-if __name__ == "__main__":
-    unittest.main()

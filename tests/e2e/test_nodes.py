@@ -1,12 +1,10 @@
 """Lost nodes: a spare replaces the node, or the other group continues alone until the node is back. The bits are the same."""
 
 import array
-import os
 import pathlib
 import signal
-import unittest
 
-from common import TINY, Case, last_step, leftovers, lines, status, tokens
+from common import TINY, Case, events, kill, last_step, leftovers, lines, status, tokens
 
 
 def children(pid):
@@ -23,21 +21,24 @@ def children(pid):
 
 class Nodes(Case):
     layout_flags = ["--cluster.nodes=2", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1",
-                    "--parallel.strategy=hybrid_shard", "--train.global_batch_size=48"]
-    steps = 160
+                    "--parallel.strategy=hybrid_shard", "--train.global_batch_size=16"]
+    steps = 100
 
     def kill_node(self, run, name):
         node = next(n for n in status(run)["nodes"] if n["name"] == name)
-        for pid in [node["pid"], *(t["pid"] for t in node["trainers"])]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill(node["pid"], *(t["pid"] for t in node["trainers"]))
 
-    def kinds(self, run, kind):
-        return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+    def begin(self, *more):
+        """A run that is slowed down. Returns its nodes that train, too; the first one slows it down."""
+        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}", *more)
+        self.wait_for(lambda: last_step(run) >= 1, "a step")
+        training = [n["name"] for n in status(run)["nodes"] if n["group"]]
+        self.slow_down(run, training[0], fault="slow_node")
+        self.wait_for(lambda: last_step(run) >= 5 and status(run)["standby"], "step 5 and a standby")
+        return run, process, training
 
     def finish(self, run, process, want):
+        self.go_on()
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -45,16 +46,14 @@ class Nodes(Case):
         self.assertFalse(leftovers(run))
 
     def reference(self):
-        return self.undisturbed(*self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.nodes=1")
+        return self.undisturbed(*self.layout_flags, f"--train.max_steps={self.steps}")
 
     def test_a_spare_replaces_a_dead_node(self):
         want = self.reference()
-        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.spares=1")
-        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
-        self.kill_node(run, next(n["name"] for n in status(run)["nodes"] if n["group"]))
+        run, process, training = self.begin("--cluster.spares=1")
+        self.kill_node(run, training[1])
+        self.wait_for(lambda: any("takes the place of" in e["reason"] for e in events(run, "joined")), "the spare")
         self.finish(run, process, want)
-        joined = self.kinds(run, "joined")
-        self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
 
     def test_a_run_that_stops_while_a_node_is_diagnosed(self):
         run, process = self.start("run", *self.layout_flags, "--train.max_steps=1000000")
@@ -68,26 +67,25 @@ class Nodes(Case):
     def test_a_node_that_finds_other_tokens_does_not_come_back(self):
         """The other node has the tokens of the start open and goes on with them."""
         want = self.reference()
-        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
-        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        run, process, _ = self.begin()
         other = self.folder / "other.bin"
         other.write_bytes(array.array("H", tokens(20000, TINY["model.vocab"])[::-1]).tobytes())
         other.rename(self.data)
         self.kill_node(run, "n1")
-        code = process.wait(120)
-        log = "\n".join(f.read_text(errors="replace") for f in (run / "logs").glob("*.log"))
-        self.assertIn(f"{self.data} has changed since this run began", log)
-        self.assertEqual(code, 0, log[-3000:])
+        self.wait_for(lambda: any(f"{self.data} has changed since this run began" in f.read_text(errors="replace")
+                                  for f in (run / "logs").glob("*.log")), "n1 to notice it")
+        self.go_on()
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
 
     def test_a_run_of_which_all_nodes_find_other_tokens_ends_with_the_reason(self):
         run, process = self.start("run", *self.layout_flags, "--train.max_steps=1000000", "--checkpoint.disk_every_steps=100")
-        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        self.wait_for(lambda: last_step(run) >= 5, "step 5")
         other = self.folder / "other.bin"
         other.write_bytes(array.array("H", tokens(20000, TINY["model.vocab"])[::-1]).tobytes())
         other.rename(self.data)
         for node in status(run)["nodes"]:
-            os.kill(node["pid"], signal.SIGKILL)
+            kill(node["pid"])
         said = process.communicate(timeout=120)[0].splitlines()[-1]
         self.assertEqual(process.returncode, 65, said)
         self.assertIn(f"{self.data} has changed since this run began; restore it", said)
@@ -95,38 +93,32 @@ class Nodes(Case):
     def test_the_agent_sends_its_nodes_memory_while_no_trainer_of_it_starts(self):
         """JOB-1: one group, a spare and no copies on peers. Only its node's memory holds the newest step, and its trainers
         die at once."""
-        self.steps = 300
-        layout = ["--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.strategy=full_shard", f"--train.max_steps={self.steps}"]
+        layout = ["--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.strategy=full_shard", "--train.global_batch_size=2",
+                  f"--train.max_steps={self.steps}"]
         want = self.undisturbed(*layout)
         run, process = self.start("run", *layout, "--cluster.spares=1", "--checkpoint.disk_every_steps=1000",
                                   "--supervision.warm_processes=0", "--checkpoint.peer_every_steps=0")
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
         name, agent = next((n["name"], n["pid"]) for n in status(run)["nodes"] if n["group"])
-        joined = len(self.kinds(run, "joined"))
+        joined = len(events(run, "joined"))
 
         def all_joined():
-            for pid in children(agent):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            return len(self.kinds(run, "joined")) > joined
+            kill(*children(agent))
+            return len(events(run, "joined")) > joined
 
         self.wait_for(all_joined, "a generation without it")
-        self.assertIn(f"takes the place of {name}", self.kinds(run, "joined")[-1]["reason"])
-        self.assertFalse(self.kinds(run, "steps_undone"))
+        self.assertIn(f"takes the place of {name}", events(run, "joined")[-1]["reason"])
+        self.assertFalse(events(run, "steps_undone"))
         self.finish(run, process, want)
         self.assertIn("the agent helped with 2 transfers", (run / "logs" / f"{name}.log").read_text())
 
     def test_without_a_spare_one_group_continues_until_the_node_is_back(self):
-        self.steps = 500  # the launcher restarts the node's agent after a second
         want = self.reference()
-        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
-        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
+        run, process, _ = self.begin()
         self.kill_node(run, "n1")
-        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in self.kinds(run, "joined")), "one group")
-        self.wait_for(lambda: self.kinds(run, "check_passed"), "the node's return and its diagnosis")
-        self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in self.kinds(run, "layout_changed")), "two groups")
+        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in events(run, "joined")), "one group")
+        self.wait_for(lambda: events(run, "check_passed"), "the node's return and its diagnosis")
+        self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in events(run, "layout_changed")), "two groups")
         self.finish(run, process, want)
 
     def test_a_partitioned_group_stops_training_when_its_network_is_back(self):
@@ -139,7 +131,7 @@ class Nodes(Case):
         self.assertEqual(document["generation"], 1)
         self.command("console", run, "-c", f"inject partition_node {cut} --ms 4500")
         self.wait_for(lambda: any(n["group"] for n in status(run)["nodes"] if n["name"] != cut), "the spare to train")
-        self.wait_for(lambda: self.kinds(run, "node_up")[-1]["reason"] == "it came back", "the node to come back")
+        self.wait_for(lambda: events(run, "node_up")[-1]["reason"] == "it came back", "the node to come back")
         self.wait_for(lambda: [t["state"] for n in status(run)["nodes"] if n["name"] == cut for t in n["trainers"]] == ["idle"] * 2,
                       "its trainers to leave the old generation", timeout=20)
         process.send_signal(signal.SIGINT)
@@ -148,14 +140,10 @@ class Nodes(Case):
 
     def test_a_wrong_sum_is_detected_and_undone_and_its_node_examined(self):
         want = self.reference()
-        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
-        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        run, process, _ = self.begin()
         self.command("console", run, "-c", "inject bitflip_gradient n1.0")
+        self.wait_for(lambda: events(run, "check_passed"), "the diagnosis of n1")
+        self.go_on()
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
-        self.assertEqual([e["subject"] for e in self.kinds(run, "suspected")], ["n1.0"])
-        self.assertTrue(self.kinds(run, "check_passed"))
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertEqual([e["subject"] for e in events(run, "suspected")], ["n1.0"])

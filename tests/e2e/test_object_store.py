@@ -4,15 +4,12 @@ own (tests/runtime/object_store/s3_server.py) that checks every signature and in
 import os
 import shutil
 import signal
-import unittest
 
 from bucket import SECRET, BucketCase
-from common import last_step, leftovers, lines
+from common import events, kill_all, last_step, leftovers, lines
 
 
 class ObjectStore(BucketCase):
-    no_trainer_dies = True
-
     def setUp(self):
         super().setUp()
         self.url = "s3://bucket/runs/run"
@@ -21,7 +18,7 @@ class ObjectStore(BucketCase):
     def test_a_run_whose_folder_is_lost_continues_bit_for_bit(self):
         want = self.undisturbed(*self.flat, "--train.max_steps=8")
         run = self.train("run", *self.flat, *self.upload, "--train.max_steps=4")
-        told = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "checkpoint_uploaded"]
+        told = [e["reason"] for e in events(run, "checkpoint_uploaded")]
         if f"step 4 is in {self.url}" not in told:  # the supervisor ended before
             self.assertIn(f"uploaded step 4 to {self.url}", self.stderr)
         self.assert_no_secret(run)
@@ -80,11 +77,7 @@ class ObjectStore(BucketCase):
         run, process = self.start("run", *self.flat, *self.upload, "--train.max_steps=1000")
         self.wait_for(lambda: any(r.startswith("PUT") for r in self.requests("shard")[uploaded:]), "the upload that hangs")
         process.kill()
-        for pid in leftovers(run):
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(run)
         process.communicate(timeout=60)
         self.wait_for(lambda: not leftovers(run), "the end of all processes")
         self.faults()
@@ -103,7 +96,3 @@ class ObjectStore(BucketCase):
         del os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["AWS_ACCESS_KEY_ID"]
         self.train("run", *self.flat, *self.upload, "--train.max_steps=2", code=78)
         self.assertIn("AWS_ACCESS_KEY_ID", self.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -259,7 +259,3 @@ class Kind(Case):
             self.train("path", "--tokenizer.path=other", f"--train.max_steps={step}")
             self.assertNotIn("tokenizer.kind", self.stderr)
             self.assertEqual(self.kind(named), "auto")
-
-
-if __name__ == "__main__":
-    unittest.main()

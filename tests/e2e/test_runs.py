@@ -6,17 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
-import unittest
 
-from common import Case, PROGRAM, last_step, leftovers, lines, status, trainer_pids
-
-TWO_BY_TWO = ["--train.global_batch_size=16"]
+from common import PROGRAM, Case, kill, last_step, leftovers, lines, status, trainer_pids
 
 
 class Runs(Case):
     def setUp(self):
         super().setUp()
-        self.two_by_two = [*TWO_BY_TWO, *self.layout(2, 2)]
+        self.two_by_two = ["--train.global_batch_size=16", *self.layout(2, 2)]
+        self.one = ["--train.global_batch_size=16", *self.layout(1, 1)]  # where no process dies
         self.steps = "--train.max_steps=60"
 
     def reference(self):
@@ -75,10 +73,10 @@ class Runs(Case):
 
     def test_a_killed_trainer_costs_no_step_and_no_bit(self):
         want = self.reference()
-        run, process = self.start("run", *self.two_by_two, self.steps)
+        run, process = self.start("run", *self.two_by_two, self.steps, "--supervision.warm_processes=1")
         for victim, at in (("n1.0", 6), ("n0.1", 20), ("n0.0", 35)):
             self.wait_for(lambda: last_step(run) >= at, f"step {at}")
-            os.kill(trainer_pids(run)[victim], signal.SIGKILL)
+            kill(trainer_pids(run)[victim])
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -132,7 +130,7 @@ class Runs(Case):
         self.assertEqual(([p.name for p in (run / "control").glob("term-*")], (run / "events.jsonl").read_text()), left)
 
     def test_nothing_that_an_earlier_start_wrote_is_shown_as_living(self):
-        run = self.train("run", *self.two_by_two, "--train.max_steps=4")
+        run = self.train("run", *self.one, "--train.max_steps=4")
         page, instance = run / "control/status.json", run / "control/instance"
         document = status(run)
         self.assertEqual(document["instance"] + "\n", instance.read_text())
@@ -161,42 +159,39 @@ class Runs(Case):
                 pid = trainer_pids(run).get(f"{node}.0")
                 if pid and pid not in seen:
                     seen.add(pid)
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
+                    kill(pid)
         self.assertEqual(process.wait(60), 3)
         self.assertEqual(lines(run / "events.jsonl")[-1]["kind"], "failed")
         self.assertFalse(leftovers(run))
 
     def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(self):
         want = self.reference()
-        run = self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=20")
+        run = self.train("run", *self.one, self.steps, "--checkpoint.disk_every_steps=20")
         self.assertEqual(self.digest(run), want)
         shard = next((run / "checkpoints/step-00000060").glob("shard-*"))
         with open(shard, "r+b") as file:
             file.seek(5000)
             file.write(b"\xff\x00\xff")
-        self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=20")
+        self.train("run", *self.one, self.steps, "--checkpoint.disk_every_steps=20")
         self.assertIn(shard.name, "".join(log.read_text() for log in (run / "logs").glob("supervisor*.log")))
         self.assertEqual(self.digest(run), want)
 
     def test_other_folders_and_runs_are_not_overwritten(self):
-        run = self.train("run", *self.two_by_two, "--train.max_steps=3")
+        run = self.train("run", *self.one, "--train.max_steps=3")
         before = self.digest(run)
-        self.train("run", *self.two_by_two, "--train.max_steps=3", "--run.seed=7", code=78)
-        self.train("run", *self.two_by_two, "--train.max_steps=3", "--run.resume=never", code=78)
+        self.train("run", *self.one, "--train.max_steps=3", "--run.seed=7", code=78)
+        self.train("run", *self.one, "--train.max_steps=3", "--run.resume=never", code=78)
         other = self.folder / "precious"
         other.mkdir()
         (other / "thesis.txt").write_text("do not lose")
-        self.train("precious", *self.two_by_two, code=78)
+        self.train("precious", *self.one, code=78)
         self.assertEqual((other / "thesis.txt").read_text(), "do not lose")
-        self.train("run", *self.two_by_two, "--train.max_steps=3")
+        self.train("run", *self.one, "--train.max_steps=3")
         self.assertEqual(self.digest(run), before)
 
     def test_a_checkpoint_folder_belongs_to_one_run(self):
         kept = self.folder / "kept"
-        here = [*self.two_by_two, "--train.max_steps=6", f"--checkpoint.folder={kept}"]
+        here = [*self.one, "--train.max_steps=6", f"--checkpoint.folder={kept}"]
         run = self.train("run", *here)
         want, latest = self.digest(run), os.readlink(kept / "latest")
         self.assertIn("each sample exactly once", self.verify(run))
@@ -204,8 +199,8 @@ class Runs(Case):
         self.train("other", *here, "--train.learning_rate=0.5", code=78)
         self.assertIn("holds the checkpoints of another run", self.stderr)
         self.assertEqual(os.readlink(kept / "latest"), latest)
-        around = self.train("around", *self.two_by_two, "--train.max_steps=6")
-        self.train("other", *self.two_by_two, "--train.max_steps=6", f"--checkpoint.folder={around}/checkpoints", code=78)
+        around = self.train("around", *self.one, "--train.max_steps=6")
+        self.train("other", *self.one, "--train.max_steps=6", f"--checkpoint.folder={around}/checkpoints", code=78)
         self.assertIn(f"holds the checkpoints of another run, {around};", self.stderr)
         moved = run.rename(self.folder / "moved")
         self.train("moved", *here)
@@ -213,7 +208,7 @@ class Runs(Case):
 
     def test_a_checkpoint_of_another_run_is_not_used(self):
         """CHECKPOINT-7, in a folder that both once had: neither resumed from, nor replaced, removed or called valid."""
-        keys = [*self.two_by_two, "--checkpoint.disk_every_steps=2", "--checkpoint.keep=2", "--train.schedule=constant", "--train.warmup_steps=0"]
+        keys = [*self.one, "--checkpoint.disk_every_steps=2", "--checkpoint.keep=2", "--train.schedule=constant", "--train.warmup_steps=0"]
         other = self.train("other", *keys, "--train.max_steps=8", "--run.seed=7")
         run = self.train("run", *keys, "--train.max_steps=4")
         want = self.digest(self.train("want", *keys, "--train.max_steps=10"))
@@ -236,20 +231,16 @@ class Runs(Case):
         self.verify(moved)
 
     def test_a_checkpoint_beyond_the_last_step_is_refused(self):
-        run = self.train("run", *self.two_by_two, "--train.max_steps=6")
+        run = self.train("run", *self.one, "--train.max_steps=6")
         for part in "checkpoints", "control":  # its identity is control/id
             shutil.copytree(run / part, self.folder / "shorter" / part, symlinks=True)
-        self.train("shorter", *self.two_by_two, "--train.max_steps=3", code=78)
+        self.train("shorter", *self.one, "--train.max_steps=3", code=78)
         self.assertIn("step-00000006 is beyond the configuration's last step, 3", self.stderr)
 
     def test_interrupted_twice_stops_at_once(self):
-        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
+        run, process = self.start("run", *self.one, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 2, "step 2")
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         process.wait(30)
         self.assertFalse(leftovers(run))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import signal
 import stat
 import subprocess
@@ -44,9 +43,7 @@ class TwoUsers(Case):
             os.chown(path, ATTACKER, TEAM, follow_symlinks=False)
 
     def hostile_config(self, path):
-        shutil.copy(self.config, path)
-        with path.open("a") as file:
-            file.write(f"[supervision]\nnotify = 'touch {self.pwned}'\n")
+        path.write_text(self.config.read_text().replace("[supervision]", f"[supervision]\nnotify = 'touch {self.pwned}'"))
         self.attackers(path)
 
     def hostile_run(self):
@@ -307,7 +304,3 @@ class Doctor(TwoUsers):
             done = self.train(env=SLURM)
             self.assertEqual(done.returncode, 75, done.stderr)
             self.assertIn("is damaged", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import pathlib
 import re
 import stat
 import subprocess
-import unittest
 
 from common import PROGRAM, Case, last_step, leftovers, lines
 
@@ -69,7 +68,7 @@ class Secrets(Case):
             done = subprocess.run([PROGRAM, "config", "validate", self.config, wrong], capture_output=True, text=True, timeout=60)
             self.assertNotIn("T0PSECRET", done.stdout + done.stderr, wrong)
         bad = self.folder / "bad.toml"
-        bad.write_text(self.config.read_text() + f'[supervision]\nnotify = ["{SECRET}"]\n')
+        bad.write_text(self.config.read_text().replace("[supervision]", f'[supervision]\nnotify = ["{SECRET}"]'))
         done = subprocess.run([PROGRAM, "config", "validate", bad], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 78)
         self.assertNotIn("T0PSECRET", done.stdout + done.stderr)
@@ -105,7 +104,3 @@ class Secrets(Case):
         process.wait(60)
         self.assertEqual(self.holders(sweep), [run / "control/secrets.toml"])
         self.assertIn(SECRET, (run / "control/secrets.toml").read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

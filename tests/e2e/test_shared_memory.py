@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_pids
+from common import PROGRAM, Case, kill, last_step, leftovers, lines, status, trainer_pids
 
 MOUNTS = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c",
           'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
@@ -17,6 +17,7 @@ CAN_MOUNT = bool(shutil.which("unshare")) and subprocess.run([*MOUNTS, "true"], 
 
 @unittest.skipUnless(CAN_MOUNT, "no other /dev/shm can be mounted here")
 class NoNames(Case):
+    warm = True
     layout_of_all = ["--train.global_batch_size=16", "--cluster.nodes=2", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1",
                      "--parallel.strategy=hybrid_shard"]
 
@@ -52,7 +53,7 @@ class NoNames(Case):
         subprocess.run(["sh", "-c", f"head -c 65536 /dev/zero >{shared}/full"], stderr=subprocess.DEVNULL)  # other programs fill it
         for trainer in ("n1.0", "n0.1"):
             step, old = last_step(run), trainer_pids(run)[trainer]
-            os.kill(old, signal.SIGKILL)
+            kill(old)
             self.wait_for(lambda: trainer_pids(run).get(trainer) not in (old, 0, None), f"another process for {trainer}")
             self.wait_for(lambda: last_step(run) > step + 5, "further steps")
         self.assertEqual({t["name"] for n in status(run)["nodes"] for t in n["trainers"] if t["pid"]}, set(before))
@@ -61,7 +62,3 @@ class NoNames(Case):
         self.assertEqual(process.returncode, 0, output)
         steps = [m["step"] for m in lines(run / "metrics.jsonl")]
         self.assertEqual(steps, list(range(1, len(steps) + 1)), "no step was lost")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -287,7 +287,3 @@ for name, mask in (("none", None), ("bad", [[[0, 1]], [[3, 2]]]), ("long", [[[0,
         self.command("prepare", self.config, f'--data.source="{self.folder}/none.parquet"', '--data.loss_mask_key="mask"', "--model.vocab=320",
                      f'--data.folder="{self.folder}/none"', f'--tokenizer.train_on="{lines}"', "--data.validation_fraction=0")
         self.assertFalse((self.folder / "none/train.mask").exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import unittest
 import zlib
 
 from common import PROGRAM, last_step, leftovers
@@ -52,7 +51,7 @@ class Strangers(NetworkCase):
 
     def test_a_host_that_attacks_all_ports_while_the_run_trains(self):
         """The same rogue ends every agent and trainer of a run with transport.trusted_networks within a second, through UCX."""
-        self.begin(1500, strangers=1)
+        self.begin(200, NODES, "--supervision.warm_processes=1", strangers=1, slow=0)
         nodes = range(NODES)
         # Of agents and trainers, warm ones too, two each; of supervisor and standby one. A process that still starts has none.
         self.wait_for(lambda: len(self.network.ports(nodes)) == 2 * 3 * NODES + 2, "all processes to listen")
@@ -79,16 +78,17 @@ class Strangers(NetworkCase):
                 self.assertLess(memory, before[pid][0] + 16, (wave, pid))  # a trainer's caches grow, too
                 self.assertLess(memory, first[pid][0] + 8, (wave, pid))
                 self.assertLess(descriptors, before[pid][1] + 2 * 256 + 50, (wave, pid))
-            self.more_steps(20, "steps while half-open connections stay")
+            self.more_steps(5, "steps while half-open connections stay")
         self.assertGreater(max(descriptors for _, descriptors in during.values()), 256, "the attack has reached nothing")
         rogue.stdin.close()
         rogue.wait()
         self.wait_for(lambda: all(use_of(pid)[1] <= before[pid][1] + 10 for pid in before), "the descriptors to be free")
+        self.go_on()
         self.check_undisturbed()
 
     def test_a_process_of_another_run_that_keeps_calling(self):
         """It has the addresses of this run, and a key of its own."""
-        self.begin(1000, 2, strangers=1)
+        self.begin(200, 2, strangers=1, slow=0)
         other = self.folder / "other"
         (other / "control").mkdir(parents=True, mode=0o700)
         for file in (self.run_folder / "control").iterdir():
@@ -108,18 +108,19 @@ class Strangers(NetworkCase):
             names, values = (line.split() for line in self.network.nft(2, "grep ^Tcp: /proc/net/snmp").stdout.splitlines())
             return int(values[names.index("ActiveOpens")])
         self.wait_for(lambda: calls() >= 3, "three connections of the stranger")
-        self.more_steps(50, "steps while the stranger calls")
+        self.more_steps(5, "steps while the stranger calls")
         self.assertIsNone(stranger.poll(), "the stranger has been answered")
+        self.go_on()
         self.check_undisturbed()
         self.assertEqual(self.events("paused"), [])
 
     def test_a_frozen_host_wakes_with_processes_of_an_old_generation(self):
-        self.begin(1500)
+        self.begin(200, slow=0)
         frozen = self.network.processes(2)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         self.lost("n2")
-        self.more_steps(50, "steps of the others")
+        self.more_steps(5, "steps of the others")
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
         self.wait_until_all_nodes_train()
@@ -131,7 +132,7 @@ class Strangers(NetworkCase):
         """A changed byte ends a connection and a generation. No trainer commits an altered sum: the bits are those without a relay."""
         for how in ("flip", "repeat", "drop"):
             with self.subTest(how=how):
-                self.begin(400, 3, prepare=lambda how=how: self.relay(1, how, 3_000_000, 3))
+                self.begin(200, 3, prepare=lambda how=how: self.relay(1, how, 1_000_000, 3))
                 self.check()
                 text = (self.run_folder / "events.jsonl").read_text() + "".join(p.read_text() for p in (self.run_folder / "logs").glob("*.log"))
                 self.assertIn("bytes were changed on the way", text)
@@ -156,16 +157,17 @@ class Strangers(NetworkCase):
     def test_a_relay_that_records_learns_nothing_and_replays_in_vain(self):
         record = self.folder / "record"
         record.mkdir()
-        self.begin(1000, 2, prepare=lambda: self.relay(1, "flip", 0, 0, record))
+        self.begin(200, 2, prepare=lambda: self.relay(1, "flip", 0, 0, record), slow=0)
         key = (self.run_folder / "control/key").read_bytes()
-        self.wait_for(lambda: last_step(self.run_folder) >= 50, "step 50")
+        self.wait_for(lambda: last_step(self.run_folder) >= 20, "step 20")
         recorded = sorted(record.glob("*.up"))
         self.assertGreater(len(recorded), 2)
         words = ["ip", "netns", "exec", self.network.spaces[0], sys.executable, "-c", REPLAY, *map(str, recorded)]
         answers = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout.split()
         self.assertEqual(len(answers), len(recorded))
         self.assertLessEqual(max(map(int, answers)), 64)  # a fresh public key and a hash
-        self.more_steps(20, "steps after the replay")
+        self.more_steps(5, "steps after the replay")
+        self.go_on()
         self.check_undisturbed()
         bytes_of = {file: file.read_bytes() for file in record.iterdir()}
         for file, data in bytes_of.items():
@@ -174,7 +176,3 @@ class Strangers(NetworkCase):
         large = max(bytes_of.values(), key=len)[:4 << 20]
         self.assertGreater(len(large), 1 << 20)  # tensors
         self.assertGreater(len(zlib.compress(large)), 0.99 * len(large), "what was sent is not random")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import unittest
 
 from common import PROGRAM, TINY, Case, last_step, lines
 
@@ -18,8 +17,6 @@ train.learning_rate = [1e-3, 4e-3]
 
 
 class Sweep(Case):
-    no_trainer_dies = True
-
     def setUp(self):
         super().setUp()
         self.write_config({**TINY, "train.max_steps": 600, "checkpoint.folder": '"kept"'})
@@ -136,7 +133,3 @@ class Sweep(Case):
         self.assertEqual(said[1], "[2/4] 001-learning_rate-0.001-seed-2: would start, train.learning_rate = 0.001, run.seed = 2")
         self.assertFalse(self.sweep.exists())
         self.command("sweep", self.config, f"--run={self.sweep}", "--dry-run", "--summary", code=64)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,18 +4,16 @@ shown. By transformers, too."""
 import hashlib
 import json
 import os
-import signal
 import subprocess
-import unittest
 
-from common import PYTHON, TINY, Case, last_step, lines, status, trainer_pids
+from common import PYTHON, TINY, Case, events, kill, last_step, lines, needs, status, trainer_pids
 
-TRANSFORMERS = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import torch, transformers"], capture_output=True).returncode == 0
 # Scores a task file with transformers, as lm-evaluation-harness does: its tokens of a prompt and a choice (_encode_pair), the
 # windows of a long text (get_rolling_token_windows, make_disjoint_window), and its figures.
 HARNESS = r"""
 import collections, json, math, re, sys, torch, transformers
 folder, tasks, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.set_num_threads(1)  # the model is tiny
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
@@ -161,7 +159,7 @@ class Tasks(Case):
         self.assertEqual(of_run["one"]["tasks"], scores[8])
         self.assertIsNone(of_run["without"]["tasks"])
 
-    @unittest.skipUnless(TRANSFORMERS, "transformers is not installed in .deps/python: ./simplescale test installs it")
+    @needs("torch", "transformers")
     def test_the_scores_are_those_of_another_implementation(self):
         distinct = [row for row in questions(60) if len(set(row["choices"])) == len(row["choices"])]
         self.write_tasks(distinct + list(odd_rows()) + [{"task": "prose", "text": " ".join(sentence(i) for i in range(n))} for n in (1, 20)])
@@ -184,7 +182,7 @@ class Tasks(Case):
             self.assertEqual(json.loads(self.command("evaluate", run, "--tasks", self.tasks, "--json")), scored(run)[8], name)
 
     def test_processes_that_die_while_tasks_are_scored_cost_no_step_and_no_score(self):
-        self.write_tasks(list(questions(6000)))
+        self.write_tasks(list(questions(2000)))
         flags = ["--train.max_steps=12", "--train.tasks=questions.jsonl", "--train.tasks_every_steps=5", "--checkpoint.disk_every_steps=5",
                  "--train.validation_samples=0", *self.layout(2, 2)]
         reference = self.train("reference", *flags)
@@ -194,14 +192,14 @@ class Tasks(Case):
             return last_step(run) == step - 1 and any((run / "checkpoints").glob(f"tmp-{step:08}-*"))
 
         self.wait_for(lambda: scores(5), "the scores of step 5")
-        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        kill(trainer_pids(run)["n1.0"])
         self.wait_for(lambda: scores(10) and status(run)["standby"], "the scores of step 10")
-        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
+        kill(status(run)["supervisor"]["pid"])
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), self.digest(reference))
         self.assertEqual(scored(run), scored(reference))
         self.assertEqual(in_metrics(run), in_metrics(reference))
-        steps = [e["step"] for e in lines(run / "events.jsonl") if e["kind"] == "validated"]
+        steps = [e["step"] for e in events(run, "validated")]
         self.assertEqual(steps, [0, 5, 10, 12], "each step is reported once")
         steps = [m["step"] for m in lines(run / "metrics.jsonl")]
         self.assertEqual(sorted(steps), sorted([*range(1, 13), 5]), "step 5 has another line, with its scores")
@@ -239,7 +237,3 @@ class Tasks(Case):
             found = b"".join(path.read_bytes() for path in run.glob(pattern))
             for tag in ("tasks/words/acc", "tasks/words/acc_norm", "tasks/prose/byte_perplexity"):
                 self.assertIn(tag.encode(), found)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -10,19 +10,17 @@ import subprocess
 import unittest
 import urllib.request
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
-
-
-def events(run, *kinds):
-    return [e for e in lines(run / "events.jsonl") if e["kind"] in kinds]
+from common import PROGRAM, Case, events, kill_all, last_step, leftovers, lines, status
 
 
 class Told(Case):
     KEYS = ["--train.global_batch_size=8", "--train.max_steps=1000000"]
 
-    def begin(self, *keys, run="run", steps=5):
+    def begin(self, *keys, run="run", slow=True):
         run, process = self.start(run, *self.KEYS, *keys)
-        self.wait_for(lambda: last_step(run) >= steps and status(run)["state"] == "training", "steps")
+        self.wait_for(lambda: last_step(run) >= 5 and status(run)["state"] == "training", "steps")
+        if slow:
+            self.slow_down(run, fault="slow_node")
         return run, process
 
     def failed(self, *arguments, code):
@@ -109,14 +107,8 @@ class FullDisk(Told):
 
 class Killed(Told):
     def kill_all(self, run, process):
-        while left := leftovers(run):
-            for pid in left:
-                try:
-                    os.kill(int(pid), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            if process.poll() is None:
-                process.wait(10)
+        kill_all(run)
+        process.wait(10)
 
     def test_runs_and_plot_say_that_records_are_old(self):
         run, process = self.begin(*self.layout(1, 1))
@@ -132,11 +124,11 @@ class Killed(Told):
         self.kill_all(run, process)
 
     def test_the_death_of_all_processes_is_an_incident_of_the_next_start(self):
-        keys = [*self.layout(2, 1), "--train.max_steps=400", "--checkpoint.disk_every_steps=0"]
+        keys = [*self.layout(2, 1), "--train.max_steps=100", "--checkpoint.disk_every_steps=0"]
         want = self.undisturbed("--train.global_batch_size=8", *keys)
         run, process = self.begin(*keys)
         saved = int(self.command("console", run, "-c", "save").split("step-")[1])
-        self.wait_for(lambda: last_step(run) >= saved + 20, "steps after the checkpoint")
+        self.wait_for(lambda: last_step(run) >= saved + 5, "steps after the checkpoint")
         self.kill_all(run, process)
         last = last_step(run)
         shown = self.command("status", run)
@@ -159,7 +151,7 @@ class Killed(Told):
         self.assertIn("ended without a word", (self.folder / "report.html").read_text())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        self.command("resume", run, "--train.max_steps=410")  # it had ended
+        self.command("resume", run, "--train.max_steps=105")  # it had ended
         self.assertEqual(len(events(run, "run_died")), 1)
 
     def test_a_run_whose_end_did_not_reach_its_events_did_not_die(self):
@@ -196,7 +188,7 @@ class Drills(Told):
         planned = '--inject.faults=[{ step = 3, kind = "disk_full", target = "n2" }]'  # another host's, that never comes
         run = self.folder / "run"
         command = [PROGRAM, "train", self.config, f"--run={run}", *self.KEYS, *self.layout(2, 1), "--cluster.spares=1", planned, "--nnodes=3",
-                   "--cluster.join_timeout_ms=4000"]
+                   "--cluster.join_timeout_ms=2000"]
         hosts = [subprocess.Popen([*map(str, command), f"--node-rank={rank}"], cwd=self.folder, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True) for rank in (0, 1)]
         for host in hosts:
@@ -215,7 +207,7 @@ class Drills(Told):
 
     def test_kill_agent_takes_the_supervisor_or_standby_of_its_node_with_it(self):
         run, process = self.begin(*self.layout(2, 1))
-        for role in ("standby", "supervisor"):
+        for role in ("supervisor", "standby"):  # after a standby's end the next one is appointed some seconds later
             there = self.wait_for(lambda: status(run)["standby"] and status(run), "a standby")[role]
             self.command("console", run, "-c", f"inject kill_agent {there['node']}")
             self.wait_for(lambda: not os.path.exists(f"/proc/{there['pid']}"), f"the end of the {role}")
@@ -262,7 +254,7 @@ class Chains(Told):
 
 class Verify(Told):
     def test_what_a_run_removes_itself_is_not_invalid(self):
-        run, process = self.begin(*self.layout(2, 1), "--checkpoint.disk_every_steps=2", "--checkpoint.keep=2")
+        run, process = self.begin(*self.layout(2, 1), "--checkpoint.disk_every_steps=2", "--checkpoint.keep=2", slow=False)
         self.wait_for(lambda: events(run, "checkpoint_saved"), "a checkpoint")
         for _ in range(30):
             self.assertIn(": valid", self.verify(run))
@@ -273,7 +265,3 @@ class Verify(Told):
         broken = max(run.glob("checkpoints/step-*"))
         (broken / "manifest.json").unlink()
         self.command("verify", run, code=65)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,11 +1,9 @@
 """Traces of selected steps and of recoveries: all processes on one time line, in a file for Perfetto."""
 
 import json
-import os
 import signal
-import unittest
 
-from common import Case, last_step, lines, status, trainer_pids
+from common import Case, events, kill, last_step, lines, status, trainer_pids
 
 SLACK_US = 0.01  # rounding of the decimal numbers in the file
 
@@ -129,13 +127,13 @@ class Trace(Case):
 
         # A recovery: the spans of the killed trainer, and of the other trainers until they continue.
         before = trainer_pids(run)["n1.0"]
-        os.kill(before, signal.SIGKILL)
-        self.wait_for(lambda: any(e["kind"] == "recovered" for e in lines(run / "events.jsonl")), "recovery")
+        kill(before)
+        self.wait_for(lambda: events(run, "recovered"), "recovery")
         self.wait_for(lambda: self.whole(run, 4), "its trace")
         self.check_recovery(run, self.trace(run))
 
         # The loss of a supervisor is an incident. The new supervisor writes its own part of the trace.
-        self.wait_for(lambda: any(e["kind"] == "standby_appointed" for e in lines(run / "events.jsonl")), "a standby")
+        self.wait_for(lambda: events(run, "standby_appointed"), "a standby")
         self.command("console", run, "-c", "inject kill_supervisor supervisor")
         self.wait_for(lambda: self.whole(run, 5), "its trace")
         line = self.trace(run)
@@ -160,14 +158,14 @@ class Trace(Case):
         return names if len(names) >= count else None
 
     def check_recovery(self, run, line):
-        events = [e for e in lines(run / "events.jsonl") if e.get("incident") == 1]
-        recovered = [e for e in events if e["kind"] == "recovered"][0]
+        told = [e for e in lines(run / "events.jsonl") if e.get("incident") == 1]
+        recovered = [e for e in told if e["kind"] == "recovered"][0]
         incidents = [e for e in line.spans("recovery") if e["name"].startswith("incident ")]
         self.assertEqual([e["name"] for e in incidents], ["incident 1: n1.0"])
         begin, end = incidents[0]["ts"], incidents[0]["ts"] + incidents[0]["dur"]
         self.assertEqual(incidents[0]["args"]["summary"], recovered["reason"])
         phases = [e["name"] for e in line.spans("recovery") if e is not incidents[0]]
-        self.assertEqual(phases, [e["phase"] for e in events if e["phase"]])
+        self.assertEqual(phases, [e["phase"] for e in told if e["phase"]])
         self.assertEqual((phases[0], phases[-1]), ("detect", "resume"))
         # The killed process and its replacement.
         self.assertEqual(line.processes().count("n1.0"), 2)
@@ -188,7 +186,3 @@ class Trace(Case):
         self.assertFalse((run / "traces").exists())
         self.command("trace", run, code=65)
         self.command("train", self.config, f"--run={self.folder}/no", "--metrics.trace_steps=[1]", "--metrics.trace_events=0", code=78)
-
-
-if __name__ == "__main__":
-    unittest.main()

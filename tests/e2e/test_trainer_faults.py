@@ -1,13 +1,13 @@
 """Trainers fail in every way: the run ends with the same bits (JOB-6) and loses no step (JOB-1)."""
 
-import os
 import signal
-import unittest
 
-from common import Case, last_step, lines, status, trainer_pids
+from common import Case, events, kill, last_step, lines, status, trainer_pids
 
 
 class TrainerFaults(Case):
+    warm = True
+
     def setUp(self):
         super().setUp()
         self.two_by_two = ["--train.global_batch_size=16", *self.layout(2, 2), "--train.max_steps=60"]
@@ -54,7 +54,7 @@ class TrainerFaults(Case):
         output, _ = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, output)
         self.assertRegex(output, r"no step for \d+ s, waiting for n0\.0 \((for|back)ward")
-        nan, hang = [e for e in lines(run / "events.jsonl") if e["kind"] == "recovered"]
+        nan, hang = events(run, "recovered")
         self.assertRegex(nan["subject"], r"^n1\.0: step \d+: loss nan")
         self.assertRegex(hang["subject"], r"^n0\.0: hung in step \d+ \((for|back)ward")
         self.assertGreaterEqual(hang["ms"], 5000, "the time since the last step")
@@ -71,17 +71,17 @@ class TrainerFaults(Case):
         self.assertEqual(process.wait(60), 0)
         self.train("run", *self.two_by_two, planned)
         self.assertEqual(self.digest(run), want)
-        injected = [e["step"] for e in lines(run / "events.jsonl") if e["kind"] == "injected"]
+        injected = [e["step"] for e in events(run, "injected")]
         self.assertEqual(len(injected), 3, injected)
         self.assertEqual(injected[0], 0)
 
     def test_a_fence_does_not_wait_for_a_computing_trainer(self):
         """Trainers without sharding compute for seconds without communication. One dies; the others leave at once and survive."""
-        long = ["--train.global_batch_size=9000", *self.layout(3, 1, "no_shard"), "--train.max_steps=3", "--train.validation_samples=0"]
+        long = ["--train.global_batch_size=9000", *self.layout(3, 1, "no_shard"), "--train.max_steps=2", "--train.validation_samples=0"]
         run, process = self.start("run", *long)
         self.wait_for(lambda: last_step(run) >= 1, "step 1")
         before = trainer_pids(run)
-        os.kill(before["n1.0"], signal.SIGKILL)
+        kill(before["n1.0"])
         self.assertEqual(process.wait(170), 0, process.stdout.read())
         kinds = [e["kind"] for e in lines(run / "events.jsonl")]
         self.assertNotIn("fence_ignored", kinds)
@@ -92,12 +92,8 @@ class TrainerFaults(Case):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 5, "step 5")
         before = trainer_pids(run)
-        os.kill(before["n1.0"], signal.SIGKILL)
+        kill(before["n1.0"])
         self.wait_for(lambda: trainer_pids(run)["n1.0"] not in (before["n1.0"], 0), "another process")
         self.wait_for(lambda: "n1/p2 becomes n1.0" in (run / "logs/n1.log").read_text(), "the warm process")
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -7,7 +7,6 @@ import resource
 import shutil
 import stat
 import subprocess
-import unittest
 from pathlib import Path
 
 from common import PROGRAM, Case, last_step, leftovers
@@ -40,27 +39,25 @@ class RunFolder(Case):
         self.assertEqual([p for p in [run, *run.rglob("*")] if mode(p) & 0o022 and not p.is_symlink()], [])
 
     def test_a_key_of_another_user_or_that_others_may_write_is_refused(self):
-        run = self.folder / "run"
-        (run / "control").mkdir(parents=True)
-        shutil.copy(self.config, run / "config.toml")
-        (run / "control/supervisor.json").write_text('{"term": 1, "address": "00", "instance": "i"}')
-        key = run / "control/key"
-        key.write_bytes(bytes(32))
-        lock = (run / "control/lock").open("w")
-        self.addCleanup(lock.close)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as if a launcher lived
-
-        def refused():
-            done = subprocess.run([PROGRAM, "console", run, "-c", "pause"], capture_output=True, text=True, timeout=60)
-            self.assertNotEqual(done.returncode, 0)
-            return done.stdout + done.stderr
-
-        key.chmod(0o666)
-        self.assertIn("can be written by other users", refused())
-        key.chmod(0o600)
-        if ROOT:
-            os.chown(key, NOBODY, NOBODY)
-            self.assertIn("belongs to another user", refused())
+        """The console tries for 10 s, of all runs at once."""
+        consoles = {}
+        for says in ("can be written by other users", *(["belongs to another user"] if ROOT else [])):
+            run = self.folder / says.partition(" ")[0]
+            (run / "control").mkdir(parents=True)
+            shutil.copy(self.config, run / "config.toml")
+            (run / "control/supervisor.json").write_text('{"term": 1, "address": "00", "instance": "i"}')
+            key = run / "control/key"
+            key.write_bytes(bytes(32))
+            lock = (run / "control/lock").open("w")
+            self.addCleanup(lock.close)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as if a launcher lived
+            key.chmod(0o666 if "written" in says else 0o600)
+            if "belongs" in says:
+                os.chown(key, NOBODY, NOBODY)
+            consoles[says] = subprocess.Popen([PROGRAM, "console", run, "-c", "pause"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for says, console in consoles.items():
+            self.assertIn(says, console.communicate(timeout=60)[0])
+            self.assertNotEqual(console.returncode, 0)
 
     def test_a_run_folder_of_another_user_is_refused_before_anything_is_written(self):
         if not ROOT:
@@ -139,7 +136,7 @@ class GpuNetwork(Case):
 
 def few_bytes():
     """Called in a child process: what needs more memory than any command should ends there."""
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
 
 
 class Terminal(Case):
@@ -209,7 +206,7 @@ class Terminal(Case):
                 self.assert_ends(words)
 
     def test_no_command_is_ended_by_large_values_in_a_folder_of_somebody_else(self):
-        """A regular expression recursed once per character, 300 long lines were kept, and JSON needs 20 times its size."""
+        """A regular expression recursed once per character, long lines were kept, and JSON needs 20 times its size."""
         run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
         commands = (["report", run, "-o", self.folder / "r.html"], ["status", run], ["runs", self.folder])
         (run / "config.toml").write_text(f'[supervision]\nnotify = "{"a" * 200_000}"\n' + "\n" * 200_000)
@@ -217,10 +214,10 @@ class Terminal(Case):
             self.assert_ends(words)
         self.assertNotIn("aaaa", (self.folder / "r.html").read_text())
         with (run / "metrics.jsonl").open("r+b") as metrics:
-            for line in range(300):
+            for line in range(50):
                 metrics.seek((15 << 20) - 1, os.SEEK_CUR)
                 metrics.write(b"\n")
-        (run / "control/status.json").write_text("[" + "[]," * 33_000_000 + "[]]")
+        (run / "control/status.json").write_text("[" + "[]," * 12_000_000 + "[]]")
         for words in commands:
             self.assert_ends(words)
 
@@ -314,7 +311,3 @@ class Terminal(Case):
         if isinstance(value, list):
             return [self.spoiled(v) for v in value]
         return value + self.HOSTILE if isinstance(value, str) else value
-
-
-if __name__ == "__main__":
-    unittest.main()

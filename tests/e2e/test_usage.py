@@ -10,7 +10,7 @@ import subprocess
 import threading
 import unittest
 
-from common import BIN, PROGRAM, TINY, Case, lines
+from common import BIN, PROGRAM, TINY, Case, events
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
 
@@ -167,7 +167,7 @@ class Run(Case):
                      '--inject.faults=[{ step = 3, kind = "kill_trainer", target = "n1.0" }]')
         run = self.folder / "runs/here"  # a default: relative to the working directory
         notice, = notices
-        recovered, = [e for e in lines(run / "events.jsonl") if e["kind"] == "recovered"]
+        recovered, = events(run, "recovered")
         self.assertEqual({k: notice[k] for k in recovered}, recovered)
         self.assertEqual(notice["run"], str(run))
 
@@ -257,7 +257,3 @@ class Install(Case):
                             ("share/man/man1/simplescale.1", ".TH SIMPLESCALE 1")]:
             self.assertIn(words, (prefix / file).read_text())
         self.assertEqual(sorted(p.name for p in prefix.iterdir()), ["bin", "lib", "share"])
-
-
-if __name__ == "__main__":
-    unittest.main()

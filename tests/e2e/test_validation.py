@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
-import unittest
 
-from common import TINY, Case, last_step, lines, status, tokens, trainer_pids
+from common import TINY, Case, events, kill, last_step, lines, status, tokens, trainer_pids
 
 
 def val_losses(run):
@@ -14,7 +12,7 @@ def val_losses(run):
 
 
 def validated(run):
-    return {e["step"]: e["val_loss"] for e in lines(run / "events.jsonl") if e["kind"] == "validated"}
+    return {e["step"]: e["val_loss"] for e in events(run, "validated")}
 
 
 class Validation(Case):
@@ -51,7 +49,7 @@ class Validation(Case):
 
         # A longer start validates step 10, with which it begins, again; that is no news.
         self.train("one", *flags, "--train.max_steps=12")
-        steps = [e["step"] for e in lines(one / "events.jsonl") if e["kind"] == "validated"]
+        steps = [e["step"] for e in events(one, "validated")]
         self.assertEqual(steps, [0, 2, 4, 6, 8, 10, 12])
 
     def test_processes_that_die_during_a_validation_cost_no_step_and_no_loss(self):
@@ -66,20 +64,16 @@ class Validation(Case):
             return last_step(run) == step - 1 and any((run / "checkpoints").glob(f"tmp-{step:08}-*"))
 
         self.wait_for(lambda: validates(5), "the validation of step 5")
-        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        kill(trainer_pids(run)["n1.0"])
         self.wait_for(lambda: validates(10) and status(run)["standby"], "the validation of step 10")
-        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
+        kill(status(run)["supervisor"]["pid"])
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), self.digest(reference))
         self.assertEqual(validated(run), validated(reference))
         self.assertEqual(val_losses(run), val_losses(reference))
         self.assertEqual(set(val_losses(run)), {5, 10, 12})
         self.assertIn("each sample exactly once", self.verify(run))
-        self.assertGreaterEqual(next(e for e in lines(run / "events.jsonl") if e["kind"] == "took_over")["step"], 9)
+        self.assertGreaterEqual(next(e for e in events(run, "took_over"))["step"], 9)
         steps = [m["step"] for m in lines(run / "metrics.jsonl")]
         self.assertEqual(sorted(steps), sorted([*range(1, 13), 5]), "step 5 has another line, with its validation loss")
         self.assertTrue(all(m["loss"] for m in lines(run / "metrics.jsonl")))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_pids  # noqa: E402
+from common import PROGRAM, Case, events, kill, last_step, leftovers, lines, status, trainer_pids  # noqa: E402
 from test_trust import listening  # noqa: E402
 
 CLUSTER = HERE / "cluster.sh"
@@ -70,9 +70,8 @@ def name_of(pid):
 
 class Slurm(Case):
     layout_flags = ["--cluster.nodes=2", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1",
-                    "--parallel.strategy=hybrid_shard", "--train.global_batch_size=48"]
-    steps = 300
-    references = {}
+                    "--parallel.strategy=hybrid_shard", "--train.global_batch_size=24"]
+    steps = 100
 
     @classmethod
     def setUpClass(cls):
@@ -112,16 +111,16 @@ class Slurm(Case):
         self.assertEqual((found["JobState"], found["ExitCode"]), (state, code), self.output(run))
         return found
 
-    def wait_for_step(self, run, step):
+    def wait_for_step(self, run, step=5, to_lose=lambda: None):
+        """Slows the run down, by a node that trains and is not on the host to_lose(). Returns what ends that, and the host."""
+        self.wait_for(lambda: last_step(run) >= 1, "step 1", timeout=40)
+        host = to_lose()
+        go_on = self.slow_down(run, next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != host))
         self.wait_for(lambda: last_step(run) >= step and status(run)["standby"], f"step {step}", timeout=40)
+        return go_on, host
 
     def reference(self):
-        """The digest of a run without faults on one node of the local launcher."""
-        key = (self.steps,)
-        if key not in self.references:
-            run = self.train("reference", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.nodes=1")
-            self.references[key] = self.digest(run)
-        return self.references[key]
+        return self.undisturbed(*self.layout_flags, f"--train.max_steps={self.steps}")
 
     def check_resumed_by_itself(self, run, lost_supervisor=False):
         """Checks that the job was interrupted once and resumed, and that no step was lost or repeated. Steps may be repeated if
@@ -129,7 +128,7 @@ class Slurm(Case):
         self.check_whole(run)
         events = lines(run / "events.jsonl")
         saved = [e["step"] for e in events if e["kind"] == "checkpoint_saved"][0]
-        self.assertGreaterEqual(saved, 20)
+        self.assertGreaterEqual(saved, 5)
         self.assertLess(saved, self.steps, "it was interrupted")
         self.assertEqual([e["reason"] for e in events if e["kind"] == "started"], ["", f"resumes from step {saved}"])
         made = [m["step"] for m in lines(run / "metrics.jsonl")]
@@ -146,7 +145,7 @@ class Slurm(Case):
         return next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != script)
 
     def wait_for_one_group(self, run):
-        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
+        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in events(run, "joined")),
                       "one group")
 
     def check_whole(self, run):
@@ -226,12 +225,11 @@ class Slurm(Case):
 
     def test_a_killed_node_is_replaced_by_a_spare(self):
         run, job = self.submit("run", "--cluster.spares=1")
-        self.wait_for_step(run, 20)
-        self.wait_for(lambda: {e["subject"] for e in lines(run / "events.jsonl") if e["kind"] == "trainer_up"} >=
+        go_on, host = self.wait_for_step(run, to_lose=lambda: self.host(run, self.not_of_the_script(run, job)))
+        self.wait_for(lambda: {e["subject"] for e in events(run, "trainer_up")} >=
                       {f"n{n}.{t}" for n in range(3) for t in range(2)}, "the spare's trainers")
-        host = self.host(run, self.not_of_the_script(run, job))
         self.kill_host(host)
-        self.wait_for(lambda: any("takes the place of" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
+        self.wait_for(lambda: any("takes the place of" in e["reason"] for e in events(run, "joined")),
                       "the spare")
         self.command("console", run, "-c", "pause")  # until Slurm has noticed the loss
         self.wait_for(lambda: self.slurm_sees_down(host), f"Slurm to see that {host} is down", timeout=30)
@@ -241,22 +239,23 @@ class Slurm(Case):
         self.assertEqual((notice[0]["file"], notice[0]["subject"]), (f"slurm-{job}.out", "n0"))
         self.assertIn(f"Node failure on {host}", self.command("logs", run, f"slurm-{job}"))
         self.command("console", run, "-c", "resume")
+        go_on()
         self.wait_for_end(run, job)
         self.check_whole(run)
 
     def lose_a_host_without_a_spare(self):
         run, job = self.submit("no-spare")
-        self.wait_for_step(run, 20)
-        self.kill_host(self.host(run, self.not_of_the_script(run, job)))
+        go_on, host = self.wait_for_step(run, to_lose=lambda: self.host(run, self.not_of_the_script(run, job)))
+        self.kill_host(host)
         self.wait_for_one_group(run)
+        go_on()
         self.wait_for_end(run, job)
         self.check_whole(run)
 
     def lose_the_scripts_host(self):
         """Another task requeues the job in place of the lost batch script."""
         run, job = self.submit("script")
-        self.wait_for_step(run, 20)
-        host = self.job(job)["BatchHost"]
+        _, host = self.wait_for_step(run, to_lose=lambda: self.job(job)["BatchHost"])
         self.kill_host(host)
         self.wait_for_one_group(run)
         slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
@@ -268,7 +267,7 @@ class Slurm(Case):
     def reach_the_time_limit(self):
         """Slurm checks time limits every 30 s. The limit is set once the run has begun, so that a slow machine does not matter."""
         run, job = self.submit("limit", "--slurm.time_minutes=60", "--slurm.save_before_end_s=100")
-        self.wait_for_step(run, 20)
+        self.wait_for_step(run)
         self.command("console", run, "-c", "pause")
         before = self.job(job)
         hours, minutes, _ = map(int, before["RunTime"].split(":"))
@@ -280,29 +279,9 @@ class Slurm(Case):
         self.assertNotIn("DUE TO TIME LIMIT", self.output(run))
         self.check_resumed_by_itself(run)
 
-    def test_two_lost_hosts_and_a_time_limit(self):
-        """Slurm takes half a minute for each of these scenarios, so they run concurrently."""
-        self.reference()
-        with ThreadPoolExecutor(3) as pool:
-            scenes = [pool.submit(s) for s in (self.lose_the_scripts_host, self.reach_the_time_limit, self.lose_a_host_without_a_spare)]
-        for scene in scenes:
-            scene.result()
-
-    def test_a_preempted_job_saves_and_resumes(self):
-        self.reference()
-        jobs = {name: self.submit(name, f'--slurm.partition="{name}"') for name in ("scavenge", "scavenge-now")}
-        for run, _ in jobs.values():
-            self.wait_for_step(run, 20)
-        urgent = slurm("sbatch", "--parsable", "--partition=all", "--exclusive", "--nodes=8", "--output=/dev/null", "--wrap=sleep 1")
-        self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=60)
-        for run, job in jobs.values():
-            self.wait_for_end(run, job)
-            self.check_resumed_by_itself(run)
-        self.assertEqual(self.job(urgent)["JobState"], "COMPLETED")
-
-    def test_usr1_before_the_time_limit_saves_and_requeues_the_job(self):
-        run, job = self.submit("run")
-        self.wait_for_step(run, 20)
+    def get_usr1(self):
+        run, job = self.submit("usr1")
+        self.wait_for_step(run)
         slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
         self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
         self.wait_for_end(run, job)
@@ -310,6 +289,27 @@ class Slurm(Case):
         if self.accounting:
             want = {(f"{job}.batch", "75:0"), (job, "0:0")}
             self.wait_for(lambda: want <= self.exit_codes(job), f"{want} in {self.exit_codes(job)}", timeout=20)
+
+    def test_two_lost_hosts_a_time_limit_and_usr1(self):
+        """Slurm takes half a minute for each of these scenarios, so they run concurrently."""
+        self.reference()
+        with ThreadPoolExecutor(4) as pool:
+            scenes = [pool.submit(s) for s in (self.lose_the_scripts_host, self.reach_the_time_limit, self.lose_a_host_without_a_spare,
+                                               self.get_usr1)]
+        for scene in scenes:
+            scene.result()
+
+    def test_a_preempted_job_saves_and_resumes(self):
+        self.reference()
+        jobs = {name: self.submit(name, f'--slurm.partition="{name}"') for name in ("scavenge", "scavenge-now")}
+        for run, _ in jobs.values():
+            self.wait_for_step(run)
+        urgent = slurm("sbatch", "--parsable", "--partition=all", "--exclusive", "--nodes=8", "--output=/dev/null", "--wrap=sleep 1")
+        self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=60)
+        for run, job in jobs.values():
+            self.wait_for_end(run, job)
+            self.check_resumed_by_itself(run)
+        self.assertEqual(self.job(urgent)["JobState"], "COMPLETED")
 
     def test_the_runs_exit_code_is_the_jobs_and_in_sacct(self):
         one = ["--cluster.nodes=1", "--cluster.trainers_per_node=1"]
@@ -335,12 +335,12 @@ class Slurm(Case):
 
     def test_scancel_saves_and_a_new_job_resumes(self):
         run, job = self.submit("run")
-        self.wait_for_step(run, 20)
+        self.wait_for_step(run)
         slurm("scancel", job)
         self.wait_for_end(run, job, state="CANCELLED", code="75:0")
         self.assertEqual(self.job(job)["Restarts"], "0")
         step = max(int(c.name[5:]) for c in (run / "checkpoints").glob("step-*"))
-        self.assertGreaterEqual(step, 20)
+        self.assertGreaterEqual(step, 5)
         self.assertLess(step, self.steps)
         run, job = self.submit("run")
         self.wait_for_end(run, job)
@@ -349,13 +349,13 @@ class Slurm(Case):
     def test_a_node_that_fails_its_diagnosis_is_drained_and_excluded(self):
         # One host is limited to files of 4 MB, which only the disk check of the diagnosis exceeds.
         run, job = self.submit("run", "--cluster.spares=1")
-        self.wait_for_step(run, 20)
+        self.wait_for_step(run)
         victim = next(n for n in status(run)["nodes"] if n["group"] and n["host"] != self.job(job)["BatchHost"])
         resource.prlimit(victim["pid"], resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
         self.command("console", run, "-c", f"diagnose {victim['name']}")
         host = victim["host"]
         self.addCleanup(lambda: slurm("scontrol", "update", f"nodename={host}", "state=resume", check=False))
-        event = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e["kind"] == "drained_in_slurm"], "the drain")[0]
+        event = self.wait_for(lambda: events(run, "drained_in_slurm"), "the drain")[0]
         self.assertIn(host, event["reason"])
         shown = slurm("scontrol", "show", "node", host)
         self.assertIn("DRAIN", shown)
@@ -396,9 +396,9 @@ class Slurm(Case):
             (numa / f"node{cpu}/cpulist").write_text(f"{cpu}\n")
         os.environ["SIMPLESCALE_NUMA"] = str(numa)
         self.addCleanup(os.environ.pop, "SIMPLESCALE_NUMA")
-        run, job = self.submit("run", "--cluster.nodes=3", "--slurm.tasks_per_node=0", "--slurm.cpus_per_task=2", "--slurm.gpus_per_node=2",
-                               "--slurm.options=--nodelist=node[7-8]")
-        self.wait_for_step(run, 5)
+        run, job = self.submit("run", "--cluster.nodes=3", "--supervision.warm_processes=1", "--slurm.tasks_per_node=0",
+                               "--slurm.cpus_per_task=2", "--slurm.gpus_per_node=2", "--slurm.options=--nodelist=node[7-8]")
+        go_on, _ = self.wait_for_step(run)
         self.command("console", run, "-c", "pause")
         nodes = sorted((n for n in status(run)["nodes"]), key=lambda n: (n["host"], n["name"]))
         self.assertEqual([n["host"] for n in nodes], ["node7", "node8", "node8"])
@@ -415,10 +415,11 @@ class Slurm(Case):
         # A warm process that replaces a trainer is moved to that trainer's CPUs.
         name, pid = nodes[0]["trainers"][1]["name"], nodes[0]["trainers"][1]["pid"]
         before = cpus(pid)
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         after = self.wait_for(lambda: (now := trainer_pids(run)[name]) not in (0, pid) and now, "another process")
         self.wait_for(lambda: cpus(after) == before, "its CPUs")
         self.command("console", run, "-c", "resume")
+        go_on()
         self.wait_for_end(run, job)
         self.check_whole(run)
         # --gpus-per-node: only node8 has four GPUs, no node has five.
@@ -436,15 +437,12 @@ class Slurm(Case):
              "--no-kill", "--kill-on-bad-exit=0", "taskset", "--cpu-list", "0", PROGRAM, "train", self.config, f"--run={run}", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder)
         self.addCleanup(lambda: salloc.poll() is None and salloc.kill())
-        self.wait_for_step(run, 5)
+        go_on, _ = self.wait_for_step(run)
         document = status(run)
         self.assertEqual(sorted(n["host"] for n in document["nodes"] if n["pid"]), ["node1", "node1", "node2"])
         for pid in [t["pid"] for n in document["nodes"] for t in n["trainers"] if t["pid"]]:
             self.assertIn("Cpus_allowed_list:\t0\n", pathlib.Path(f"/proc/{pid}/status").read_text())
+        go_on()
         output, _ = salloc.communicate(timeout=50)
         self.assertEqual(salloc.returncode, 0, output + self.output(run))
         self.check_whole(run)
-
-
-if __name__ == "__main__":
-    unittest.main()

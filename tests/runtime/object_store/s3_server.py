@@ -13,6 +13,7 @@ Requests to /_control are for tests:
     GET  /_control/log      a JSON list of [request, HTTP status]; status 0: it gets no answer
     PUT  /_control/object/BUCKET/KEY   creates or replaces an object, without a signature
     DELETE  the same        removes it
+    POST /_control/reset    leaves the bucket of --bucket without objects, the log empty, and no rule
 
 A rule: {"match": REGEX of "METHOD /bucket/key?query", "kind": KIND, "skip": N, "times": N}. The first `skip` requests that
 match pass, the next `times` (default: all) have the fault:
@@ -101,8 +102,10 @@ class Faults:
         self.mutex, self.rules, self.log = threading.Lock(), [], []
         self.released = threading.Event()  # ends what hangs
 
-    def set(self, rules):
+    def set(self, rules, forget=False):
         with self.mutex:
+            if forget:
+                self.log.clear()
             self.rules = [dict(rule, seen=0, random=random.Random(rule.get("seed", 0))) for rule in rules]
             self.released.set()
             self.released = threading.Event()
@@ -132,7 +135,7 @@ class Faults:
 class Proxy(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 120
-    faults = region = backend = None  # of the whole server
+    faults = region = backend = bucket = None  # of the whole server
 
     def log_message(self, *_):
         pass
@@ -166,6 +169,13 @@ class Proxy(BaseHTTPRequestHandler):
             return self.answer(connection.getresponse().status, [], b"")
         if self.command == "PUT":
             self.faults.set(json.loads(body))
+            return self.answer(200, [], b"")
+        if self.command == "POST":
+            self.faults.set([], forget=True)
+            for request in (("POST", "/moto-api/reset"), ("PUT", f"/{self.bucket}")):
+                connection = HTTPConnection("127.0.0.1", self.backend, timeout=60)
+                connection.request(*request, headers={"Host": "127.0.0.1"})
+                assert connection.getresponse().status == 200
             return self.answer(200, [], b"")
         with self.faults.mutex:
             text = json.dumps(self.faults.log).encode()
@@ -262,7 +272,7 @@ def main():
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
-    Proxy.faults, Proxy.region, Proxy.backend = Faults(), options.region, moto.get_host_and_port()[1]
+    Proxy.faults, Proxy.region, Proxy.backend, Proxy.bucket = Faults(), options.region, moto.get_host_and_port()[1], options.bucket
     if options.bucket:
         connection = HTTPConnection("127.0.0.1", Proxy.backend, timeout=60)
         connection.request("PUT", f"/{options.bucket}", headers={"Host": "127.0.0.1"})
