@@ -11,7 +11,7 @@
 namespace simplescale {
 namespace {
 
-// docs/security.md says this list in words. "A_*": all that begin with A_; "*_a": that end so.
+// docs/security.md links to this list. "A_*": all that begin with A_; "*_a": that end so.
 constexpr auto kNeeded = std::to_array<std::string_view>({
     // the user, the terminal, the place
     "PATH",

@@ -1,6 +1,6 @@
 // Which sample is trained in which step and by which trainer. Pure functions, which every node
 // computes without communication. The order of samples depends on the seed and their number only,
-// never on the layout.
+// never on the layout (JOB-2).
 #pragma once
 
 #include <cstdint>

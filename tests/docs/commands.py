@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md and docs/*.md, and checks the pages' links, paths and lengths.
+"""Runs the commands of README.md and of the pages in docs/ and tests/; checks their links, paths, lengths.
 
     SIMPLESCALE_BIN=build/release/bin tests/docs/commands.py [--keep] [PAGE...]
 
@@ -14,7 +14,8 @@ configs/ and .deps/; pages share prepared data. A comment on the line before a b
     <!-- not run: takes N minutes -->
     <!-- run if installed: PACKAGE -->     runs where .deps/python has that Python package
 
-Without SIMPLESCALE_BIN only links, `paths/of/files` and lengths are checked. Exit code 1 if anything is wrong.
+Without SIMPLESCALE_BIN only links, `paths/of/files`, lengths, and the pages that sources name are
+checked. Exit code 1 if anything is wrong.
 """
 import argparse
 import os
@@ -33,6 +34,7 @@ BLOCK_S_MAX = float(os.environ.get("SIMPLESCALE_DOCS_BLOCK_S", 300))  # a slow, 
 NOT_RUN = re.compile(r"<!-- not run: (needs Slurm|needs a GPU|needs a bucket|needs several hosts|takes \d+ minutes?) -->$")
 RUN_IF = re.compile(r"<!-- run if installed: (\w+) -->$")
 PATH = re.compile(r"`((?:runtime|model|transport|tools|actors|app|tests|configs|cmake)/[\w./-]+)`")
+MENTION = r"docs/[A-Za-z-]+\.md(#[a-z0-9-]+)?"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -95,6 +97,15 @@ def check_paths(page, text, problems):
     for path in sorted(set(PATH.findall(text))):
         if "NAME" not in path and not (ROOT / path).exists():
             problems.append(f"{page}: {path} does not exist")
+
+
+def check_mentions(problems):
+    """Sources, tests and configurations name pages, and headings of them, that exist."""
+    command = ["git", "-c", "safe.directory=*", "grep", "-ohIE", MENTION, "--", ":!docs", ":!README.md"]
+    for mention in sorted(set(subprocess.check_output(command, cwd=ROOT, text=True).split())):
+        file, _, anchor = mention.partition("#")
+        if not (ROOT / file).exists() or anchor and anchor not in anchors_of(ROOT / file):
+            problems.append(f"{mention} is named outside of the pages and leads nowhere")
 
 
 def check_lengths(page, lines, problems):
@@ -172,9 +183,10 @@ def run_page(blocks, folder):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--keep", action="store_true", help="keeps the scratch folder")
-    arguments.add_argument("pages", nargs="*", help="README.md, docs/slurm.md, ... (all)")
+    arguments.add_argument("pages", nargs="*", help="README.md, docs/data.md, ... (all)")
     flags = arguments.parse_args()
-    pages = ["README.md"] + sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))
+    pages = ["README.md"] + sorted(str(p.relative_to(ROOT)) for folder in ("docs", "tests")
+                                   for p in (ROOT / folder).rglob("*.md"))
     problems, blocks = [], {}
     for page in pages:
         text = (ROOT / page).read_text()
@@ -182,6 +194,7 @@ def main():
         check_paths(page, text, problems)
         check_lengths(page, text.splitlines(), problems)
         blocks[page] = blocks_of(page, text.splitlines(), problems)
+    check_mentions(problems)
     programs = os.environ.get("SIMPLESCALE_BIN")
     if programs:
         scratch = Path(tempfile.mkdtemp(prefix="ss-docs-"))
