@@ -130,7 +130,7 @@ simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/dec
 simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
 simplescale_rarely_runs(run observe object_store config checkpoint actors convert verify report exports trace http)
-set_source_files_properties(transport/caf/codec.cpp transport/caf/message_types.cpp
+set_source_files_properties(transport/caf/message_types.cpp
   PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)  # templates over all messages
 # Conversions of whole models.
 set_source_files_properties(tools/convert/derive.cpp tools/convert/hf_export.cpp

@@ -269,7 +269,7 @@ def leftovers(run):
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if str(run) in (entry / "cmdline").read_text():
+                if str(run) in (entry / "cmdline").read_text(errors="replace"):
                     found.append(entry.name)
             except OSError:
                 pass

@@ -329,7 +329,7 @@ class Hosts(Case):
         self.check()
 
     def test_a_late_host(self):
-        self.keys += ["--cluster.join_timeout_ms=3000"]
+        self.keys += ["--cluster.join_timeout_ms=5000"]
         self.begin(0, 1)
         self.assertIn("still waiting for 1 of 3 hosts, first for --node-rank=2", self.log(0))
         self.add(2)

@@ -71,7 +71,7 @@ def name_of(pid):
 class Slurm(Case):
     layout_flags = ["--cluster.nodes=2", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1",
                     "--parallel.strategy=hybrid_shard", "--train.global_batch_size=24"]
-    steps = 100
+    steps = 400
 
     @classmethod
     def setUpClass(cls):
@@ -184,8 +184,8 @@ class Slurm(Case):
         sweep, flags = self.folder / "sweep", [*self.layout_flags, "--train.max_steps=40"]
         job = re.search(r"submitted as job array (\d+)", self.command("sweep", self.config, f"--run={sweep}", "--submit", *flags))[1]
         self.addCleanup(lambda: slurm("scancel", "--quiet", job, check=False))
-        self.wait_for(lambda: [last_step(sweep / f"00{i}-seed-{i + 1}") for i in range(2)] == [40, 40], "both runs", timeout=60)
-        self.wait_for(lambda: not slurm("squeue", "--noheader", "--jobs", job, check=False), "the end of the array", timeout=60)
+        self.wait_for(lambda: [last_step(sweep / f"00{i}-seed-{i + 1}") for i in range(2)] == [40, 40], "both runs", timeout=180)
+        self.wait_for(lambda: not slurm("squeue", "--noheader", "--jobs", job, check=False), "the end of the array", timeout=180)
         self.command("sweep", self.config, f"--run={sweep}", "--summary", *flags)
         table = json.loads((sweep / "summary.json").read_text())
         self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 40)] * 2, self.output(sweep))
@@ -259,7 +259,7 @@ class Slurm(Case):
         self.kill_host(host)
         self.wait_for_one_group(run)
         slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
-        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=60)
+        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=180)
         self.wait_for_end(run, job)
         self.check_resumed_by_itself(run, lost_supervisor=True)
         self.assertIn(f"noticed the loss of {host}", (run / f"logs/slurm-{job}.out").read_text())
@@ -283,7 +283,7 @@ class Slurm(Case):
         run, job = self.submit("usr1")
         self.wait_for_step(run)
         slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
-        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
+        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=180)
         self.wait_for_end(run, job)
         self.check_resumed_by_itself(run)
         if self.accounting:
@@ -305,7 +305,7 @@ class Slurm(Case):
         for run, _ in jobs.values():
             self.wait_for_step(run)
         urgent = slurm("sbatch", "--parsable", "--partition=all", "--exclusive", "--nodes=8", "--output=/dev/null", "--wrap=sleep 1")
-        self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=60)
+        self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=180)
         for run, job in jobs.values():
             self.wait_for_end(run, job)
             self.check_resumed_by_itself(run)
@@ -362,7 +362,7 @@ class Slurm(Case):
         self.assertIn(f"Reason=simplescale job {job}: disk", shown)
         slurm("scontrol", "update", f"nodename={host}", "state=resume")  # now Slurm could assign the host to the job again
         slurm("scancel", "--batch", "--signal=USR1", job)
-        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
+        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=180)
         self.wait_for(lambda: self.job(job)["ExcNodeList"] == host, "the exclusion")
         end = self.wait_for_end(run, job)
         self.assertNotIn(host, slurm("scontrol", "show", "hostnames", end["NodeList"]).split())

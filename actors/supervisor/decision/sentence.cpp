@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "actors/supervisor/decision/queries.hpp"
 #include "runtime/base/words.hpp"
 #include "transport/protocol/reason.hpp"
 
@@ -15,10 +16,6 @@ namespace {
 
 bool is_trainer(const std::string& name) {
   return name.find('.') != std::string::npos;
-}
-
-std::string number(uint64_t n) {
-  return std::to_string(n);
 }
 
 /// "64 ms", "2.0 s", "60 s", "5 min".

@@ -1,6 +1,5 @@
 // What the supervisor adds to a trainer's report that it has left a generation.
 #include "actors/supervisor/idle_event.hpp"
-#include "actors/supervisor/decision/rollback.hpp"
 
 #include <doctest/doctest.h>
 
