@@ -209,7 +209,7 @@ class Continue(Case):
     def test_incidents_of_all_starts_have_their_own_numbers(self):
         self.flat += self.layout(2, 1)
         run = self.train("run", *self.flat, "--train.max_steps=5", '--inject.faults=[{step=3,kind="kill_trainer",target="n1.0"}]')
-        self.train("run", *self.flat, "--train.max_steps=9", '--inject.faults=[{step=7,kind="kill_trainer",target="n0.0"}]')
+        self.train("run", *self.flat, "--train.max_steps=60", '--inject.faults=[{step=7,kind="kill_trainer",target="n0.0"}]')
         subjects = {}
         for event in lines(run / "events.jsonl"):
             if event["incident"]:

@@ -115,7 +115,8 @@ class Slurm(Case):
         """Slows the run down, by a node that trains and is not on the host to_lose(). Returns what ends that, and the host."""
         self.wait_for(lambda: last_step(run) >= 1, "step 1", timeout=40)
         host = to_lose()
-        go_on = self.slow_down(run, next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != host))
+        others = lambda: [n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != host]
+        go_on = self.slow_down(run, self.wait_for(others, "a node that trains elsewhere")[0])
         self.wait_for(lambda: last_step(run) >= step and status(run)["standby"], f"step {step}", timeout=40)
         return go_on, host
 
