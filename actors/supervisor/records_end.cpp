@@ -33,9 +33,7 @@ constexpr const char* kRecords[] = {"metrics.jsonl", "events.jsonl", "ledger.jso
                                     "health.jsonl"};
 
 uint64_t number(const json& line, const char* key) {
-  return line.is_object() && line.contains(key) && line[key].is_number_unsigned()
-             ? line[key].get<uint64_t>()
-             : 0;
+  return unsigned_of(line, key).value_or(0);
 }
 
 /// The whole lines at the end of a file.
@@ -116,8 +114,8 @@ Position position(const json& line) {
 
 uint64_t samples_of(const json& line) {
   uint64_t count = 0;
-  if (line.contains("samples") && line["samples"].is_array())
-    for (const json& run : line["samples"])
+  if (const json& samples = member_of(line, "samples"); samples.is_array())
+    for (const json& run : samples)
       if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
         count += run[1].get<uint64_t>();
   return count;
@@ -188,9 +186,7 @@ Status read_events(const std::string& path, RecordsEnd& end) {
 }  // namespace
 
 StepLine step_line(const json& line) {
-  const bool named = line.is_object() && line.contains("trainer") && line["trainer"].is_string();
-  return {number(line, "generation"), number(line, "step"),
-          named ? line["trainer"].get<std::string>() : ""};
+  return {number(line, "generation"), number(line, "step"), text_of(line, "trainer")};
 }
 
 json validation_of(const json& line) {

@@ -397,9 +397,8 @@ class Console {
     int64_t wanted = std::strtoll(number.c_str(), nullptr, 10);
     const std::vector<json> all = events_of(run_, kAll);
     auto incident = [](const json& event) {
-      return event.contains("incident") && event["incident"].is_number_integer()
-                 ? event["incident"].get<int64_t>()
-                 : 0;
+      const json& value = member_of(event, "incident");
+      return value.is_number_integer() ? value.get<int64_t>() : 0;
     };
     for (const json& event : all)
       if (number.empty()) wanted = std::max(wanted, incident(event));

@@ -4,7 +4,6 @@
 
 #include "actors/supervisor/decision/decider.hpp"
 #include "actors/supervisor/decision/placement.hpp"
-#include "runtime/base/words.hpp"
 
 namespace simplescale::job {
 

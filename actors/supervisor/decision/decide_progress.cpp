@@ -42,7 +42,7 @@ void Decider::operator()(const TrainerFinished& e) {
   if (e.step < s_.max_steps && !s_.stop_requested)
     request_stop({Code::ok, "stopped by an order of an earlier supervisor"}, false);
   if (!all_in_generation(s_))
-    return fence("detect", "left", "", "a trainer is missing in the last step");
+    return fence("detect", to_string(Fault::none), "", "a trainer is missing in the last step");
   begin_wait("the last checkpoint to be saved");
   finish_if_saved();
 }

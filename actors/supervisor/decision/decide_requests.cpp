@@ -4,7 +4,6 @@
 
 #include "actors/supervisor/decision/decider.hpp"
 #include "actors/supervisor/decision/rollback.hpp"
-#include "runtime/base/words.hpp"
 
 namespace simplescale::job {
 

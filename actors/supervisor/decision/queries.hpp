@@ -33,8 +33,8 @@ inline bool awaiting_first_step(const State& s) {
 
 /// Calls f(Trainer&) for each trainer of a node. They are neighbours in the map, because "." sorts
 /// before every digit.
-template <class S, class F>
-void for_each_trainer(S& s, const std::string& node, F&& f) {
+template <class F>
+void for_each_trainer(State& s, const std::string& node, F&& f) {
   auto next = s.trainers.lower_bound(node + ".");
   for (int slot = 0; slot < s.rules.trainers_per_node; ++slot, ++next) f(next->second);
 }
@@ -42,9 +42,10 @@ void for_each_trainer(S& s, const std::string& node, F&& f) {
 /// True if all trainers of a node satisfy the predicate.
 template <class F>
 bool all_of_node(const State& s, const std::string& node, F&& is_so) {
-  bool all = true;
-  for_each_trainer(s, node, [&](const Trainer& t) { all = all && is_so(t); });
-  return all;
+  auto next = s.trainers.lower_bound(node + ".");
+  for (int slot = 0; slot < s.rules.trainers_per_node; ++slot, ++next)
+    if (!is_so(next->second)) return false;
+  return true;
 }
 
 inline bool node_is_idle(const State& s, const std::string& node) {
