@@ -129,13 +129,15 @@ class Strangers(NetworkCase):
         self.assertEqual([e for e in self.events("trainer_lost") if not e["subject"].startswith("n2")], [])
 
     def test_a_relay_that_changes_bytes_of_collectives(self):
-        """A changed byte ends a connection and a generation. No trainer commits an altered sum: the bits are those without a relay."""
+        """A changed byte ends a connection and a generation. No trainer commits an altered sum: the bits are those without a relay.
+        Left out bytes that no others follow end a generation by the collective's deadline."""
         for how in ("flip", "repeat", "drop"):
             with self.subTest(how=how):
                 self.begin(200, 3, prepare=lambda how=how: self.relay(1, how, 1_000_000, 3))
                 self.check()
                 text = (self.run_folder / "events.jsonl").read_text() + "".join(p.read_text() for p in (self.run_folder / "logs").glob("*.log"))
-                self.assertIn("bytes were changed on the way", text)
+                late = "|did not take part in .* within" if how == "drop" else ""
+                self.assertRegex(text, "bytes were changed on the way" + late)
                 self.end_of_relay(3)
 
     def test_a_relay_that_changes_bytes_of_handshakes_and_messages(self):
