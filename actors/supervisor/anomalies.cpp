@@ -49,9 +49,10 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss, double grad_nor
         found.push_back({"straggler_over", trainer, "its busy time is near the median again"});
       times = 0;
     } else if (++times == slow_steps) {
-      found.push_back({"straggler", trainer,
-                       fmt::format("busy {:.1f} times the median of {:.0f} ms, for {} steps",
-                                   score->second, median, slow_steps)});
+      found.push_back(
+          {"straggler", trainer,
+           fmt::format("busy {:.1f} times the median of {:.0f} ms a micro-batch, for {} steps",
+                       score->second, median, slow_steps)});
     }
   }
   if (std::isnan(loss) && std::isfinite(grad_norm))

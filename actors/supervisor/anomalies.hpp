@@ -26,7 +26,8 @@ class Anomalies {
  public:
   /// Takes a committed step and returns new anomalies. loss: nats per token. A NaN loss with a
   /// number as gradient norm means a step without targets; both are NaN if no trainer could report
-  /// the step. busy_ms: by trainer, the time of the step without waiting for other trainers.
+  /// the step. busy_ms: by trainer, the time of the step without waiting for other trainers,
+  /// divided by its micro-batches, of which trainers have unequally many.
   std::vector<Anomaly> step(uint64_t step, double loss, double grad_norm,
                             const std::map<std::string, double>& busy_ms);
   /// Forgets the times of all trainers; call it when membership has changed. Keeps the losses.

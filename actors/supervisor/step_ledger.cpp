@@ -69,9 +69,10 @@ void StepLedger::set_rates(std::vector<RateChange> changes) {
 
 std::vector<uint64_t> StepLedger::samples(uint64_t step, const std::string& trainer) const {
   std::vector<uint64_t> runs;
+  const BatchLayout layout = batch_layout(plan_, groups_);
   for (const job::Place& place : members_) {
     if (!trainer.empty() && place.trainer != trainer) continue;
-    const auto more = samples_of(plan_, groups_, place.group, place.shard, step);
+    const auto more = samples_of(plan_, layout, place.group, place.shard, step);
     runs.insert(runs.end(), more.begin(), more.end());
   }
   return runs;
@@ -86,7 +87,11 @@ bool StepLedger::report(const StepDone& done) {
   step.newest = done;
   step.first_time = step.samples.empty() ? done.time : std::min(step.first_time, done.time);
   step.samples[done.trainer] = done.samples;
-  step.busy_ms[done.trainer] = done.busy_ms;
+  uint64_t samples = 0;
+  for (size_t run = 0; run + 1 < done.samples.size(); run += 2) samples += done.samples[run + 1];
+  const auto micro_batches =
+      static_cast<double>(samples) / static_cast<double>(plan_.micro_batch_size);
+  if (samples > 0) step.busy_ms[done.trainer] = done.busy_ms / micro_batches;
   return true;
 }
 
@@ -171,9 +176,10 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
     reports.newest.loss = reports.newest.grad_norm = std::nan("");
     reports.newest.learning_rate = plan_.learning_rate.at(static_cast<int64_t>(next) - 1);
   }
+  const BatchLayout layout = batch_layout(plan_, groups_);
   for (const job::Place& place : members_)
     if (!reports.samples.contains(place.trainer))
-      reports.samples[place.trainer] = samples_of(plan_, groups_, place.group, place.shard, next);
+      reports.samples[place.trainer] = samples_of(plan_, layout, place.group, place.shard, next);
   return reports;
 }
 

@@ -33,7 +33,7 @@ struct RunLine {
 struct ReportedStep {
   StepDone newest;                                       // the newest report
   std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
-  std::map<std::string, double> busy_ms;                 // by trainer
+  std::map<std::string, double> busy_ms;     // by trainer that has samples: of a micro-batch
   double first_time = 0;                     // earliest StepDone::time, seconds since the epoch
   std::optional<nlohmann::json> validation;  // validation_of() the line, once the result is known
 };

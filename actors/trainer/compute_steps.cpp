@@ -49,7 +49,8 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
   done.time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   done.samples =
-      samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
+      samples_of(options_.plan, batch_layout(options_.plan, order.replicate_members.size()),
+                 order.group, order.shard, step);
   return done;
 }
 

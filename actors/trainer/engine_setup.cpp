@@ -11,16 +11,12 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.shape = plan.shape;
   o.precision = config.train.precision;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
-  o.rows = static_cast<int>(plan.rows());
-  const auto row = static_cast<uint64_t>(plan.topology.shards * plan.micro_batch_size);
-  for (size_t i = 0; i + 1 < plan.batch.runs().size(); ++i) {
-    const uint64_t size = plan.batch.runs()[i].size;
-    // Steps that this layout cannot divide are over (check_batches()).
-    const bool divided =
-        size % row == 0 && size / row >= static_cast<uint64_t>(plan.topology.groups);
+  o.leaves = static_cast<int>(plan.leaves);
+  const std::vector<BatchSchedule::Steps>& runs = plan.batch.runs();
+  for (size_t i = 0; i + 1 < runs.size(); ++i)
     o.warmup.push_back(
-        {plan.batch.runs()[i + 1].first - 1, divided ? static_cast<int>(size / row) : 0});
-  }
+        {runs[i + 1].first - 1,
+         static_cast<int>(runs[i].size / static_cast<uint64_t>(plan.micro_batch_size))});
   o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
@@ -66,7 +62,7 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
   const EngineOptions options = engine_options(config, plan);
-  size_t most = 0;  // with fewer groups, each has more rows and needs more partial sums
+  size_t most = 0;  // with fewer groups, each has more leaves and needs more partial sums
   for (size_t g = 1; g <= groups; ++g)
     most = std::max(
         most, buffer_plan(options, g, shards, !device, false).bytes(config.train.precision, total));

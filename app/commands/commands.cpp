@@ -32,7 +32,6 @@
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/feed/divide_batches.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/notice.hpp"
@@ -129,15 +128,6 @@ Status prepare_command(const std::string& config, const Overrides& overrides, in
   return prepare_data(loaded.config, jobs);
 }
 
-namespace {
-/// A warning if the layout suits no new run, only one that is behind its batch warm-up.
-std::string batches_text(const Config& config) {
-  const auto plan = make_plan(config);
-  const Status divided = plan.ok() ? check_batches(*plan, 0) : Status();
-  return divided.ok() ? "" : "\nwarning: " + divided.message() + "\n";
-}
-}  // namespace
-
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
   report_notes(loaded.notes);
@@ -147,7 +137,7 @@ Status config_show_command(const std::string& config, const Overrides& overrides
   set_token_folders(chosen);
   if (std::exchange(loaded.config.tokenizer.kind, chosen.tokenizer.kind) != chosen.tokenizer.kind)
     loaded.origin["tokenizer.kind"] = "auto";
-  return print(show_config(loaded) + mixture_text(loaded.config) + batches_text(loaded.config));
+  return print(show_config(loaded) + mixture_text(loaded.config));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {

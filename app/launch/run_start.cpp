@@ -28,7 +28,6 @@
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
 #include "runtime/data/manifest.hpp"
-#include "runtime/feed/divide_batches.hpp"
 #include "runtime/feed/mixture_report.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/feed/validation_samples.hpp"
@@ -257,11 +256,6 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
     config.run.name = name;
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
-  // A new run begins with step 1. open_run_folder() knows the step at which an existing run
-  // continues.
-  std::error_code error;
-  if (config.run.from.empty() && !fs::exists(RunFolder{run_folder(config)}.config(), error))
-    SS_RETURN_IF_ERROR(check_batches(plan, 0));
   const bool rate_said = loaded.origin["train.learning_rate"] == "command line";
   return RunStart{std::move(config), plan, warning, rate_said};
 }
@@ -344,7 +338,6 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
     return found.status();
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer, rate_said));
   const uint64_t step = newest_step(config);
-  SS_RETURN_IF_ERROR(check_batches(plan, step));
   SS_ASSIGN(std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (ConfigChange& change : changes_of_program(run, data, step))
     changes.push_back(std::move(change));

@@ -147,7 +147,10 @@ void RunView::on_step(const std::string& text) {
   printed_ = looked_;
   std::string iter, iter_time;  // as the paper's log has them
   if (config_.metrics.iterations) {
-    const int64_t of_step = plan_.iters(plan_.batch.size(static_cast<uint64_t>(last_step_)));
+    const int64_t each = plan_.samples_per_iter();
+    const int64_t of_step =
+        (static_cast<int64_t>(plan_.batch.size(static_cast<uint64_t>(last_step_))) + each - 1) /
+        each;
     iter = fmt::format("iter {} ", whole_of(m, "iter"));
     iter_time = fmt::format(", iter time {:.2f} ms", step_ms / static_cast<double>(of_step));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/training/train_state.hpp"
-#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 namespace {
@@ -50,7 +49,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   for (const Unit& unit : units_of(options.shape))
     padded.push_back(shard_count(unit.count, shards) * shards);
   const bool fp32 = options.precision == DType::f32, tied = options.shape.tie_embeddings;
-  const auto rows = static_cast<size_t>(options.rows);
+  const auto leaves = static_cast<uint64_t>(options.leaves);
 
   BufferPlan plan;
   if (shards > 1 && options.sharding == Sharding::full_shard)
@@ -58,14 +57,16 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   else if (shards > 1 || !fp32)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
-  plan.gradient_in_slice = shards == 1 && rows <= groups && fp32 && host_memory;
+  plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
   // All groups must have the same plan: the group that needs most digits decides.
-  if (!native_sums)
-    for (const int of_step : rows_of_steps(options))
-      plan.digits =
-          std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
+  if (!native_sums) {
+    plan.digits = digits_of_groups(leaves, groups, shards);
+    for (const WarmupLeaves& warmup : options.warmup)
+      plan.digits = std::max(
+          plan.digits, digits_of_groups(static_cast<uint64_t>(warmup.leaves), groups, shards));
+  }
   plan.separate_total = groups > 1 && !native_sums;
   plan.device_state = host_memory ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {

@@ -22,8 +22,8 @@ struct BufferPool {
 ///             S P e         shard_grad_op, and one shard in bf16
 ///             0             one shard in fp32
 ///   gradient  (2 U + E) e
-///             0             if backward can write the sum itself: fp32, one shard, one row per
-///                           group, host memory
+///             0             if backward can write the sum itself: fp32, one shard, at most one
+///                           leaf per group, host memory
 ///   slices    D P 4
 ///   total     P 4           more than one group, unless both collectives have native_sums()
 ///   state     P s           device memory
@@ -37,7 +37,7 @@ struct BufferPool {
 ///   U  elements of a whole padded block
 ///   E  elements of the larger of embeddings and head; of both together if they are tied
 ///   O  the most elements of matrices that one rank owns (muon_plan.hpp)
-///   D  digits: buffers for partial sums (tree_sum.hpp); 1 if both collectives have native_sums()
+///   D  digits: buffers for partial sums (sharding.hpp); 1 if both collectives have native_sums()
 struct BufferPlan {
   std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // per unit; empty: no buffers
   std::vector<BufferPool> gather, gradient;

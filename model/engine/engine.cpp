@@ -82,8 +82,6 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   const auto end_on_error = [&](const Status& status) {
     return status.ok() ? status : p.end(status.in(at_step(step)));
   };
-  if (rows_of(p.options, step) == 0)
-    return Status(Code::bad_config, at_step(step) + ": its batch does not suit this layout");
   StepResult result;
   {
     const Stopwatch watch(result.step_ms);
@@ -169,13 +167,9 @@ const std::string& Engine::cause() const {
   return parts_->cause;
 }
 
-int Engine::accumulation() const {
-  return static_cast<int>(parts_->rows.count);
-}
-
 uint64_t Engine::leaf(int k) const {
-  return leaf_of(parts_->rows, static_cast<uint64_t>(k), parts_->layout.shards,
-                 static_cast<uint64_t>(parts_->shard.rank()));
+  return parts_->shares.leaf(parts_->group(), static_cast<uint64_t>(parts_->shard.rank()),
+                             static_cast<uint64_t>(k));
 }
 
 size_t Engine::buffer_bytes() const {

@@ -15,7 +15,7 @@
 //             and that vote fails. With device memory and memory_every_steps != 1, the two sides
 //             hold the last two steps that were stored, and what is undone may be more steps.
 //   ENGINE-3  The state after a step has the same bits for every layout (groups, shards) of the
-//             same leaves, whether or not all groups train the same number of rows (JOB-6).
+//             same leaves, whether or not all trainers have the same number of them (JOB-6).
 //   ENGINE-4  Replicas whose states of step N differ in any bit detect it in the vote for step
 //             N + 1, or in compare_states() after the last step: they compare a 128-bit hash of the
 //             whole state. It is computed immediately before the vote; in device memory it begins
@@ -133,11 +133,11 @@ class Engine {
   /// without a committed side.
   Result<uint64_t> attach();
 
-  /// Returns the tokens of accumulation k: (B, T + 1) int32, valid until the next call or the end
-  /// of the step. May block.
+  /// Returns the tokens of this rank's micro-batch k: (B, T + 1) int32, valid until the next call
+  /// or the end of the step. May block.
   using Batch = std::function<Result<const int32_t*>(int k)>;
 
-  /// Makes step `step` (1-based, the successor of the committed step) and commits it. Accumulation
+  /// Makes step `step` (1-based, the successor of the committed step) and commits it. Micro-batch
   /// k is leaf leaf(k) of the step. On an error the committed state is unchanged:
   ///   bad_data     The loss or the norm is not finite. Every rank returns it.
   ///   mismatch     The replicas' committed states differ (see mismatch()), or their gradient norms
@@ -191,10 +191,8 @@ class Engine {
   /// What was wrong there, if the vote of the last step() found it; without step and rank. Else "".
   const std::string& cause() const;
 
-  /// Micro-batches per step of this trainer.
-  int accumulation() const;
-  /// Leaf m = (first row of the group + k) * S + shard. Its samples are m * B ... m * B + B - 1 of
-  /// the step.
+  /// The leaf m that this rank's micro-batch k is (sharding.hpp). Its samples are m * B ... m * B +
+  /// B - 1 of the step.
   uint64_t leaf(int k) const;
   /// Bytes of the buffers that this engine allocated from the two communicators.
   size_t buffer_bytes() const;

@@ -8,29 +8,20 @@
 
 namespace simplescale {
 
-uint64_t rows_of(const EngineOptions& options, uint64_t step) {
-  for (const WarmupRows& warmup : options.warmup)
-    if (step <= warmup.until_step) return static_cast<uint64_t>(warmup.rows);
-  return static_cast<uint64_t>(options.rows);
+uint64_t leaves_of(const EngineOptions& options, uint64_t step) {
+  for (const WarmupLeaves& warmup : options.warmup)
+    if (step <= warmup.until_step) return static_cast<uint64_t>(warmup.leaves);
+  return static_cast<uint64_t>(options.leaves);
 }
 
-std::vector<int> rows_of_steps(const EngineOptions& options) {
-  std::vector<int> rows{options.rows};
-  for (const WarmupRows& warmup : options.warmup)
-    if (warmup.rows > 0) rows.push_back(warmup.rows);
-  return rows;
-}
-
-Status check(const EngineOptions& options, int shards, int groups) {
+Status check(const EngineOptions& options, int shards) {
   SS_RETURN_IF_ERROR(validate(options.shape));
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
   if (options.micro_batch_size < 1) return bad("micro_batch_size must be at least 1");
-  for (const int rows : rows_of_steps(options)) {
-    if (rows < groups)
-      return bad(std::to_string(rows) + " rows are too few for " + std::to_string(groups) +
-                 " groups");
-    if (rows > options.rows) return bad("a step of the warm-up has more rows than later steps");
-  }
+  if (options.leaves < 1) return bad("a step must have at least one micro-batch");
+  for (const WarmupLeaves& warmup : options.warmup)
+    if (warmup.leaves < 1 || warmup.leaves > options.leaves)
+      return bad("a step of the warm-up has no micro-batch, or more than later steps");
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shards != 1)
     return bad("no_shard needs groups of one trainer, this group has " + std::to_string(shards));
@@ -40,14 +31,15 @@ Status check(const EngineOptions& options, int shards, int groups) {
 uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   std::ostringstream text;
   text << std::hexfloat << identity_text(o.shape);
-  for (int n : {int(o.precision), o.micro_batch_size, o.rows, int(o.sharding), int(o.deterministic),
-                int(o.fp8), shards, groups})
+  for (int n : {int(o.precision), o.micro_batch_size, o.leaves, int(o.sharding),
+                int(o.deterministic), int(o.fp8), shards, groups})
     text << n << ' ';
   for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
   for (const ParameterGroup& group : o.groups)
     text << group.pattern << '\0' << group.learning_rate_factor << ' '
          << group.weight_decay.value_or(-1) << ' ';
-  for (const WarmupRows& warmup : o.warmup) text << warmup.until_step << ' ' << warmup.rows << ' ';
+  for (const WarmupLeaves& warmup : o.warmup)
+    text << warmup.until_step << ' ' << warmup.leaves << ' ';
   text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ' << o.ema_decay
        << ' ';
   if (o.moments != DType::f32) text << int(o.moments) << ' ' << o.seed << ' ';

@@ -14,20 +14,20 @@
 
 namespace simplescale {
 
-/// Steps up to this one have so many rows.
-struct WarmupRows {
+/// Steps up to this one have so many leaves.
+struct WarmupLeaves {
   uint64_t until_step = 0;
-  int rows = 1;  // at most EngineOptions::rows, at least G; 0: the layout cannot train these steps
+  int leaves = 1;  // at most EngineOptions::leaves
 };
 
-/// S = shard.size() trainers per group, G = replicate.size() groups. A step has M = K * S leaves
-/// (micro-batches); group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
+/// S = shard.size() trainers per group, G = replicate.size() groups. A step has M leaves
+/// (micro-batches), which are dealt to the groups and their trainers (sharding.hpp).
 struct EngineOptions {
   ModelShape shape;
-  DType precision = DType::f32;    // the backend's
-  int micro_batch_size = 1;        // B, the backend's
-  int rows = 1;                    // K: rows per step, over all groups; at least G
-  std::vector<WarmupRows> warmup;  // in order; later steps have `rows` rows
+  DType precision = DType::f32;      // the backend's
+  int micro_batch_size = 1;          // B, the backend's
+  int leaves = 1;                    // M
+  std::vector<WarmupLeaves> warmup;  // in order; later steps have `leaves` leaves
   Sharding sharding = Sharding::full_shard;
   /// Part of the options that all ranks must agree on. The engine does the same for both values; on
   /// GPUs, attention and the sums of collectives depend on it.
@@ -51,13 +51,11 @@ inline StateFormat state_format(const EngineOptions& options) {
   return {options.ema_decay > 0, options.moments};
 }
 
-/// Rows of a step (from 1), over all groups.
-uint64_t rows_of(const EngineOptions& options, uint64_t step);
-/// The numbers of rows that steps have which can be trained, without order.
-std::vector<int> rows_of_steps(const EngineOptions& options);
+/// Leaves of a step (from 1), over all groups.
+uint64_t leaves_of(const EngineOptions& options, uint64_t step);
 
-/// bad_config: what is wrong with the options for `groups` groups of `shards` trainers.
-Status check(const EngineOptions& options, int shards, int groups);
+/// bad_config: what is wrong with the options for groups of `shards` trainers.
+Status check(const EngineOptions& options, int shards);
 /// Hash of everything that all ranks of the world must agree on.
 uint64_t hash_of(const EngineOptions& options, int shards, int groups);
 

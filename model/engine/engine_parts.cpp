@@ -29,7 +29,7 @@ Status Engine::Parts::create() {
   const size_t shards = static_cast<size_t>(shard.size()),
                groups = static_cast<size_t>(replicate.size());
   layout = shard_layout(units, shards);
-  SS_RETURN_IF_ERROR(check(options, shard.size(), replicate.size()));
+  SS_RETURN_IF_ERROR(check(options, shard.size()));
   SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory(),
                      shard.native_sums() && replicate.native_sums());
@@ -39,11 +39,11 @@ Status Engine::Parts::create() {
   }
   options_hash = hash_of(options, shard.size(), replicate.size());
   SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
+  deal(static_cast<uint64_t>(options.leaves));
   SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, backend, shard,
-                                           replicate));
+                                           replicate, shares));
   SS_RETURN_IF_ERROR(create_optimizer());
-  vote.emplace(units, layout, static_cast<uint64_t>(options.rows), shard, replicate);
-  use_rows(static_cast<uint64_t>(options.rows));
+  vote.emplace(units, layout, shares, shard, replicate);
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   return {};
@@ -66,14 +66,10 @@ Status Engine::Parts::create_optimizer() {
   return {};
 }
 
-/// Divides the leaves of the following steps: their number is K * S.
-void Engine::Parts::use_rows(uint64_t step_rows) {
-  all_rows = step_rows;
-  rows = rows_of_group(all_rows, static_cast<uint64_t>(replicate.size()),
-                       static_cast<uint64_t>(replicate.rank()));
-  leaf_scale = 1.0f / static_cast<float>(all_rows * layout.shards);
-  reduce->use_rows(all_rows);
-  vote->use_rows(all_rows);
+/// Deals the leaves of the following steps.
+void Engine::Parts::deal(uint64_t leaves) {
+  shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards);
+  leaf_scale = 1.0f / static_cast<float>(leaves);
 }
 
 void Engine::Parts::load() {
@@ -135,14 +131,15 @@ Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
 }
 
 /// Embeddings and blocks. Returns the head's parameters and sets *tied_params to the embedding
-/// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next.
+/// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next. tokens:
+/// null if this rank has no leaf in this turn; it then only takes part in the gathers.
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
                                            const void** tied_params) {
   at(StepPhase::forward);
   SS_ASSIGN(const void* params, gather->use(0, 1, wait));
   {
     const trace::Span span("forward embeddings");
-    backend.embed(params, tokens);
+    if (tokens) backend.embed(params, tokens);
   }
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
@@ -150,16 +147,17 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
     SS_RETURN_IF_ERROR(unit_computed());
     SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
     const trace::Span span("forward block", static_cast<int64_t>(layer));
-    backend.forward_block(static_cast<int>(layer), params);
+    if (tokens) backend.forward_block(static_cast<int>(layer), params);
   }
   at(StepPhase::forward);
   SS_RETURN_IF_ERROR(unit_computed());
   return gather->use(head(), after_head, wait);
 }
 
-/// Head (forward and backward), blocks and embeddings of accumulation k; starts the reduction of
-/// each unit's gradient. Returns the mean loss.
-Result<double> Engine::Parts::backward(int k, const void* head_params, const void* tied_params) {
+/// Head (forward and backward), blocks and embeddings of turn k; starts the reduction of each
+/// unit's gradient. Returns the mean loss; without a leaf 0.
+Result<double> Engine::Parts::backward(int k, bool has_leaf, const void* head_params,
+                                       const void* tied_params) {
   void* tied_grad = nullptr;
   at(StepPhase::backward);
   SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
@@ -168,19 +166,20 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   }
   {
     const trace::Span head_span("forward and backward head");
-    backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
+    if (has_leaf) backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
   }
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
-  const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
+  const bool last = static_cast<uint64_t>(k) + 1 == shares.turns(group());
+  const size_t after = last ? GatherSchedule::kNone : 0;
   for (size_t unit = layers(); unit > 0; --unit) {
     at(StepPhase::backward, static_cast<int64_t>(unit) - 1);
     SS_RETURN_IF_ERROR(unit_computed());
-    if (unit == 1 && after == GatherSchedule::kNone) optimizer->start_hash();
+    if (unit == 1 && last) optimizer->start_hash();
     SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
     SS_ASSIGN(grad, reduce->gradient(unit, wait));
     {
       const trace::Span block_span("backward block", static_cast<int64_t>(unit) - 1);
-      backend.backward_block(static_cast<int>(unit) - 1, params, grad);
+      if (has_leaf) backend.backward_block(static_cast<int>(unit) - 1, params, grad);
     }
     SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
   }
@@ -191,15 +190,15 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   }
   {
     const trace::Span embed_span("backward embeddings");
-    backend.backward_embed(tied_grad, tied());
+    if (has_leaf) backend.backward_embed(tied_grad, tied());
   }
   SS_RETURN_IF_ERROR(reduce->reduce(0, k, wait));
-  return backend.loss();
+  return has_leaf ? backend.loss() : 0;
 }
 
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
   newest_step = step;
-  if (const uint64_t now = rows_of(options, step); now != all_rows) use_rows(now);
+  if (const uint64_t now = leaves_of(options, step); now != shares.leaves()) deal(now);
   mismatch.reset();
   hashed.reset();
   suspect.reset();
@@ -214,14 +213,15 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
   return ballot;
 }
 
-/// Forward and backward of this rank's micro-batches. If batch() fails, the rank computes with
-/// placeholder tokens and reports the failure in its ballot, so that every rank learns of it.
+/// Forward and backward of this rank's leaves. If batch() fails, the rank computes with placeholder
+/// tokens and reports the failure in its ballot, so that every rank learns of it.
 Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times) {
   gather->prefetch(0);
   reduce->begin_step();
-  for (int k = 0; static_cast<uint64_t>(k) < rows.count; ++k) {
-    const int32_t* tokens = placeholder_tokens.data();
-    if (ballot.failure.ok()) {
+  for (int k = 0; static_cast<uint64_t>(k) < shares.turns(group()); ++k) {
+    const bool has_leaf = static_cast<uint64_t>(k) < own_leaves();
+    const int32_t* tokens = has_leaf ? placeholder_tokens.data() : nullptr;
+    if (has_leaf && ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
       const trace::Span span("data");
       at(StepPhase::data);
@@ -240,8 +240,9 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
       SS_ASSIGN(head_params, forward(tokens, layers(), &tied_params));
     }
     const Stopwatch watch(times.backward_ms);
+    SS_ASSIGN(const double loss, backward(k, has_leaf, head_params, tied_params));
+    if (!has_leaf) continue;
     ballot.trained += trained_targets(tokens, options.micro_batch_size, options.shape.block_size);
-    SS_ASSIGN(const double loss, backward(k, head_params, tied_params));
     // A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
     const bool poisoned = take_fault(EngineFault::nan_loss) || !reduce->take_finite();
     ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
@@ -294,8 +295,8 @@ Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) 
 
 /// ENGINE-7: what the loss, the gradient and its norm are multiplied by.
 double Engine::Parts::over_trained(const Verdict& verdict) const {
-  const auto targets = all_rows * layout.shards *
-                       static_cast<uint64_t>(options.micro_batch_size * options.shape.block_size);
+  const auto targets =
+      shares.leaves() * static_cast<uint64_t>(options.micro_batch_size * options.shape.block_size);
   return simplescale::over_trained(targets, verdict.trained);
 }
 

@@ -52,8 +52,7 @@ struct Engine::Parts {
   std::optional<int> suspect;
   std::string cause;
   bool damaged = false;
-  uint64_t all_rows = 0;                    // of the step, over all groups
-  RowRange rows;                            // of this group
+  Shares shares;                            // of the current step
   std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
 
   Status ended;              // not ok: the error that finished this engine
@@ -74,7 +73,10 @@ struct Engine::Parts {
 
   Status create();
   Status create_optimizer();
-  void use_rows(uint64_t step_rows);
+  void deal(uint64_t leaves);
+  uint64_t group() const { return static_cast<uint64_t>(replicate.rank()); }
+  /// Leaves of this rank in a step.
+  uint64_t own_leaves() const { return shares.count(group(), static_cast<uint64_t>(shard.rank())); }
   void load();
   Status end(Status error);
   void at(StepPhase phase, int64_t block = -1) {
@@ -88,7 +90,7 @@ struct Engine::Parts {
   void finish_store();
 
   Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
-  Result<double> backward(int k, const void* head_params, const void* tied_params);
+  Result<double> backward(int k, bool has_leaf, const void* head_params, const void* tied_params);
 
   // The parts of step(), in order.
   Ballot begin_step(uint64_t step, float learning_rate, const StepControl& mine);

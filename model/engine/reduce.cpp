@@ -26,8 +26,8 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
                                               const std::vector<Unit>& units,
                                               const ShardLayout& layout, DType precision,
                                               Backend& backend, Collective& shard,
-                                              Collective& replicate) {
-  ReduceSchedule schedule(units, layout, precision, backend, shard, replicate);
+                                              Collective& replicate, const Shares& shares) {
+  ReduceSchedule schedule(units, layout, precision, backend, shard, replicate, shares);
   schedule.pool_of_unit_ = plan.pool_of_unit_gradient;
   for (size_t pool = 0; pool < plan.gradient.size(); ++pool) {
     for (size_t i = 0; i < plan.gradient[pool].slots; ++i) {
@@ -51,17 +51,6 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
     schedule.total_ = static_cast<float*>(data);
   }
   return schedule;
-}
-
-void ReduceSchedule::use_rows(uint64_t rows) {
-  const auto groups = static_cast<uint64_t>(replicate_->size());
-  rows_ = rows_of_group(rows, groups, static_cast<uint64_t>(replicate_->rank()));
-  nodes_of_group_.clear();
-  for (uint64_t group = 0; group < groups; ++group) {
-    const RowRange run = rows_of_group(rows, groups, group);
-    nodes_of_group_.push_back(
-        nodes_of_run(leaf_of(run, 0, layout_->shards, 0), run.count * layout_->shards));
-  }
 }
 
 void ReduceSchedule::begin_step() {
@@ -109,31 +98,36 @@ void ReduceSchedule::check_finite(const void* gradient, size_t count) {
 }
 
 Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
-  const uint64_t shards = layout_->shards;
-  const uint64_t first = leaf_of(rows_, static_cast<uint64_t>(k), shards, 0);
-  const bool last = static_cast<uint64_t>(k) + 1 == rows_.count;
+  const auto group = static_cast<uint64_t>(replicate_->rank());
+  const std::vector<TreeNode> leaves = shares_->turn(group, static_cast<uint64_t>(k));
+  const bool has_leaf = static_cast<size_t>(shard_->rank()) < leaves.size();
+  const bool last = static_cast<uint64_t>(k) + 1 == shares_->turns(group);
   PartialSum& slice = slices_[unit];
   if (!backend_->stream()) backend_->synchronize();
   if (slots_.empty()) {
-    check_finite(slice.data(0), (*units_)[unit].count);
-    const TreeSource leaf{{0, first}, slice.data(0), DType::f32};
-    slice.add({&leaf, 1});
+    if (has_leaf) {
+      check_finite(slice.data(0), (*units_)[unit].count);
+      const TreeSource leaf{leaves[0], slice.data(0), DType::f32};
+      slice.add({&leaf, 1});
+    }
     sum_across_groups(unit);
     return {};
   }
   const auto found = std::find_if(slots_.begin(), slots_.end(),
                                   [&](const Slot& slot) { return slot.unit == unit; });
   SS_ASSERT(found != slots_.end() && !found->work);
-  check_finite(found->data, (*units_)[unit].count);
-  if (shards == 1 && backend_->host_memory()) {
-    const TreeSource leaf{{0, first}, found->data, precision_};
-    slice.add({&leaf, 1});
+  if (has_leaf) check_finite(found->data, (*units_)[unit].count);
+  if (leaves.empty() || (layout_->shards == 1 && backend_->host_memory())) {
+    if (has_leaf) {
+      const TreeSource leaf{leaves[0], found->data, precision_};
+      slice.add({&leaf, 1});
+    }
     found->unit = kNone;
     if (last) sum_across_groups(unit);
     return {};
   }
-  std::vector<TreeNode> leaves;
-  for (uint64_t s = 0; s < shards; ++s) leaves.push_back({0, first + s});
+  if (!has_leaf)
+    backend_->zero(found->data, layout_->count[unit] * layout_->shards * bytes_of(precision_));
   found->last = last;
   found->work =
       shard_->reduce_scatter_leaves(found->data, layout_->count[unit], precision_, leaves, slice);
@@ -165,7 +159,7 @@ void ReduceSchedule::sum_across_groups(size_t unit) {
   if (replicate_->size() == 1 && slice.nodes().size() == 1) return;
   if (replicate_->size() > 1 || !backend_->host_memory()) {
     across_.push_back(
-        replicate_->all_reduce_partials(slice, nodes_of_group_, total_ + layout_->offset[unit]));
+        replicate_->all_reduce_partials(slice, shares_->blocks(), total_ + layout_->offset[unit]));
   } else {
     std::vector<TreeSource> sources;
     for (size_t i = 0; i < slice.nodes().size(); ++i)

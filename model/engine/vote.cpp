@@ -136,10 +136,9 @@ double tree_mean(std::span<const double> leaves) {
 
 }  // namespace
 
-Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows,
+Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shares& shares,
            Collective& shard, Collective& replicate)
-    : units_(&units), layout_(&layout), shard_(&shard), replicate_(&replicate) {
-  use_rows(rows);
+    : units_(&units), layout_(&layout), shares_(&shares), shard_(&shard), replicate_(&replicate) {
   for (size_t rank = 0; rank < layout.shards; ++rank) {
     std::vector<BlockTree> trees;
     for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -153,11 +152,6 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t r
     squares_ = std::max(squares_, trees.size());
     if (rank == static_cast<size_t>(shard.rank())) trees_ = std::move(trees);
   }
-}
-
-void Vote::use_rows(uint64_t rows) {
-  rows_ = rows;
-  most_rows_ = max_rows(rows, static_cast<uint64_t>(replicate_->size()));
 }
 
 /// Blocks that are padding only are left out: their number depends on the layout.
@@ -189,23 +183,24 @@ double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
 Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   const size_t shards = static_cast<size_t>(shard_->size()),
                groups = static_cast<size_t>(replicate_->size());
+  const size_t turns = shares_->most_turns();  // every record has room for that many losses
   std::vector<double> record = ballot.losses;
-  record.resize(most_rows_);
+  record.resize(turns);
   SS_ASSERT(ballot.squares.size() == trees_.size());
   record.insert(record.end(), ballot.squares.begin(), ballot.squares.end());
-  record.resize(most_rows_ + squares_);
+  record.resize(turns + squares_);
   SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
   const Combined of_group = combined(group, shards, "trainer");
   BallotHeader header = header_of(of_group.ballot);
   header.failed = of_group.failed;
 
-  // The group's state hashes and norm, then its losses in leaf order: row by row.
+  // The group's state hashes and norm, then its losses in leaf order: turn by turn.
   std::vector<const double*> squares;
-  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + most_rows_);
+  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + turns);
   record.assign(2 * shards + 1, grad_norm(squares));
   std::memcpy(record.data(), group.state_hashes(shards).data(), shards * sizeof(Hash128));
-  for (size_t row = 0; row < most_rows_; ++row)
-    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[row]);
+  for (size_t turn = 0; turn < turns; ++turn)
+    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[turn]);
   SS_ASSIGN(const Exchange world, exchange(*replicate_, header, record, wait));
   const Combined of_world = combined(world, groups, "group");
 
@@ -226,14 +221,14 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   }
   verdict.grad_norm = world.numbers(0)[2 * shards];
   std::vector<Hash128> hashes(groups * shards);
-  std::vector<double> losses;
+  std::vector<double> losses(shares_->leaves());
   Status norms;
   for (size_t rank = 0; rank < groups; ++rank) {
     std::memcpy(static_cast<void*>(&hashes[rank * shards]), world.numbers(rank),
                 shards * sizeof(Hash128));
     const double norm = world.numbers(rank)[2 * shards];
-    const double* first = world.numbers(rank) + 2 * shards + 1;
-    losses.insert(losses.end(), first, first + rows_of_group(rows_, groups, rank).count * shards);
+    for (uint64_t i = 0; i < shares_->count(rank); ++i)
+      losses[shares_->leaf(rank, i)] = world.numbers(rank)[2 * shards + 1 + i];
     if (norms.ok() && norm != verdict.grad_norm &&
         (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
       norms = {Code::mismatch,
@@ -250,7 +245,7 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
     verdict.cause =
         "loss " + text(verdict.loss, 4) + " or gradient norm " + text(verdict.grad_norm, 4);
     verdict.status = {Code::bad_data, verdict.cause + " is not finite"};
-    verdict.suspect = suspect_of(losses, rows_, groups, shards);
+    verdict.suspect = suspect_of(losses, *shares_);
   }
   verdict.status = verdict.status.in("step " + std::to_string(ballot.step));
   return verdict;
@@ -313,14 +308,12 @@ std::optional<int> suspect_of(const Mismatch& mismatch, size_t shards) {
   return wrong[0] * static_cast<int>(shards) + mismatch.shard;
 }
 
-std::optional<int> suspect_of(std::span<const double> losses, uint64_t rows, size_t groups,
-                              size_t shards) {
+std::optional<int> suspect_of(std::span<const double> losses, const Shares& shares) {
   std::optional<int> suspect;
-  size_t leaf = 0;
-  for (size_t group = 0; group < groups; ++group)
-    for (size_t i = 0; i < rows_of_group(rows, groups, group).count * shards; ++i) {
-      if (std::isfinite(losses[leaf++])) continue;
-      const int rank = static_cast<int>(group * shards + i % shards);
+  for (uint64_t group = 0; group < shares.groups(); ++group)
+    for (uint64_t i = 0; i < shares.count(group); ++i) {
+      if (std::isfinite(losses[shares.leaf(group, i)])) continue;
+      const int rank = static_cast<int>(group * shares.shards() + i % shares.shards());
       if (suspect && *suspect != rank) return {};
       suspect = rank;
     }

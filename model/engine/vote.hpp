@@ -26,7 +26,7 @@ struct Ballot {
   Hash128 state_hash;          // of this rank's shard of the state of step - 1
   StepControl control;         // this rank's requests
   Status failure;              // why this rank cannot commit; its numbers are then meaningless
-  std::vector<double> losses;  // (K of this group): of this rank's leaves
+  std::vector<double> losses;  // of this rank's leaves
   uint64_t trained = 0;        // targets of these leaves that count in the loss
   // (Vote::square_trees()): sums of squares of this shard's total gradient.
   std::vector<double> squares;
@@ -52,17 +52,14 @@ std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
 std::optional<int> suspect_of(const Mismatch& mismatch, size_t shards);
 /// The only rank with a loss that is not finite; empty if there is none or more than one. losses:
 /// of all leaves, in leaf order. Pure.
-std::optional<int> suspect_of(std::span<const double> losses, uint64_t rows, size_t groups,
-                              size_t shards);
+std::optional<int> suspect_of(std::span<const double> losses, const Shares& shares);
 
 /// One rank's side of the vote. Keeps nothing from one vote to the next.
 class Vote {
  public:
-  /// rows: K of a step, over all groups. The referenced objects must outlive the vote.
-  Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows, Collective& shard,
-       Collective& replicate);
-  /// From the next vote on, the steps have this number of rows.
-  void use_rows(uint64_t rows);
+  /// shares: of the current step. The referenced objects must outlive the vote.
+  Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shares& shares,
+       Collective& shard, Collective& replicate);
   /// The blocks of this rank's shard whose sums of squares a ballot has: as few trees as possible,
   /// without padding.
   const std::vector<BlockTree>& square_trees() const { return trees_; }
@@ -82,8 +79,7 @@ class Vote {
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
-  uint64_t rows_ = 0;
-  size_t most_rows_ = 0;  // rows of the largest group; every record has room for that many losses
+  const Shares* shares_;
   Collective* shard_;
   Collective* replicate_;
   std::vector<BlockTree> trees_;

@@ -172,22 +172,21 @@ bool has_native_sums(const Config& config) {
 }
 
 /// Partial sums of a trainer, also with fewer groups: then it has more, and buffers are not reallocated.
-uint64_t digits_needed(const Config& config, int shards, int groups, int64_t rows) {
+uint64_t digits_needed(const Config& config, int shards, int groups, int64_t leaves) {
   const auto digits = [&](int64_t of_step) {
     return digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, of_step)),
                                 static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
   };
-  uint64_t most = digits(rows);
+  uint64_t most = digits(leaves);
   for (const BatchStage& stage : config.train.batch_warmup)
-    most = std::max<uint64_t>(
-        most, digits(stage.global_batch_size / (shards * config.train.micro_batch_size)));
+    most = std::max(most, digits(stage.global_batch_size / config.train.micro_batch_size));
   return most;
 }
 
 }  // namespace
 
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
-                               int shards, int groups, int64_t rows) {
+                               int shards, int groups, int64_t leaves) {
   const std::vector<Unit> units = units_of(shape);
   const uint64_t own = shard_layout(units, static_cast<size_t>(shards)).total;
   uint64_t all = 0;
@@ -214,7 +213,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
              muon = config.train.optimizer == Optimizer::muon;
   const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
   const auto gradients_of = [&](bool native) {
-    const uint64_t digits = native ? 1 : digits_needed(config, shards, groups, rows);
+    const uint64_t digits = native ? 1 : digits_needed(config, shards, groups, leaves);
     uint64_t bytes = c * in_turn + 4 * own * (digits + (groups > 1 && !native ? 1 : 0));
     if (!cuda)
       bytes += shards > 1 ? c * own : 0;

@@ -19,19 +19,27 @@ std::string text(int64_t number) {
 uint64_t up(int64_t a, int64_t b) {
   return a <= 0 ? 0 : static_cast<uint64_t>(a / b + (a % b != 0));
 }
-/// Why a global batch cannot be divided among the trainers; names the nearest that can be.
-Status check_batch(const std::string& key, int64_t wanted, const Plan& plan) {
-  const int64_t unit = plan.samples_per_iter();
-  if (wanted % unit == 0) return {};
-  const int64_t below = wanted / unit * unit;
-  return bad_config(key + " = " + text(wanted) + " is not a multiple of " +
-                    text(plan.topology.world()) + " trainers x " + text(plan.micro_batch_size) +
-                    " samples: use " + (below > 0 ? text(below) + " or " : "") +
-                    text(below + unit));
+/// bad_config: a step's batch is not whole micro-batches; names the nearest that are. what: the key
+/// and its value.
+Status check_whole(const std::string& what, int64_t batch, const Plan& plan) {
+  const int64_t samples = plan.micro_batch_size, below = batch / samples * samples;
+  if (batch == below) return {};
+  return bad_config(what +
+                    ", which is not a multiple of train.micro_batch_size = " + text(samples) +
+                    ": use " + (below > 0 ? text(below) + " or " : "") + text(below + samples));
 }
 
-/// Whether the layout can divide its steps is asked when it is known which steps are still to come:
-/// check_batches() in runtime/feed/divide_batches.hpp.
+/// In the warm-up some trainers may have no micro-batch; later each has one at least.
+Status check_batch(int64_t wanted, const Plan& plan) {
+  const std::string what = "train.global_batch_size = " + text(wanted);
+  if (wanted == 0) return {};
+  SS_RETURN_IF_ERROR(check_whole(what, wanted, plan));
+  if (wanted >= plan.samples_per_iter()) return {};
+  return bad_config(what + " is less than " + text(plan.topology.world()) + " trainers x " +
+                    text(plan.micro_batch_size) + " samples: use " + text(plan.samples_per_iter()) +
+                    " or more, or fewer trainers");
+}
+
 Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& plan) {
   const std::string key =
       "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);
@@ -44,24 +52,21 @@ Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& pl
     return bad_config(key + " has global_batch_size = " + text(stage.global_batch_size) +
                       "; it must be at least 1 and at most train.global_batch_size, " +
                       text(plan.global_batch_size));
-  const int64_t samples = plan.micro_batch_size,
-                below = stage.global_batch_size / samples * samples;
-  if (stage.global_batch_size % samples == 0) return {};
-  return bad_config(key + " has global_batch_size = " + text(stage.global_batch_size) +
-                    ", which is not a multiple of train.micro_batch_size = " + text(samples) +
-                    ": use " + (below > 0 ? text(below) + " or " : "") + text(below + samples));
+  return check_whole(key + " has global_batch_size = " + text(stage.global_batch_size),
+                     stage.global_batch_size, plan);
 }
 
 /// Sets accumulation, leaves, global_batch_size, batch and tokens_per_step; also if
 /// global_batch_size is wrong, for the checks that follow.
 Status plan_batch(const Config& config, Plan& plan) {
   const int64_t wanted = config.train.global_batch_size;
-  plan.accumulation = std::max<int64_t>(1, wanted / plan.samples_per_iter());
-  plan.leaves = plan.topology.world() * plan.accumulation;
+  const int64_t world = plan.topology.world();
+  plan.leaves = std::max(world, wanted / plan.micro_batch_size);
+  plan.accumulation = (plan.leaves + world - 1) / world;
   plan.global_batch_size = plan.leaves * plan.micro_batch_size;
   plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
   std::vector<BatchSchedule::Stage> stages;
-  Status status = check_batch("train.global_batch_size", wanted, plan);
+  Status status = check_batch(wanted, plan);
   int64_t after = 0;
   for (const BatchStage& stage : config.train.batch_warmup) {
     if (status.ok()) status = check_warmup_stage(stage, after, plan);
@@ -82,31 +87,29 @@ uint64_t samples_of_iters(int64_t iters, const Plan& plan) {
   return static_cast<uint64_t>(over ? INT64_MAX : samples);
 }
 
-/// Sets max_steps, max_iters and max_tokens, in whole steps. The paper's formula: tokens_per_iter =
-/// micro_batch_size x block_size; max_iters = max_tokens / world / tokens_per_iter.
+/// Sets max_steps, max_iters and max_tokens, in whole steps.
 Status plan_length(const Config& config, Plan& plan) {
   const TrainConfig& train = config.train;
-  const int64_t tokens_per_iter = plan.micro_batch_size * plan.shape.block_size;
-  const auto steps_of = [&](int64_t iters) {
-    return static_cast<int64_t>(plan.batch.steps_within(samples_of_iters(iters, plan)));
+  const auto steps_of = [&](uint64_t samples) {
+    return static_cast<int64_t>(plan.batch.steps_within(samples));
   };
   struct Limit {
     const char* key;
     int64_t value, steps;
   };
-  const Limit limits[] = {{"train.max_tokens", train.max_tokens,
-                           steps_of(train.max_tokens / plan.topology.world() / tokens_per_iter)},
-                          {"train.max_iters", train.max_iters, steps_of(train.max_iters)},
-                          {"train.max_steps", train.max_steps, train.max_steps}};
+  const Limit limits[] = {
+      {"train.max_tokens", train.max_tokens,
+       steps_of(static_cast<uint64_t>(train.max_tokens / plan.shape.block_size))},
+      {"train.max_iters", train.max_iters, steps_of(samples_of_iters(train.max_iters, plan))},
+      {"train.max_steps", train.max_steps, train.max_steps}};
   plan.max_steps = 0;
   for (const Limit& limit : limits) {
     if (limit.value == 0) continue;
     if (limit.steps == 0) {
       const int64_t samples = static_cast<int64_t>(plan.batch.size(1));
       return bad_config(std::string(limit.key) + " = " + text(limit.value) +
-                        " is less than one step of " + text(samples / plan.samples_per_iter()) +
-                        " micro-batches per trainer, " + text(samples * plan.shape.block_size) +
-                        " tokens");
+                        " is less than one step of " + text(samples) + " samples, " +
+                        text(samples * plan.shape.block_size) + " tokens");
     }
     plan.max_steps = plan.max_steps ? std::min(plan.max_steps, limit.steps) : limit.steps;
   }
@@ -218,7 +221,7 @@ Result<Plan> make_plan(const Config& config) {
   plan.parameters = parameter_count(plan.shape);
   plan.state = state_format(config.train);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
-                                plan.topology.groups, plan.rows());
+                                plan.topology.groups, plan.leaves);
   return plan;
 }
 

@@ -34,6 +34,13 @@ std::string plain(double number) {
   return text;
 }
 
+/// "3"; "2 or 3" if some trainers have one micro-batch less.
+std::string accumulation_text(const Plan& plan) {
+  const int64_t least = plan.leaves / plan.topology.world();
+  const std::string most = std::to_string(plan.accumulation);
+  return least == plan.accumulation ? most : std::to_string(least) + " or " + most;
+}
+
 /// "3 steps of 8 samples, then 2 of 16".
 std::string warmup_text(const BatchSchedule& batch) {
   std::string text;
@@ -86,8 +93,8 @@ std::string plan_text(const Config& config, const Plan& plan) {
                        counted(t.shards, "shard") + " = " + counted(t.world(), "trainer") + " on " +
                        counted(t.nodes, "node") + " (" + t.reason + ")");
   line("batch", std::to_string(plan.global_batch_size) + " samples per step = " +
-                    counted(t.world(), "trainer") + " x " + std::to_string(plan.accumulation) +
-                    " accumulated" + " x " + counted(plan.micro_batch_size, "sample") + " of " +
+                    counted(t.world(), "trainer") + " x " + accumulation_text(plan) +
+                    " accumulated x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
   if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +

@@ -40,12 +40,10 @@ std::string listed(const std::vector<int>& numbers) {
 Result<uint64_t> needed_bytes(const Config& config, Sharding sharding, int shards) {
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   const int64_t world = config.cluster.nodes * config.cluster.trainers_per_node;
-  const int64_t accumulation = std::max<int64_t>(
-      1, config.train.global_batch_size / (world * config.train.micro_batch_size));
+  const int64_t leaves =
+      std::max(world, config.train.global_batch_size / config.train.micro_batch_size);
   const int64_t groups = world / shards;
-  return memory_estimate(config, shape, sharding, shards, static_cast<int>(groups),
-                         accumulation * groups)
-      .total();
+  return memory_estimate(config, shape, sharding, shards, static_cast<int>(groups), leaves).total();
 }
 
 struct GroupSize {

@@ -66,11 +66,11 @@ struct MemoryEstimate {
   uint64_t nccl = 0;              // NCCL's connections of a GPU; by its sources, not measured
   uint64_t total() const { return state + parameters + gradients + activations + nccl; }
 };
-/// Never less than engine and backend allocate. rows: K, the rows of a step over all groups; groups: the
-/// most groups there can be. The tree sum keeps one partial sum for each binary digit of a
-/// trainer's rows.
+/// Never less than engine and backend allocate. leaves: M, the micro-batches of a step over all
+/// groups; groups: the most groups there can be. The tree sum keeps a partial sum for each binary
+/// digit of the number of turns of a group (sharding.hpp).
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
-                               int shards, int groups, int64_t rows);
+                               int shards, int groups, int64_t leaves);
 
 /// What the states of a run are made of.
 inline StateFormat state_format(const TrainConfig& train) {
@@ -81,9 +81,9 @@ struct Plan {
   ModelShape shape;
   Topology topology;
   int64_t micro_batch_size = 1;   // B, samples
-  int64_t accumulation = 1;       // A, micro-batches per trainer and step in the configured layout;
-                                  // trainers have more while groups are missing
-  int64_t leaves = 1;             // M = world * A, micro-batches per step
+  int64_t accumulation = 1;       // A = M / world, rounded up: micro-batches of a trainer in a step
+                                  // of the configured layout; more while groups are missing
+  int64_t leaves = 1;             // M, micro-batches per step, after the batch's warm-up
   int64_t global_batch_size = 1;  // M * B, samples per step, after the batch's warm-up
   BatchSchedule batch;            // samples of every step, at most M * B
   int64_t max_iters = 1;          // micro-batches per trainer in the run
@@ -98,8 +98,6 @@ struct Plan {
   MemoryEstimate memory;  // per trainer
   /// Of the whole state, per parameter.
   uint64_t state_bytes() const { return state.bytes(); }
-  /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.
-  int64_t rows() const { return leaves / topology.shards; }
   /// Tokens that steps 1 to `step` train together.
   uint64_t tokens(uint64_t step) const {
     return batch.samples(step) * static_cast<uint64_t>(shape.block_size);
@@ -108,7 +106,7 @@ struct Plan {
   uint64_t tokens_of(uint64_t step) const {
     return batch.size(step) * static_cast<uint64_t>(shape.block_size);
   }
-  /// Micro-batches of a trainer, in the configured layout, for so many samples.
+  /// Micro-batches of a trainer, in the configured layout, for so many samples; rounded down.
   uint64_t iters(uint64_t samples) const {
     return samples / static_cast<uint64_t>(samples_per_iter());
   }
@@ -117,8 +115,9 @@ struct Plan {
 };
 
 /// Topology, batch and schedule of a run. bad_config: as plan_topology(); a global batch that is
-/// not a multiple of the trainers' micro-batches (the message names the nearest multiples); a run
-/// without an end; a warm-up longer than the run; a fault that cannot happen.
+/// not a multiple of micro_batch_size (the message names the nearest multiples), or has not one
+/// micro-batch for each trainer; a run without an end; a warm-up longer than the run; a fault that
+/// cannot happen.
 Result<Plan> make_plan(const Config& config);
 /// All these errors. Sets those members of the plan that they leave possible.
 std::vector<Status> plan_problems(const Config& config, Plan& plan);

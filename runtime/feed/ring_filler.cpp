@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
-#include "runtime/feed/divide_batches.hpp"
 
 namespace simplescale {
 
@@ -33,11 +32,11 @@ RingFiller::~RingFiller() {
 Status RingFiller::start(const FillPlan& plan) {
   const RingShape& shape = rings_.shape();
   const BatchLayout& layout = plan.layout;
-  bool fits = plan.trainers.size() <= shape.rings && layout.groups > 0 && layout.shards > 0 &&
-              layout.micro_batch_size == shape.micro_batch_size;
-  fits = fits && !undivided_from(layout, plan.start_step + 1);
-  for (const auto& trainer : plan.trainers)
-    fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
+  bool fits =
+      plan.trainers.size() <= shape.rings && layout.micro_batch_size() == shape.micro_batch_size;
+  for (const auto& [group, shard] : plan.trainers)
+    fits = fits && group < layout.groups() && shard < layout.shards() &&
+           layout.shares(layout.batch().runs().back().first).count(group, shard) > 0;
   if (!fits)
     return Status(Code::bad_config,
                   "the plan of the dataloader does not fit token rings " + name());
@@ -100,9 +99,14 @@ void RingFiller::run() {
 
 void RingFiller::begin_plan(FillPlan plan) {
   for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.reset(ring, plan.generation);
-  cursors_.assign(plan.trainers.size(), Cursor{.step = plan.start_step});
-  announced_.assign(plan.trainers.size(), Announced{.next = {.step = plan.start_step}});
+  cursors_.clear();
+  announced_.clear();
   plan_ = std::move(plan);
+  for (uint64_t ring = 0; ring < plan_->trainers.size(); ++ring) {
+    const Cursor first = at_batch({.step = plan_->start_step}, ring);
+    cursors_.push_back(first);
+    announced_.push_back({.next = first});
+  }
   failures_ = 0;
 }
 
@@ -118,7 +122,8 @@ Result<bool> RingFiller::fill_one_slot_each() {
     const uint64_t first = sample_at(at, ring);
     SS_RETURN_IF_ERROR(fill(tokens, first));
     rings_.commit_fill(ring, at.step, at.accumulation, first);
-    at = after(at, ring);
+    ++at.accumulation;
+    at = at_batch(at, ring);
     if (Announced& ahead = announced_[ring]; ahead.batches > 0)
       --ahead.batches;
     else
@@ -128,10 +133,11 @@ Result<bool> RingFiller::fill_one_slot_each() {
   return worked;
 }
 
-/// The ring's next micro-batch.
-RingFiller::Cursor RingFiller::after(Cursor at, uint64_t ring) const {
-  const uint64_t group = plan_->trainers[ring].group;
-  if (++at.accumulation == plan_->layout.rows(at.step + 1, group).count)
+/// The ring's first micro-batch from `at` on. In a step of the warm-up its trainer may have none;
+/// of later steps it has one at least.
+RingFiller::Cursor RingFiller::at_batch(Cursor at, uint64_t ring) const {
+  const auto [group, shard] = plan_->trainers[ring];
+  while (at.accumulation == plan_->layout.shares(at.step + 1).count(group, shard))
     at = Cursor{.step = at.step + 1};
   return at;
 }
@@ -154,7 +160,8 @@ void RingFiller::read_ahead() {
         if (!sources_.read_ahead(order_.at_place(first + row),
                                  static_cast<int64_t>(shape.block_size)))
           return;
-      ahead.next = after(ahead.next, ring);
+      ++ahead.next.accumulation;
+      ahead.next = at_batch(ahead.next, ring);
       ++ahead.batches;
     }
 }

@@ -61,7 +61,7 @@ class RingFiller {
   void begin_plan(FillPlan plan);
   Result<bool> fill_one_slot_each();
   Status fill(int32_t* tokens, uint64_t first);
-  Cursor after(Cursor at, uint64_t ring) const;
+  Cursor at_batch(Cursor at, uint64_t ring) const;
   uint64_t sample_at(const Cursor& at, uint64_t ring) const;
   void read_ahead();
   bool pause_and_reopen(const Status& error);

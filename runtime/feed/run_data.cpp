@@ -42,13 +42,12 @@ BatchLayout batch_layout(const Plan& plan, uint64_t groups) {
           static_cast<uint64_t>(plan.micro_batch_size), plan.batch};
 }
 
-std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
-                                 uint64_t step) {
-  const BatchLayout layout = batch_layout(plan, groups);
+std::vector<uint64_t> samples_of(const Plan& plan, const BatchLayout& layout, uint64_t group,
+                                 uint64_t shard, uint64_t step) {
   std::vector<uint64_t> samples;
-  for (uint64_t k = 0; k < layout.rows(step, group).count; ++k) {
+  for (uint64_t k = 0; k < layout.shares(step).count(group, shard); ++k) {
     const auto runs = plan.skipped.samples_at(first_sample(layout, step, group, shard, k),
-                                              layout.micro_batch_size);
+                                              layout.micro_batch_size());
     samples.insert(samples.end(), runs.begin(), runs.end());
   }
   return samples;

@@ -19,13 +19,13 @@ namespace simplescale {
 /// Lists the sources in buckets.
 Status check_tokenizer(const Config& config, const ModelShape& shape);
 
-/// A step's batch over `groups` groups: those of a generation, which may be fewer than
+/// Each step's batch over `groups` groups: those of a generation, which may be fewer than
 /// plan.topology.groups.
 BatchLayout batch_layout(const Plan& plan, uint64_t groups);
-/// The samples that the trainer of `shard` in group `group` of `groups` trains in `step` (from 1),
-/// as runs of global sample indices: first, count, first, count, ...
-std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
-                                 uint64_t step);
+/// The samples that the trainer of `shard` in group `group` of the layout trains in `step` (from
+/// 1), as runs of global sample indices: first, count, first, count, ...
+std::vector<uint64_t> samples_of(const Plan& plan, const BatchLayout& layout, uint64_t group,
+                                 uint64_t shard, uint64_t step);
 
 /// The open tokens of a configuration.
 struct RunData {

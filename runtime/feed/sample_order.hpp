@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "runtime/training/batch_schedule.hpp"
 #include "runtime/training/sharding.hpp"
@@ -35,26 +37,39 @@ class SampleOrder {
   SkippedSamples skipped_;
 };
 
-/// A step's batch: rows of `shards` micro-batches, divided among `groups` groups (sharding.hpp).
-/// The samples of a step do not depend on groups. Steps are numbered from 1.
-struct BatchLayout {
-  uint64_t groups = 1, shards = 1;
-  uint64_t micro_batch_size = 1;  // samples
-  BatchSchedule batch;            // whole rows
+/// Each step's batch, dealt to the trainers (sharding.hpp). The samples of a step do not depend on
+/// the layout. Steps are numbered from 1.
+class BatchLayout {
+ public:
+  BatchLayout() : BatchLayout(1, 1, 1, BatchSchedule()) {}
+  /// micro_batch_size: samples; batch: whole micro-batches.
+  BatchLayout(uint64_t groups, uint64_t shards, uint64_t micro_batch_size, BatchSchedule batch)
+      : micro_batch_size_(micro_batch_size), batch_(std::move(batch)) {
+    for (const BatchSchedule::Steps& run : batch_.runs())
+      shares_.push_back(Shares::even(run.size / micro_batch_size, groups, shards));
+  }
 
-  uint64_t rows(uint64_t step) const { return batch.size(step) / (shards * micro_batch_size); }
-  RowRange rows(uint64_t step, uint64_t group) const {
-    return rows_of_group(rows(step), groups, group);
+  uint64_t groups() const { return shares_[0].groups(); }
+  uint64_t shards() const { return shares_[0].shards(); }
+  uint64_t micro_batch_size() const { return micro_batch_size_; }
+  const BatchSchedule& batch() const { return batch_; }
+  const Shares& shares(uint64_t step) const {
+    return shares_[static_cast<size_t>(&batch_.of(step) - batch_.runs().data())];
   }
   bool operator==(const BatchLayout&) const = default;
+
+ private:
+  uint64_t micro_batch_size_;
+  BatchSchedule batch_;
+  std::vector<Shares> shares_;  // of each of batch_.runs()
 };
 
-/// Place (skipped_samples.hpp) of the first of the micro_batch_size samples of accumulation k of
-/// the trainer of `shard` in `group`.
+/// Place (skipped_samples.hpp) of the first of the micro_batch_size samples of micro-batch k of the
+/// trainer of `shard` in `group`.
 inline uint64_t first_sample(const BatchLayout& layout, uint64_t step, uint64_t group,
                              uint64_t shard, uint64_t k) {
-  return layout.batch.samples(step - 1) +
-         leaf_of(layout.rows(step, group), k, layout.shards, shard) * layout.micro_batch_size;
+  return layout.batch().samples(step - 1) +
+         layout.shares(step).leaf(group, shard, k) * layout.micro_batch_size();
 }
 
 }  // namespace simplescale

@@ -37,10 +37,11 @@ class BatchSchedule {
   uint64_t steps_to(uint64_t samples) const;
   /// At least one element; neighbours differ in size.
   const std::vector<Steps>& runs() const { return runs_; }
+  /// The element of runs() that a step belongs to.
+  const Steps& of(uint64_t step) const;
   bool operator==(const BatchSchedule&) const = default;
 
  private:
-  const Steps& of(uint64_t step) const;
   std::vector<Steps> runs_;
 };
 

@@ -68,8 +68,8 @@ class Collective {
   /// The layout-independent reduce-scatter. full (size() * count elements) is leaf
   /// `leaf_of_rank[rank()]` of the step's tree. Adds part rank() (count elements) of all ranks'
   /// leaves to `slice`, in leaf order and as one PartialSum::add(), so slice needs buffers only for
-  /// the nodes that remain after that call. leaf_of_rank: size() consecutive leaves, which follow
-  /// those in slice.
+  /// the nodes that remain after that call. leaf_of_rank: of the first ranks, at least one; they
+  /// come after those in slice. Further ranks have no leaf: their `full` is zero.
   virtual WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                         std::span<const TreeNode> leaf_of_rank,
                                         PartialSum& slice) = 0;

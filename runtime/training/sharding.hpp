@@ -1,8 +1,12 @@
-// How parameters are sharded inside a group, and which part of a step's batch each trainer
-// computes. Groups are replicas of each other. Pure functions, any thread.
+// How parameters are sharded inside a group, and which leaves of a step each trainer computes.
+// Groups are replicas of each other. Pure functions and data, any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 
@@ -12,32 +16,59 @@ enum class Sharding : unsigned char {
   no_shard,       // a group is one trainer; nothing is gathered
 };
 
-/// Rows (accumulation steps) [first, first + count) of a step's batch. A step has K rows. A row has
-/// S micro-batches, one for each shard of a group. K and S are fixed for a run; the number of
-/// groups is not.
-struct RowRange {
-  uint64_t first = 0, count = 0;
-  bool operator==(const RowRange&) const = default;
+/// The leaves of a step (micro-batches; tree_sum.hpp), dealt to groups and to the trainers in them.
+/// A leaf's index determines its samples (sample_order.hpp). Dataloader, engine and ledger must
+/// deal alike, so all of them use this class.
+///
+/// A group gets one block of 2^n consecutive leaves for each binary digit 1 of its number of
+/// leaves. All blocks are dealt in falling size, so each begins at a multiple of its size: it is a
+/// node of the tree, and a trainer has popcount(leaves) partial sums to exchange with other groups.
+///
+/// A group computes its leaves in turns, because its trainers gather and reduce together. In a turn
+/// shard s computes the s-th of the group's next leaves; in the last turn the last shards may have
+/// none. A group without leaves has one turn, in which no trainer has one.
+class Shares {
+ public:
+  Shares() = default;
+  /// counts: leaves of each group, in all at least one. shards: trainers of a group.
+  Shares(std::vector<uint64_t> counts, uint64_t shards);
+  /// As even as possible: the numbers of leaves of two trainers differ by at most one.
+  static Shares even(uint64_t leaves, uint64_t groups, uint64_t shards);
+
+  /// Leaves of a group, and of the trainer of `shard` in it.
+  uint64_t count(uint64_t group) const { return counts_[group]; }
+  uint64_t count(uint64_t group, uint64_t shard) const {
+    return (counts_[group] + shards_ - 1 - shard) / shards_;
+  }
+  uint64_t turns(uint64_t group) const { return counts_[group] == 0 ? 1 : count(group, 0); }
+  uint64_t most_turns() const;
+  /// The group's i-th leaf, and the k-th of the trainer of `shard`, which is the one of turn k.
+  uint64_t leaf(uint64_t group, uint64_t i) const;
+  uint64_t leaf(uint64_t group, uint64_t shard, uint64_t k) const {
+    return leaf(group, k * shards_ + shard);
+  }
+  /// The leaves of turn k: of the first shards, in their order.
+  std::vector<TreeNode> turn(uint64_t group, uint64_t k) const;
+  /// The blocks of each group, in order.
+  const std::vector<std::vector<TreeNode>>& blocks() const { return blocks_; }
+  uint64_t groups() const { return counts_.size(); }
+  uint64_t shards() const { return shards_; }
+  uint64_t leaves() const { return leaves_; }
+  bool operator==(const Shares&) const = default;
+
+ private:
+  std::vector<uint64_t> counts_;
+  uint64_t shards_ = 1, leaves_ = 0;
+  std::vector<std::vector<TreeNode>> blocks_;
 };
 
-/// The rows that `group` of `groups` computes. The groups together compute each row once. Their
-/// numbers of rows differ by at most one. rows < 2^32, groups < 2^32.
-constexpr RowRange rows_of_group(uint64_t rows, uint64_t groups, uint64_t group) {
-  const uint64_t first = rows * group / groups, end = rows * (group + 1) / groups;
-  return {first, end - first};
-}
-
-/// Index in its step of the k-th micro-batch of the trainer of `shard`; k is in [0, rows.count).
-/// rows: of the trainer's group. The index determines the samples (sample_order.hpp) and the
-/// micro-batch's leaf in the step's tree of sums (tree_sum.hpp). Dataloader, engine and ledger must
-/// have the same index, so all of them call this function.
-constexpr uint64_t leaf_of(const RowRange& rows, uint64_t k, uint64_t shards, uint64_t shard) {
-  return (rows.first + k) * shards + shard;
-}
-
-/// The largest number of rows of any group.
-constexpr uint64_t max_rows(uint64_t rows, uint64_t groups) {
-  return (rows + groups - 1) / groups;
-}
+/// The most partial sums ("digits") that a trainer ever holds of a group that has `count` leaves.
+/// It holds popcount(n) of them after the group's first n leaves. Exact if shards is a power of
+/// two, else an upper bound.
+size_t digits_of(uint64_t count, uint64_t shards);
+/// The largest digits_of() of Shares::even().
+size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards);
+/// The largest digits_of_groups() for 1 to `groups` groups.
+size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards);
 
 }  // namespace simplescale

@@ -1,11 +1,9 @@
 #include "runtime/training/tree_sum.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "runtime/base/status.hpp"
-#include "runtime/training/sharding.hpp"
 
 // The loops below add independent elements, so the vector width changes no bit. Each loop is
 // compiled for three instruction sets, and the loader picks one. -O2 would not vectorise them.
@@ -70,11 +68,15 @@ TreeNode parent(const TreeNode& node) {
   return {node.level + 1, node.index / 2};
 }
 
+uint64_t end_of(const TreeNode& node) {
+  return (node.index + 1) << node.level;
+}
+
 /// Pushes a node and merges siblings at the top of the stack. Calls on_merge(depth) when it merges
 /// entries depth and depth + 1.
 template <class OnMerge>
 void push(std::vector<TreeNode>& stack, const TreeNode& node, OnMerge on_merge) {
-  SS_ASSERT(stack.empty() || node.first() == (stack.back().index + 1) << stack.back().level);
+  SS_ASSERT(stack.empty() || node.first() >= end_of(stack.back()));
   stack.push_back(node);
   while (stack.size() > 1 && siblings(stack[stack.size() - 2], stack.back())) {
     stack.pop_back();
@@ -100,6 +102,8 @@ class Plan {
 
   /// Adds the remaining nodes right to left and writes the total to the only sink.
   void write_total() {
+    for (size_t i = 1; i < sources_.size(); ++i)
+      SS_ASSERT(sources_[i].node.first() == end_of(sources_[i - 1].node));
     while (stack_.size() > 1) add_top();
     write(stack_[0], 0);
   }
@@ -241,6 +245,7 @@ double tree_total(std::span<const TreeNode> nodes, std::span<const double> value
   std::vector<TreeNode> stack;
   std::vector<double> sums;
   for (size_t i = 0; i < nodes.size(); ++i) {
+    SS_ASSERT(i == 0 || nodes[i].first() == end_of(nodes[i - 1]));
     sums.push_back(values[i]);
     push(stack, nodes[i], [&](size_t at) {
       sums[at] += sums[at + 1];
@@ -279,47 +284,6 @@ void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, si
 void PartialSum::added(std::span<const TreeNode> nodes) {
   nodes_.insert(nodes_.end(), nodes.begin(), nodes.end());
   nodes_ = merged(nodes_);
-}
-
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add) {
-  SS_ASSERT(leaves_per_add > 0);
-  std::vector<TreeNode> stack;
-  size_t digits = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    push(stack, {0, first + i}, [](size_t) {});
-    if ((i + 1) % leaves_per_add == 0 || i + 1 == count) digits = std::max(digits, stack.size());
-  }
-  return digits;
-}
-
-namespace {
-constexpr uint64_t kCounted = 1 << 16;
-constexpr uint64_t kCountedInAll = 1 << 25;
-
-/// At each end of a run there is at most one node of every level.
-size_t digits_at_most(uint64_t rows, uint64_t shards) {
-  return 2 * std::bit_width(rows) + 2 * std::bit_width(shards);
-}
-}  // namespace
-
-size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards) {
-  if (rows > kCounted / shards) return digits_at_most(rows, shards);
-  size_t digits = 1;
-  for (uint64_t group = 0; group < groups; ++group) {
-    const RowRange run = rows_of_group(rows, groups, group);
-    digits =
-        std::max(digits, digits_of_run(leaf_of(run, 0, shards, 0), run.count * shards, shards));
-  }
-  return digits;
-}
-
-size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards) {
-  if (rows > kCounted / shards || groups > kCountedInAll / (rows * shards))
-    return digits_at_most(rows, shards);
-  size_t digits = 1;
-  for (uint64_t some = 1; some <= groups; ++some)
-    digits = std::max(digits, digits_of_rows(rows, some, shards));
-  return digits;
 }
 
 }  // namespace simplescale

@@ -23,8 +23,8 @@ struct TreeNode {
   uint64_t first() const { return index << level; }
 };
 
-/// Merges all pairs of siblings in `nodes`, which are in order of first(), disjoint and contiguous.
-/// Returns the remaining nodes.
+/// Merges all pairs of siblings in `nodes`, which are in order of first() and disjoint. Returns the
+/// remaining nodes.
 std::vector<TreeNode> merged(std::span<const TreeNode> nodes);
 
 /// The fewest nodes that cover the leaves [first, first + count), in order: merged() of the leaves.
@@ -39,25 +39,26 @@ struct TreeSource {
 
 /// Adds `count` elements of each source in tree order, in fp32. sinks[i] receives node i of
 /// merged(nodes of the sources). It may be the data of a source of this node or of an earlier node
-/// (in place). sources: in order, contiguous. Reads each source once, in chunks that fit into the
-/// L1 cache.
+/// (in place). sources: in order, disjoint. Reads each source once, in chunks that fit into the L1
+/// cache.
 void tree_sum(std::span<const TreeSource> sources, std::span<float* const> sinks, size_t count);
 
 /// As tree_sum(), then adds the remaining nodes right to left into `total`, rounded to `dtype`
-/// once.
+/// once. sources: without gaps, so that no leaf can be missing.
 void tree_total(std::span<const TreeSource> sources, void* total, DType dtype, size_t count);
 
 /// The same total for scalars in double (losses and norms); values[i] belongs to nodes[i].
 double tree_total(std::span<const TreeNode> nodes, std::span<const double> values);
 
-/// The growing sum of consecutive leaves. It works like a binary counter whose digits are the nodes
-/// so far; each node has a buffer of `count` fp32 elements. One thread.
+/// The growing sum of a group's leaves, which may have gaps. It works like a binary counter whose
+/// digits are the nodes so far; each node has a buffer of `count` fp32 elements. One thread.
 class PartialSum {
  public:
-  /// buffers: digits_of_run() buffers of `count` elements each, owned by the caller.
+  /// buffers: of `count` elements each, owned by the caller; as many as there are nodes at a time
+  /// (digits_of() in sharding.hpp).
   PartialSum(std::vector<float*> buffers, size_t count);
   void clear() { nodes_.clear(); }
-  /// Adds leaves or nodes, in order; they must follow those added so far.
+  /// Adds leaves or nodes, in order; they must come after those added so far.
   void add(std::span<const TreeSource> sources);
   /// As add(), for sources that arrive in pieces: adds elements [begin, begin + count) of sources
   /// whose data points to element `begin`. After all elements, call added(), which updates nodes().
@@ -75,18 +76,5 @@ class PartialSum {
   size_t count_;
   std::vector<TreeNode> nodes_;
 };
-
-/// Number of buffers that a PartialSum needs for leaves [first, first + count) if each call adds
-/// `leaves_per_add` leaves: the most nodes ("digits") that it ever has.
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add = 1);
-
-/// The largest digits_of_run() of `groups` groups that share a step of `rows` rows of `shards`
-/// leaves (sharding.hpp). Exact up to 65,536 leaves; above that an upper bound, which is fast for
-/// every size.
-size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards);
-
-/// The largest digits_of_rows() for 1 to `groups` groups. Exact if leaves times groups are at most
-/// 2^25; above that an upper bound.
-size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards);
 
 }  // namespace simplescale

@@ -141,6 +141,7 @@ class Agents {
   /// Every trainer of every node reports the next step.
   void step() {
     ++step_;
+    const BatchLayout layout = batch_layout(job_.plan, groups_);
     for (Agent& agent : agents_)
       for (const std::string& trainer : trainers_of(agent)) {
         StepDone done;
@@ -152,7 +153,7 @@ class Agents {
         done.learning_rate = 1e-3;
         done.step_ms = done.busy_ms = 900;
         const auto& place = places_.at(trainer);
-        done.samples = samples_of(job_.plan, groups_, place.first, place.second, step_);
+        done.samples = samples_of(job_.plan, layout, place.first, place.second, step_);
         done.time =
             std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
                 .count();

@@ -114,7 +114,7 @@ Status run(const Preset& preset) {
     SS_ASSIGN(void* memory, backend->allocate(total * sizeof(float)));
     leaves.push_back(static_cast<float*>(memory));
   }
-  for (size_t i = 0; i < digits_of_run(0, kLeaves); ++i) {
+  for (size_t i = 0; i < digits_of(kLeaves, 1); ++i) {
     SS_ASSIGN(void* memory, backend->allocate(total * sizeof(float)));
     digits.push_back(static_cast<float*>(memory));
   }

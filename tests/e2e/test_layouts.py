@@ -92,25 +92,36 @@ class Layouts(Case):
         self.assertEqual(steps[30]["tokens"], (6 * 12 + 8 * 24 + 16 * 48) * 24)
         self.assertEqual([m["loss"] for m in steps.values()], losses[1, 1, "no_shard"])
 
-    def test_a_batch_warm_up_does_not_bind_the_layout_of_the_steps_behind_it(self):
-        """5 steps of 4 samples, then 24: three groups share 4 rows unevenly; eight trainers cannot share them at all."""
-        flags = [*STEPS, "--train.batch_warmup=[{until_tokens=480, global_batch_size=4}]", "--train.global_batch_size=24",
+    def test_a_batch_warm_up_may_have_fewer_samples_than_there_are_trainers(self):
+        """5 steps of 3 samples, then 24: of eight trainers three have a sample at first, and one group of four has none."""
+        flags = [*STEPS, "--train.batch_warmup=[{until_tokens=360, global_batch_size=3}]", "--train.global_batch_size=24",
                  "--train.schedule=constant", "--train.warmup_steps=1", "--train.max_steps=9"]
         expected = self.digest(self.train("whole", *flags))
-        self.assertEqual(self.digest(self.train("uneven", *flags, *self.layout(3, 1, "no_shard"))), expected)
-        wide = self.layout(4, 2, "hybrid_shard")
-        self.command("train", self.config, f"--run={self.folder}/new", *flags, *wide, code=78)
-        self.assertIn("train.batch_warmup: step 1 has 4 samples, which 4 groups of 2 trainers x 1 sample cannot divide", self.stderr)
-        self.assertIn("or at most 2 groups", self.stderr)
-        self.assertFalse((self.folder / "new" / "logs").exists(), "nothing was started")
-        self.assertIn("warning: train.batch_warmup: step 1 has 4 samples", self.command("config", "show", self.config, *flags, *wide))
-        run = self.train("begun", *flags, "--train.max_steps=3")
-        self.command("train", self.config, f"--run={run}", *flags, *wide, code=78)
-        self.assertIn("step 4 has 4 samples", self.stderr)
-        self.train("begun", *flags, "--train.max_steps=5")
-        self.train("begun", *flags, *wide)
+        for groups, trainers, strategy in ((4, 1, "no_shard"), (4, 2, "hybrid_shard"), (1, 4, "full_shard")):
+            self.assertEqual(self.digest(self.train(f"{groups}x{trainers}", *flags, *self.layout(groups, trainers, strategy))), expected)
+        run = self.train("faults", *flags, *self.layout(4, 2, "hybrid_shard"),
+                         '--inject.faults=[{step=3,kind="kill_trainer",target="n0.1"},{step=4,kind="kill_trainer",target="n3.0"}]')
         self.assertEqual(self.digest(run), expected)
-        self.assertIn("9 steps of 4 to 24 samples, each sample exactly once", self.verify(run))
+        self.assertIn("9 steps of 3 to 24 samples, each sample exactly once", self.verify(run))
+
+    def test_a_batch_that_the_trainers_share_unevenly_gives_the_same_bits(self):
+        """29 samples a step, more than any number of trainers divides: also while trainers and nodes die."""
+        flags = [*STEPS, "--train.global_batch_size=29"]
+        expected = self.undisturbed(*flags)
+        digests, losses = self.digests([(1, 3, "full_shard"), (3, 2, "hybrid_shard"), (2, 2, "shard_grad_op")], *flags, name="uneven-")
+        self.assertEqual(set(digests.values()), {expected})
+        self.assertEqual(len({tuple(values) for values in losses.values()}), 1, "the same losses")
+        for name, layout, targets in (("pairs", self.layout(2, 2, "hybrid_shard"), ("n1.1", "n1", "n0.0")),
+                                      ("alone", self.layout(3, 1, "no_shard"), ("n2.0", "n0", "n1.0"))):
+            faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
+                              zip((7, 12, 18), ("kill_trainer", "kill_agent", "kill_trainer"), targets))
+            run = self.train(name, *flags, *layout, f"--inject.faults=[{faults}]")
+            self.assertEqual(self.digest(run), expected)
+            self.assertIn("30 steps of 29 samples, each sample exactly once", self.verify(run))
+        text = self.command("config", "show", self.config, *flags, *self.layout(2, 2, "hybrid_shard"))
+        self.assertIn("29 samples per step = 4 trainers x 7 or 8 accumulated x 1 sample", text)
+        self.command("train", self.config, f"--run={self.folder}/few", *STEPS, "--train.global_batch_size=3", *self.layout(2, 2), code=78)
+        self.assertIn("train.global_batch_size = 3 is less than 4 trainers x 1 sample", self.stderr)
 
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")

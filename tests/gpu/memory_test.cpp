@@ -103,18 +103,18 @@ TEST_SUITE("gpu") {
   TEST_CASE("gpu: the estimate of a trainer is within 5 % of what its step allocates") {
     struct Layout {
       Sharding sharding;
-      int groups, shards, rows;
+      int groups, shards, leaves;
       bool native_sums = false;
     };
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
-    for (const auto& [sharding, groups, shards, rows, native_sums] :
+    for (const auto& [sharding, groups, shards, leaves, native_sums] :
          {Layout{Sharding::no_shard, 1, 1, 1}, Layout{Sharding::no_shard, 1, 1, 3},
-          Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 2},
-          Layout{Sharding::shard_grad_op, 1, 2, 2}, Layout{Sharding::no_shard, 1, 1, 3, true},
-          Layout{Sharding::full_shard, 2, 2, 6, true}, Layout{Sharding::no_shard, 2, 1, 6, true}})
+          Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 4},
+          Layout{Sharding::shard_grad_op, 1, 2, 4}, Layout{Sharding::no_shard, 1, 1, 3, true},
+          Layout{Sharding::full_shard, 2, 2, 12, true}, Layout{Sharding::no_shard, 2, 1, 6, true}})
       for (const DType precision : {DType::bf16, DType::f32}) {
-        INFO("groups = ", groups, ", shards = ", shards, ", rows = ", rows);
+        INFO("groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
         Config config;
         config.model.preset = "tinyllama";
         config.model.dim = 256;
@@ -137,7 +137,7 @@ TEST_SUITE("gpu") {
               EngineOptions o;
               o.shape = *shape;
               o.precision = precision;
-              o.rows = rows;
+              o.leaves = leaves;
               o.sharding = sharding;
               auto state = must(TrainState::create(
                   "ss-test-memory-" + std::to_string(getpid()) + "-" +
@@ -155,7 +155,8 @@ TEST_SUITE("gpu") {
               all_made.arrive_and_wait();
             },
             native_sums);
-        const MemoryEstimate all = memory_estimate(config, *shape, sharding, shards, groups, rows);
+        const MemoryEstimate all =
+            memory_estimate(config, *shape, sharding, shards, groups, leaves);
         const auto estimate = static_cast<double>(all.total() - all.nccl);
         const double each = static_cast<double>(bytes) / (groups * shards);
         CHECK(estimate >= each);

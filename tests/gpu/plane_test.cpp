@@ -59,7 +59,7 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
                    .block_size = 128};
   options.precision = precision;
   options.micro_batch_size = 2;
-  options.rows = 3;
+  options.leaves = 3;
   BackendOptions backend_options;
   backend_options.shape = options.shape;
   backend_options.micro_batch_size = options.micro_batch_size;

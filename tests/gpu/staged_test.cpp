@@ -144,14 +144,15 @@ TEST_SUITE("host sums") {
   }
 
   TEST_CASE("host sums: the leaves of a host must be one node") {
-    CHECK(leaves_fit(leaves(8, 8), 4));
-    CHECK_FALSE(leaves_fit(leaves(6, 8), 4));
+    CHECK(leaves_fit(leaves(8, 8), 8, 4));
+    CHECK_FALSE(leaves_fit(leaves(6, 8), 8, 4));
+    CHECK_FALSE(leaves_fit(leaves(8, 7), 8, 4));  // the last rank has none
     auto gap = leaves(8, 8);
     gap[7].index = 17;
-    CHECK_FALSE(leaves_fit(gap, 4));
+    CHECK_FALSE(leaves_fit(gap, static_cast<int>(gap.size()), 4));
     auto nodes = leaves(8, 8);
     for (TreeNode& node : nodes) node.level = 1;
-    CHECK_FALSE(leaves_fit(nodes, 4));
+    CHECK_FALSE(leaves_fit(nodes, static_cast<int>(nodes.size()), 4));
   }
 
   TEST_CASE("host sums: a partial sum for each other host crosses, and what is received is apart") {

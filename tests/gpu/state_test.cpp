@@ -21,7 +21,7 @@ constexpr float kDecay = 0.75f;
 constexpr int kLeaves = 4;
 constexpr uint64_t kSteps = 3;
 
-EngineOptions options_for(int shards, Optimizer optimizer, DType precision = DType::f32) {
+EngineOptions options_for(Optimizer optimizer, DType precision = DType::f32) {
   EngineOptions options;
   options.precision = precision;
   options.shape = {.dim = 32,
@@ -31,7 +31,7 @@ EngineOptions options_for(int shards, Optimizer optimizer, DType precision = DTy
                    .kv_heads = 2,
                    .vocab = 96,
                    .block_size = 8};
-  options.rows = kLeaves / shards;
+  options.leaves = kLeaves;
   options.optimizer = optimizer;
   options.moments = DType::bf16;
   options.ema_decay = kDecay;
@@ -63,7 +63,7 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
 /// The state after each step of a run on fake GPUs, read from the copies in host memory.
 std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
                              bool native_sums = false) {
-  const EngineOptions o = options_for(shards, optimizer, precision);
+  const EngineOptions o = options_for(optimizer, precision);
   const size_t elements = shard_layout(units_of(o.shape), 1).total;
   std::vector<Whole> states(kSteps + 1, Whole(4, std::vector<float>(elements)));
   run_trainers(
@@ -167,8 +167,8 @@ TEST_SUITE("gpu") {
   TEST_CASE("gpu: a step on one GPU neither copies the total gradient nor casts parameters again") {
     for (const int leaves : {1, 2, 3}) {
       CAPTURE(leaves);
-      EngineOptions o = options_for(1, Optimizer::adamw, DType::bf16);
-      o.rows = leaves;
+      EngineOptions o = options_for(Optimizer::adamw, DType::bf16);
+      o.leaves = leaves;
       ThreadCommunicator alone(1, 60'000);
       const auto shard = communicator("shard", alone.rank(0)),
                  replicate = communicator("replicate", alone.rank(0));

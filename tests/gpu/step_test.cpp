@@ -44,7 +44,7 @@ EngineOptions options(const Layout& layout) {
                    .block_size = layout.block_size};
   options.precision = DType::bf16;
   options.fp8 = layout.fp8;
-  options.rows = layout.groups * layout.micro_batches;
+  options.leaves = layout.groups * layout.shards * layout.micro_batches;
   return options;
 }
 

@@ -8,7 +8,7 @@ using namespace simplescale;
 
 namespace {
 
-EngineOptions options_for(int shards, DType precision, bool tied) {
+EngineOptions options_for(DType precision, bool tied) {
   EngineOptions options;
   options.shape = {.dim = 64,
                    .hidden = 96,
@@ -20,7 +20,7 @@ EngineOptions options_for(int shards, DType precision, bool tied) {
   options.shape.tie_embeddings = tied;
   options.precision = precision;
   options.micro_batch_size = 2;
-  options.rows = 12 / shards;
+  options.leaves = 12;
   return options;
 }
 
@@ -49,7 +49,7 @@ TEST_SUITE("engine_cpu") {
       "checkpointing") {
     for (DType precision : {DType::f32, DType::bf16}) {
       for (bool tied : {false, true}) {
-        World alone(options_for(1, precision, tied), 1, 1, cpu_backends(1, false));
+        World alone(options_for(precision, tied), 1, 1, cpu_backends(1, false));
         const std::string expected = digest_after(3, alone);
         struct {
           int groups, shards;
@@ -59,7 +59,7 @@ TEST_SUITE("engine_cpu") {
           for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
             INFO("groups = ", groups, ", shards = ", shards, ", tied = ", tied,
                  ", precision = ", static_cast<int>(precision));
-            EngineOptions options = options_for(shards, precision, tied);
+            EngineOptions options = options_for(precision, tied);
             options.sharding = sharding;
             const bool odd = (groups + shards) % 2 == 1;
             World world(options, groups, shards,
@@ -73,18 +73,15 @@ TEST_SUITE("engine_cpu") {
 
   TEST_CASE("engine on the CPU: a model with every option has equal digests for layouts") {
     for (DType precision : {DType::f32, DType::bf16}) {
-      const auto options = [&](int shards) {
-        EngineOptions o = options_for(shards, precision, true);
-        o.fp8 = precision == DType::bf16;
-        o.shape.head_width = 20, o.shape.qkv_bias = true, o.shape.qk_norm = QkNorm::whole;
-        o.shape.norm = NormPlacement::post, o.shape.sliding_window = 7;
-        o.shape.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
-        return o;
-      };
-      World alone(options(1), 1, 1, cpu_backends(1, false));
+      EngineOptions o = options_for(precision, true);
+      o.fp8 = precision == DType::bf16;
+      o.shape.head_width = 20, o.shape.qkv_bias = true, o.shape.qk_norm = QkNorm::whole;
+      o.shape.norm = NormPlacement::post, o.shape.sliding_window = 7;
+      o.shape.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+      World alone(o, 1, 1, cpu_backends(1, false));
       const std::string expected = digest_after(3, alone);
       for (const auto& [groups, shards] : {std::pair{1, 3}, {2, 2}, {4, 1}}) {
-        World world(options(shards), groups, shards, cpu_backends(2, groups == 2));
+        World world(o, groups, shards, cpu_backends(2, groups == 2));
         CHECK(digest_after(3, world) == expected);
       }
     }
@@ -92,7 +89,7 @@ TEST_SUITE("engine_cpu") {
 
   TEST_CASE("engine on the CPU: the loss begins near ln V and falls on repeated data") {
     for (DType precision : {DType::f32, DType::bf16}) {
-      const EngineOptions options = options_for(2, precision, false);
+      const EngineOptions options = options_for(precision, false);
       World world(options, 1, 2, cpu_backends(1, false));
       world.initialize();
       std::vector<double> losses(30);
@@ -118,8 +115,8 @@ TEST_SUITE("engine_cpu") {
     // A language in which each token has four successors: no model has a loss below ln 4.
     constexpr int kSteps = 300, kMean = 20;
     const auto last_loss = [&](DType precision, bool fp8) {
-      EngineOptions options = options_for(1, precision, false);
-      options.shape.vocab = 64, options.rows = 4, options.fp8 = fp8;
+      EngineOptions options = options_for(precision, false);
+      options.shape.vocab = 64, options.leaves = 4, options.fp8 = fp8;
       World world(options, 1, 1, cpu_backends(2, false));
       world.initialize();
       Seat& seat = world.seats[0];

@@ -9,10 +9,10 @@ using namespace simplescale;
 
 namespace {
 
-EngineOptions two_rows() {
+EngineOptions four_leaves() {
   EngineOptions options;
   options.shape = test_shape();
-  options.rows = 2;
+  options.leaves = 4;
   return options;
 }
 
@@ -40,7 +40,7 @@ class AbortsVote : public ForwardingCollective {
 /// Rank 0 of 2 x 2, with an engine over recording communicators.
 struct RecordedRank {
   RecordedRank()
-      : world(two_rows(), 2, 2),
+      : world(four_leaves(), 2, 2),
         shard(world.shard_communicator(world.seats[0])),
         replicate(world.replicate_communicator(world.seats[0])) {
     world.initialize();
@@ -83,7 +83,7 @@ TEST_SUITE("engine_end") {
   }
 
   TEST_CASE("engine: ENGINE-4, a rank whose vote is aborted tells the hash that it voted with") {
-    World world(two_rows(), 2, 1);
+    World world(four_leaves(), 2, 1);
     world.initialize();
     world.train(1, 2);
     std::vector<AbortsVote> replicate;
@@ -137,7 +137,7 @@ TEST_SUITE("engine_end") {
     for (size_t change = 0; change < changes.size(); ++change) {
       for (const size_t odd : {size_t{1}, size_t{2}}) {  // in the same group, in another group
         INFO("change = ", change, ", odd = ", odd);
-        EngineOptions all = two_rows();
+        EngineOptions all = four_leaves();
         all.ema_decay = 0.9;
         World world(all, 2, 2);
         world.initialize();

@@ -26,7 +26,7 @@ TEST_SUITE("engine_failure") {
   TEST_CASE(
       "engine: ENGINE-1, every rank names the rank whose batch failed, nothing is applied, the "
       "retry succeeds") {
-    const EngineOptions options = options_for(6);
+    const EngineOptions options = options_for(12);
     World world(options, 2, 2);
     world.initialize();
     world.train(1, 1);
@@ -47,7 +47,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: ranks that disagree on the step all return an error") {
-    World world(options_for(2), 2, 2);
+    World world(options_for(4), 2, 2);
     world.initialize();
     world.train(1, 2);
     REQUIRE(world.states[2].rewind(1).ok());
@@ -76,7 +76,7 @@ TEST_SUITE("engine_failure") {
   TEST_CASE("engine: ranks that disagree on the learning rate make no step") {
     for (const size_t odd : {size_t{1}, size_t{2}}) {
       CAPTURE(odd);
-      World world(options_for(2), 2, 2);
+      World world(options_for(4), 2, 2);
       world.initialize();
       world.each([&](Seat& seat) {
         const bool differs = &seat == &world.seats[odd];
@@ -96,7 +96,7 @@ TEST_SUITE("engine_failure") {
   TEST_CASE("engine: ENGINE-4, the next vote detects a bit that differs between replicas") {
     for (const int groups : {2, 3}) {
       for (const StateKind damaged : kStateKinds) {
-        EngineOptions options = options_for(3);
+        EngineOptions options = options_for(6);
         options.ema_decay = damaged == StateKind::ema ? 0.9 : 0;
         World world(options, groups, 2);
         world.initialize();
@@ -131,7 +131,7 @@ TEST_SUITE("engine_failure") {
 
   TEST_CASE("engine: ENGINE-5, a rank detects a changed bit in its memory, also without replicas") {
     for (const int groups : {1, 2}) {
-      EngineOptions options = options_for(2);
+      EngineOptions options = options_for(4);
       options.ema_decay = groups == 1 ? 0.9 : 0;
       World world(options, groups, 2);
       world.initialize();
@@ -170,7 +170,7 @@ TEST_SUITE("engine_failure") {
       "engine: ENGINE-4, a bit flipped in one reduced gradient after the vote, also in the last "
       "step") {
     for (const bool host : {true, false}) {
-      World world(options_for(4), 2, 2, fake_backends(host));
+      World world(options_for(8), 2, 2, fake_backends(host));
       world.initialize();
       world.seats[2].engine->inject(EngineFault::bitflip_gradient, 3);  // group 1, shard 0
       world.train(1, 3);
@@ -209,7 +209,7 @@ TEST_SUITE("engine_failure") {
       });
       CHECK(before[0] == right);
       CHECK(before[2] == right);
-      CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 4));
+      CHECK(world.digest() == undisturbed(options_for(8), 2, 2, 4));
     }
   }
 
@@ -217,7 +217,7 @@ TEST_SUITE("engine_failure") {
       "engine: ENGINE-5, a bit that changes after the vote is in no state that is committed") {
     for (const int groups : {1, 2}) {
       CAPTURE(groups);
-      World world(options_for(2), groups, 2);
+      World world(options_for(4), groups, 2);
       world.initialize();
       world.train(1, 2);
       const size_t hit = world.seats.size() - 1;
@@ -249,7 +249,7 @@ TEST_SUITE("engine_failure") {
       "engine: ENGINE-5, a rank detects a copy that was damaged before it reached the device") {
     for (const bool new_engine : {false, true}) {
       CAPTURE(new_engine);
-      World before(options_for(2), 1, 2, fake_backends(false));
+      World before(options_for(4), 1, 2, fake_backends(false));
       before.initialize();
       before.train(1, 2);
       before.states[1].committed().exp_avg_sq[3] += 1;
@@ -268,7 +268,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: compare_states() detects ranks that hold different steps") {
-    World world(options_for(2), 2, 2);
+    World world(options_for(4), 2, 2);
     world.initialize();
     world.train(1, 2);
     REQUIRE(world.states[3].rewind(1).ok());
@@ -284,7 +284,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: an injected NaN loss fails one step") {
-    World world(options_for(4), 2, 2);
+    World world(options_for(8), 2, 2);
     world.initialize();
     world.seats[3].engine->inject(EngineFault::nan_loss, 2);
     world.train(1, 1);
@@ -293,7 +293,7 @@ TEST_SUITE("engine_failure") {
     for (const Seat& seat : world.seats) CHECK(seat.engine->suspect() == 3);
     world.train(2, 3);
     for (const Seat& seat : world.seats) CHECK_FALSE(seat.engine->suspect());
-    CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 3));
+    CHECK(world.digest() == undisturbed(options_for(8), 2, 2, 3));
   }
 
   TEST_CASE("engine: an injected hang stops progress and ignores abort()") {
@@ -346,7 +346,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: a loss that is not finite fails the step on every rank; nothing is applied") {
-    World world(options_for(4), 2, 2);
+    World world(options_for(8), 2, 2);
     world.initialize();
     const std::string before = world.digest();
     // ENGINE-1: without a vote of every rank nothing of the step is written.
@@ -365,7 +365,7 @@ TEST_SUITE("engine_failure") {
   TEST_CASE(
       "engine: abort() ends a step at once on its rank and by deadline on other ranks; the state "
       "stays as it was") {
-    const EngineOptions options = options_for(8);
+    const EngineOptions options = options_for(16);
     World world(options, 2, 2, fake_backends(), {}, 200);
     world.initialize();
     world.train(1, 2);
@@ -417,7 +417,7 @@ TEST_SUITE("engine_failure") {
       "engine: ENGINE-2, a step that only some ranks committed can be undone and made again with "
       "the "
       "same bits") {
-    const EngineOptions options = options_for(6);
+    const EngineOptions options = options_for(12);
     World world(options, 2, 2);
     world.initialize();
     world.train(1, 3);
@@ -434,7 +434,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: grad_clip shrinks a larger gradient, and leaves a smaller one as it is") {
-    EngineOptions options = options_for(2);
+    EngineOptions options = options_for(4);
     auto clipped_at = [&](float limit) {
       options.grad_clip = limit;
       return undisturbed(options, 1, 2, 2);
@@ -445,7 +445,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: continuing from a state gives the same bits as never stopping") {
-    const EngineOptions options = options_for(2);
+    const EngineOptions options = options_for(6);
     for (bool host : {true, false}) {
       World first(options, 1, 3, fake_backends(host));
       CHECK(first.seats[0].engine->attach().status().code() == Code::not_found);
@@ -475,7 +475,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: every rank gets the requests of any rank") {
-    World world(options_for(2), 2, 2);
+    World world(options_for(4), 2, 2);
     world.initialize();
     std::vector<StepControl> agreed(4);
     world.each([&](Seat& seat) {
@@ -489,10 +489,10 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE("engine: options that do not fit are refused") {
-    World world(options_for(1), 1, 2);
+    World world(options_for(2), 1, 2);
     Seat& seat = world.seats[0];
     auto refused = [&](const std::function<void(EngineOptions&)>& change) {
-      EngineOptions options = options_for(1);
+      EngineOptions options = options_for(2);
       change(options);
       return Engine::create(options, *seat.backend, world.shard_communicator(seat),
                             world.replicate_communicator(seat), *seat.state)
@@ -500,7 +500,7 @@ TEST_SUITE("engine_failure") {
           .code();
     };
     CHECK(refused([](EngineOptions& o) { o.sharding = Sharding::no_shard; }) == Code::bad_config);
-    CHECK(refused([](EngineOptions& o) { o.rows = 0; }) == Code::bad_config);
+    CHECK(refused([](EngineOptions& o) { o.leaves = 0; }) == Code::bad_config);
     CHECK(refused([](EngineOptions& o) { o.micro_batch_size = 0; }) == Code::bad_config);
     CHECK(refused([](EngineOptions& o) { o.shape.heads = 3; }) == Code::bad_config);
     CHECK(refused([](EngineOptions& o) { o.shape.hidden *= 2; }) == Code::bad_config);

@@ -13,13 +13,12 @@ struct Layout {
   int groups, shards;
 };
 
-EngineOptions options_for(int leaves, Layout layout, Sharding sharding, DType precision,
-                          bool tied) {
+EngineOptions options_for(int leaves, Sharding sharding, DType precision, bool tied) {
   EngineOptions options;
   options.shape = test_shape(tied);
   options.precision = precision;
   options.sharding = sharding;
-  options.rows = leaves / layout.shards;
+  options.leaves = leaves;
   options.micro_batch_size = 2;
   options.seed = 5;
   return options;
@@ -44,6 +43,23 @@ Outcome outcome(const EngineOptions& options, Layout layout, uint64_t steps,
   return result;
 }
 
+/// Counts the leaves that its rank gives, and the gradients that are not zero although it has none.
+class CountsLeaves : public ForwardingCollective {
+ public:
+  using ForwardingCollective::ForwardingCollective;
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaves, PartialSum& slice) override {
+    const std::span values(static_cast<const char*>(full),
+                           count * static_cast<size_t>(size()) * bytes_of(dtype));
+    if (static_cast<size_t>(rank()) < leaves.size())
+      ++given;
+    else
+      mistakes += std::ranges::any_of(values, [](char c) { return c != 0; });
+    return ForwardingCollective::reduce_scatter_leaves(full, count, dtype, leaves, slice);
+  }
+  int given = 0, mistakes = 0;
+};
+
 void check_same(const Outcome& a, const Outcome& b) {
   CHECK(a.digest == b.digest);
   REQUIRE(a.steps.size() == b.steps.size());
@@ -58,9 +74,8 @@ void check_same(const Outcome& a, const Outcome& b) {
 TEST_SUITE("engine_layout") {
   TEST_CASE("engine: ENGINE-3, every layout of the same leaves has the same bits") {
     const int leaves = 144;
-    const Outcome expected =
-        outcome(options_for(leaves, {1, 1}, Sharding::no_shard, DType::f32, false), {1, 1}, 3,
-                fake_backends());
+    const Outcome expected = outcome(options_for(leaves, Sharding::no_shard, DType::f32, false),
+                                     {1, 1}, 3, fake_backends());
     CHECK(std::isfinite(expected.steps[2].loss));
     CHECK(expected.steps[2].loss != expected.steps[0].loss);
     CHECK(expected.steps[0].grad_norm > 0);
@@ -68,9 +83,8 @@ TEST_SUITE("engine_layout") {
       for (int shards = 1; shards <= 4; ++shards) {
         INFO("groups = ", groups, ", shards = ", shards);
         const Layout layout{groups, shards};
-        check_same(expected,
-                   outcome(options_for(leaves, layout, Sharding::full_shard, DType::f32, false),
-                           layout, 3, fake_backends()));
+        check_same(expected, outcome(options_for(leaves, Sharding::full_shard, DType::f32, false),
+                                     layout, 3, fake_backends()));
       }
     }
   }
@@ -78,12 +92,11 @@ TEST_SUITE("engine_layout") {
   TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {
     const MakeBackend cpu = [](const BackendOptions& o) { return make_cpu_backend(o).take(); };
     const int leaves = 12;
-    const EngineOptions one = options_for(leaves, {1, 1}, Sharding::no_shard, DType::f32, false);
+    const EngineOptions one = options_for(leaves, Sharding::no_shard, DType::f32, false);
     const Outcome expected = outcome(one, {1, 1}, 3, cpu, true);
     for (const Layout layout : {Layout{1, 2}, {1, 3}, {2, 2}, {4, 1}, {3, 4}, {5, 1}, {12, 1}})
-      check_same(expected,
-                 outcome(options_for(leaves, layout, Sharding::full_shard, DType::f32, false),
-                         layout, 3, cpu, true));
+      check_same(expected, outcome(options_for(leaves, Sharding::full_shard, DType::f32, false),
+                                   layout, 3, cpu, true));
     // The first step again, leaf by leaf: sums over all trained targets, divided by their number.
     World world(one, 1, 1, cpu);
     world.initialize();
@@ -133,25 +146,25 @@ TEST_SUITE("engine_layout") {
   TEST_CASE(
       "engine: a batch warm-up gives the bits of a run with small steps that goes on with large "
       "ones, on every layout") {
-    const auto options_of = [](Layout layout, int leaves) {
-      return options_for(leaves, layout, Sharding::full_shard, DType::f32, false);
+    const auto options_of = [](int leaves) {
+      return options_for(leaves, Sharding::full_shard, DType::f32, false);
     };
-    World small(options_of({1, 1}, 12), 1, 1, fake_backends());
+    World small(options_of(12), 1, 1, fake_backends());
     small.initialize();
     small.train(1, 2);
-    World large(options_of({1, 1}, 40), 1, 1, fake_backends(), std::move(small.states));
+    World large(options_of(40), 1, 1, fake_backends(), std::move(small.states));
     large.train(3, 4);
     const std::string expected = large.digest();
     for (const Layout layout : {Layout{1, 1}, {2, 2}, {3, 1}, {1, 4}, {3, 4}, {12, 1}})
       for (const bool host : {true, false}) {
         INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards);
-        EngineOptions options = options_of(layout, 40);
-        options.warmup = {{2, 12 / layout.shards}};
+        EngineOptions options = options_of(40);
+        options.warmup = {{2, 12}};
         CHECK(outcome(options, layout, 4, fake_backends(host)).digest == expected);
       }
-    EngineOptions options = options_of({1, 1}, 40);
+    EngineOptions options = options_of(40);
     options.warmup = {{2, 41}};
-    World world(options_of({1, 1}, 40), 1, 1, fake_backends());
+    World world(options_of(40), 1, 1, fake_backends());
     const auto refused = [&] {
       return Engine::create(options, *world.seats[0].backend,
                             world.shard_communicator(world.seats[0]),
@@ -160,18 +173,8 @@ TEST_SUITE("engine_layout") {
           .code();
     };
     CHECK(refused() == Code::bad_config);
-    options.warmup = {{2, 3}};
-    CHECK(check(options, 1, 3).ok());
-    CHECK(check(options, 1, 4).code() == Code::bad_config);  // fewer rows than groups
-    // Steps that the layout cannot train: behind them it can be used, within them it cannot.
-    World begun(options_of({1, 1}, 12), 1, 1, fake_backends());
-    begun.initialize();
-    begun.train(1, 2);
     options.warmup = {{2, 0}};
-    World behind(options, 1, 1, fake_backends(), std::move(begun.states));
-    behind.train(3, 4);
-    CHECK(behind.digest() == expected);
-    CHECK(behind.step(behind.seats[0], 2).status().code() == Code::bad_config);
+    CHECK(refused() == Code::bad_config);
   }
 
   TEST_CASE(
@@ -181,9 +184,8 @@ TEST_SUITE("engine_layout") {
     const int leaves = 12;
     for (DType precision : {DType::f32, DType::bf16}) {
       for (bool tied : {false, true}) {
-        const Outcome expected =
-            outcome(options_for(leaves, {1, 1}, Sharding::no_shard, precision, tied), {1, 1}, 3,
-                    fake_backends());
+        const Outcome expected = outcome(options_for(leaves, Sharding::no_shard, precision, tied),
+                                         {1, 1}, 3, fake_backends());
         for (Layout layout : {Layout{1, 1},
                               {1, 2},
                               {1, 3},
@@ -203,8 +205,8 @@ TEST_SUITE("engine_layout") {
                    ", tied = ", tied, ", host = ", host,
                    ", precision = ", static_cast<int>(precision),
                    ", sharding = ", static_cast<int>(sharding));
-              check_same(expected, outcome(options_for(leaves, layout, sharding, precision, tied),
-                                           layout, 3, fake_backends(host)));
+              check_same(expected, outcome(options_for(leaves, sharding, precision, tied), layout,
+                                           3, fake_backends(host)));
             }
           }
         }
@@ -212,39 +214,47 @@ TEST_SUITE("engine_layout") {
     }
   }
 
-  TEST_CASE("engine: ENGINE-3 holds when the rows of a step do not divide among the groups") {
-    for (const DType precision : {DType::f32, DType::bf16}) {
-      for (const int rows : {3, 4, 7, 13}) {
-        for (const int shards : {1, 2, 3}) {
-          const Layout one{1, shards};
-          const int leaves = rows * shards;
-          auto with = [&](Layout layout, Sharding sharding) {
-            return options_for(leaves, layout, sharding, precision, false);
-          };
-          const Outcome expected =
-              outcome(with(one, Sharding::full_shard), one, 2, fake_backends());
-          for (const int groups : {2, 3}) {
-            for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
-              for (const bool host : {true, false}) {
-                INFO("rows = ", rows, ", shards = ", shards, ", groups = ", groups,
-                     ", host = ", host);
-                const Layout layout{groups, shards};
-                check_same(expected,
-                           outcome(with(layout, sharding), layout, 2, fake_backends(host)));
-              }
+  TEST_CASE("engine: ENGINE-3 holds when the leaves of a step do not divide among the trainers") {
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const int leaves : {1, 2, 3, 4, 7, 13, 19, 26}) {  // also fewer leaves than trainers
+        const auto with = [&](Sharding sharding) {
+          return options_for(leaves, sharding, precision, leaves == 7);
+        };
+        const Outcome expected =
+            outcome(with(Sharding::no_shard), {1, 1}, 2, fake_backends(), true);
+        for (const Layout layout : {Layout{1, 2}, {2, 1}, {3, 1}, {1, 3}, {2, 3}, {3, 2}, {2, 4}})
+          for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op})
+            for (const bool host : {true, false}) {
+              INFO("leaves = ", leaves, ", groups = ", layout.groups, ", shards = ", layout.shards,
+                   ", host = ", host);
+              check_same(expected, outcome(with(sharding), layout, 2, fake_backends(host), true));
             }
-          }
-        }
       }
+  }
+
+  TEST_CASE("engine: a trainer without a leaf computes nothing and reduces zeros") {
+    World world(options_for(7, Sharding::full_shard, DType::f32, false), 1, 3);
+    world.initialize();
+    std::vector<std::unique_ptr<CountsLeaves>> shard;
+    for (Seat& seat : world.seats) {
+      shard.push_back(std::make_unique<CountsLeaves>(world.shard_communicator(seat)));
+      auto made = must(Engine::create(world.options, *seat.backend, *shard.back(),
+                                      world.replicate_communicator(seat), *seat.state));
+      seat.engine = made.take();
+      REQUIRE(seat.engine->attach().ok());
+    }
+    world.train(1, 2);
+    const int units = static_cast<int>(units_of(world.options.shape).size());
+    for (size_t rank = 0; rank < 3; ++rank) {
+      CHECK(shard[rank]->given == 2 * units * (rank == 0 ? 3 : 2));
+      CHECK(shard[rank]->mistakes == 0);
     }
   }
 
-  TEST_CASE("engine: groups may leave and join between steps, for any number of rows") {
-    for (const int rows : {3, 4, 7}) {
-      CAPTURE(rows);
-      const Layout full{3, 2};
-      const EngineOptions options =
-          options_for(rows * 2, full, Sharding::full_shard, DType::f32, false);
+  TEST_CASE("engine: groups may leave and join between steps, for any number of leaves") {
+    for (const int leaves : {6, 8, 13, 14}) {
+      CAPTURE(leaves);
+      const EngineOptions options = options_for(leaves, Sharding::full_shard, DType::f32, false);
       World undisturbed(options, 3, 2);
       undisturbed.initialize();
       const std::vector<StepResult> expected = undisturbed.train(1, 8);
@@ -282,8 +292,8 @@ TEST_SUITE("engine_layout") {
 
   TEST_CASE("engine: a layout may change between steps") {
     const Layout two{2, 2}, three{1, 3};
-    const EngineOptions before = options_for(12, two, Sharding::full_shard, DType::f32, false);
-    const EngineOptions after = options_for(12, three, Sharding::shard_grad_op, DType::f32, false);
+    const EngineOptions before = options_for(12, Sharding::full_shard, DType::f32, false);
+    const EngineOptions after = options_for(12, Sharding::shard_grad_op, DType::f32, false);
     World first(before, two.groups, two.shards);
     first.initialize();
     first.train(1, 2);
@@ -316,7 +326,7 @@ TEST_SUITE("engine_layout") {
     for (Layout layout : {Layout{1, 1}, {1, 4}, {2, 3}}) {
       for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
         for (bool host : {true, false}) {
-          EngineOptions options = options_for(24, layout, sharding, DType::bf16, false);
+          EngineOptions options = options_for(24, sharding, DType::bf16, false);
           const bool muon = layout.groups == 2;
           if (muon) options.optimizer = Optimizer::muon;
           World world(options, layout.groups, layout.shards, fake_backends(host));
@@ -347,7 +357,7 @@ TEST_SUITE("engine_layout") {
   }
 
   TEST_CASE("engine: fp32 on one trainer allocates one gradient and nothing else") {
-    const EngineOptions options = options_for(1, {1, 1}, Sharding::no_shard, DType::f32, false);
+    const EngineOptions options = options_for(1, Sharding::no_shard, DType::f32, false);
     World world(options, 1, 1);
     CHECK(world.seats[0].engine->buffer_bytes() ==
           shard_layout(units_of(options.shape), 1).total * 4);
@@ -355,9 +365,8 @@ TEST_SUITE("engine_layout") {
 
   TEST_CASE(
       "engine: full_shard gathers a block twice per micro-batch, shard_grad_op once per step") {
-    const Layout layout{1, 2};
     for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
-      const EngineOptions options = options_for(6, layout, sharding, DType::f32, false);
+      const EngineOptions options = options_for(6, sharding, DType::f32, false);
       World world(options, 1, 2);
       world.initialize();
       world.train(1, 2);
@@ -370,8 +379,7 @@ TEST_SUITE("engine_layout") {
   }
 
   TEST_CASE("engine: loss() is the mean loss of the committed parameters and changes nothing") {
-    const Layout layout{2, 2};
-    const EngineOptions options = options_for(4, layout, Sharding::full_shard, DType::f32, false);
+    const EngineOptions options = options_for(4, Sharding::full_shard, DType::f32, false);
     World world(options, 2, 2), reference(options, 2, 2);
     for (World* w : {&world, &reference}) w->initialize();
     const double expected = reference.train(1, 1)[0].loss;

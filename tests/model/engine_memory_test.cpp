@@ -10,7 +10,7 @@ using namespace simplescale;
 TEST_SUITE("engine memory") {
   TEST_CASE("engine: ENGINE-6, with device memory the vote for the next step waits for the copy") {
     for (const int groups : {1, 2}) {
-      World world(options_for(2), groups, 2, fake_backends(false));
+      World world(options_for(4), groups, 2, fake_backends(false));
       world.initialize();
       world.train(1, 1);
       world.each([&](Seat& seat) {
@@ -35,12 +35,12 @@ TEST_SUITE("engine memory") {
         CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
         CHECK(seat.fake().mistakes == 0);
       });
-      CHECK(world.digest() == undisturbed(options_for(2), groups, 2, 3));
+      CHECK(world.digest() == undisturbed(options_for(4), groups, 2, 3));
     }
   }
 
   TEST_CASE("engine: ENGINE-6, memory_every_steps says which steps are copied to host memory") {
-    EngineOptions options = options_for(2);
+    EngineOptions options = options_for(4);
     options.memory_every_steps = 3;
     World world(options, 2, 2, fake_backends(false));
     world.initialize();
@@ -60,13 +60,13 @@ TEST_SUITE("engine memory") {
       CHECK(seat.state->holds(3));  // once is enough
       CHECK(seat.fake().mistakes == 0);
     });
-    CHECK(world.digest() == undisturbed(options_for(2), 2, 2, 5));
+    CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 5));
   }
 
   TEST_CASE("engine: ENGINE-6, without copies an engine that ends leaves its newest step") {
     for (const bool finite : {true, false}) {
       CAPTURE(finite);
-      EngineOptions options = options_for(2);
+      EngineOptions options = options_for(4);
       options.memory_every_steps = 0;
       std::vector<TrainState> left;
       {
@@ -94,7 +94,7 @@ TEST_SUITE("engine memory") {
       }
       World next(options, 1, 2, fake_backends(false), std::move(left));
       next.train(4, 6);
-      CHECK(next.digest() == undisturbed(options_for(2), 1, 2, 6));
+      CHECK(next.digest() == undisturbed(options_for(4), 1, 2, 6));
     }
   }
 
@@ -123,7 +123,7 @@ TEST_SUITE("engine memory") {
   }
 
   TEST_CASE("engine: ENGINE-6, a rank that dies during the copy leaves the step before complete") {
-    const EngineOptions options = options_for(2);
+    const EngineOptions options = options_for(4);
     World world(options, 1, 2, fake_backends(false));
     world.initialize();
     world.train(1, 2);

@@ -21,11 +21,11 @@ struct Layout {
   int groups, shards;
 };
 
-EngineOptions muon_options(int leaves, int shards, DType precision = DType::f32) {
+EngineOptions muon_options(int leaves, DType precision = DType::f32) {
   EngineOptions options;
   options.shape = test_shape();
   options.precision = precision;
-  options.rows = leaves / shards;
+  options.leaves = leaves;
   options.micro_batch_size = 2;
   options.optimizer = Optimizer::muon;
   options.groups = {{"*.mlp.up_proj.*", 0.5, {}}, {"*norm*", 2, 0.05}, {"*.1.*", 1.5, 0.0}};
@@ -137,7 +137,7 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
   const std::vector<float> initial = part_of(world, StateKind::params);
   std::vector<int32_t> tokens;
   for (uint64_t step = 1; step <= steps; ++step)
-    for (uint64_t leaf = 0; leaf < static_cast<uint64_t>(options.rows) * 2; ++leaf) {
+    for (uint64_t leaf = 0; leaf < static_cast<uint64_t>(options.leaves); ++leaf) {
       const std::vector<int32_t> part = test_tokens(options, step, leaf);
       tokens.insert(tokens.end(), part.begin(), part.end());
     }
@@ -148,7 +148,7 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
   const ModelShape& s = options.shape;
   std::ostringstream settings;
   settings << R"({"steps":)" << steps << R"(,"samples":)"
-           << options.rows * 2 * options.micro_batch_size << R"(,"optimizer":")" << optimizer
+           << options.leaves * options.micro_batch_size << R"(,"optimizer":")" << optimizer
            << R"(","momentum":)" << options.muon_momentum << R"(,"weight_decay":)"
            << options.weight_decay << R"(,"grad_clip":)" << options.grad_clip << R"(,"z_loss":)"
            << options.z_loss << R"(,"ema_decay":)" << options.ema_decay << R"(,"dim":)" << s.dim
@@ -186,7 +186,7 @@ TEST_SUITE("engine_muon") {
                               {3, 1}, {3, 2}, {4, 1}, {4, 3}, {6, 1}, {12, 1}};
     for (const DType precision : {DType::f32, DType::bf16})
       for (const bool tied : {false, true}) {
-        EngineOptions options = muon_options(12, 1, precision);
+        EngineOptions options = muon_options(12, precision);
         options.shape.tie_embeddings = tied;
         const std::string expected = digest_of(options, {1, 1}, 3, fake_backends());
         EngineOptions plain = options;
@@ -195,7 +195,6 @@ TEST_SUITE("engine_muon") {
         for (const Layout& layout : layouts)
           for (const bool host : {true, false}) {
             INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards);
-            options.rows = 12 / layout.shards;
             options.sharding = host ? Sharding::full_shard : Sharding::shard_grad_op;
             CHECK(digest_of(options, layout, 3, fake_backends(host)) == expected);
           }
@@ -204,19 +203,18 @@ TEST_SUITE("engine_muon") {
 
   TEST_CASE("engine: ENGINE-3 holds with Muon on the CPU, for layouts and threads") {
     for (const DType precision : {DType::f32, DType::bf16}) {
-      EngineOptions options = muon_options(12, 1, precision);
+      EngineOptions options = muon_options(12, precision);
       options.shape.dim = 96, options.shape.hidden = 200, options.shape.heads = 4;
       const std::string expected = digest_of(options, {1, 1}, 3, cpu_backends(1));
       for (const Layout& layout : {Layout{1, 3}, {2, 2}, {4, 1}, {3, 2}}) {
         CAPTURE(layout.groups);
-        options.rows = 12 / layout.shards;
         CHECK(digest_of(options, layout, 3, cpu_backends(2)) == expected);
       }
     }
   }
 
   TEST_CASE("engine: the ranks of the world share Muon's matrices") {
-    World world(muon_options(12, 2), 2, 2);
+    World world(muon_options(12), 2, 2);
     world.initialize();
     world.train(1, 2);
     int sum = 0;
@@ -229,7 +227,7 @@ TEST_SUITE("engine_muon") {
   }
 
   TEST_CASE("engine: a state that Muon continues from gives the same bits as never stopping") {
-    const EngineOptions options = muon_options(12, 2);
+    const EngineOptions options = muon_options(12);
     const std::string expected = digest_of(options, {2, 2}, 5, fake_backends());
     for (const bool host : {true, false}) {
       World first(options, 2, 2, fake_backends(host));
@@ -243,7 +241,7 @@ TEST_SUITE("engine_muon") {
   TEST_CASE(
       "engine: ENGINE-2, a rank that aborts in Muon's update commits nothing, nor do its replicas, "
       "and the step can be made again with the same bits") {
-    const EngineOptions options = muon_options(12, 2);
+    const EngineOptions options = muon_options(12);
     const std::string expected = digest_of(options, {2, 2}, 4, fake_backends());
     for (const int unit : {0, 2})
       for (const bool host : {true, false}) {
@@ -284,7 +282,7 @@ TEST_SUITE("engine_muon") {
   TEST_CASE(
       "engine: 20 steps with Muon, groups and z-loss give the parameters of a plain PyTorch "
       "Muon") {
-    EngineOptions options = muon_options(4, 2);
+    EngineOptions options = muon_options(4);
     options.shape.tie_embeddings = false;
     if (const auto distance = distance_to_torch(options, "muon")) CHECK(*distance < 1e-3);
     if (const auto distance = distance_to_torch(options, "torch.optim.Muon"))
@@ -306,11 +304,10 @@ TEST_SUITE("engine_muon") {
     const float weight = 1 - 0.75f;
     for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon})
       for (const auto& make : {fake_backends(true), fake_backends(false), cpu_backends(2)}) {
-        EngineOptions options = muon_options(12, 1);
+        EngineOptions options = muon_options(12);
         options.optimizer = optimizer;
         std::vector<std::string> digests;
         for (const Layout& layout : {Layout{1, 1}, {2, 2}, {1, 3}, {4, 1}}) {
-          options.rows = 12 / layout.shards;
           options.ema_decay = 0;
           World without(options, layout.groups, layout.shards, make);
           options.ema_decay = 0.75;
@@ -342,14 +339,13 @@ TEST_SUITE("engine_muon") {
   TEST_CASE("engine: ENGINE-3 holds for moments in bf16, in host and device memory") {
     for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon})
       for (const auto& make : {fake_backends(true), fake_backends(false), cpu_backends(2)}) {
-        EngineOptions options = muon_options(12, 1);
+        EngineOptions options = muon_options(12);
         options.optimizer = optimizer;
         const std::string with_fp32 = digest_of(options, {1, 1}, 3, make);
         options.moments = DType::bf16;
         const std::string expected = digest_of(options, {1, 1}, 3, make);
         CHECK(expected != with_fp32);
         for (const Layout& layout : {Layout{1, 2}, {2, 1}, {2, 2}, {1, 3}, {3, 4}}) {
-          options.rows = 12 / layout.shards;
           World world(options, layout.groups, layout.shards, make);
           world.initialize();
           digest_after(world, 1, 2);
@@ -358,14 +354,13 @@ TEST_SUITE("engine_muon") {
           CHECK(again.states[0].side(0).exp_avg.size() * 2 ==
                 again.states[0].side(0).params.size());
         }
-        options.rows = 12;
         options.seed += 1;  // of the rounding, too
         CHECK(digest_of(options, {1, 1}, 3, make) != expected);
       }
   }
 
   TEST_CASE("engine: moments in bf16 train as moments in fp32 do") {
-    EngineOptions options = muon_options(4, 1);
+    EngineOptions options = muon_options(4);
     options.optimizer = Optimizer::adamw;
     options.beta2 = 0.999f;
     std::vector<float> initial, params[2];
@@ -390,7 +385,7 @@ TEST_SUITE("engine_muon") {
   }
 
   TEST_CASE("engine: a state that does not fit train.moments_precision is refused") {
-    EngineOptions options = muon_options(2, 1);
+    EngineOptions options = muon_options(2);
     World world(options, 1, 1);
     options.moments = DType::bf16;
     Seat& seat = world.seats[0];
@@ -402,7 +397,7 @@ TEST_SUITE("engine_muon") {
 
   TEST_CASE("engine: a state that does not fit train.ema_decay is refused") {
     for (const double decay : {0.0, 0.9}) {
-      EngineOptions options = muon_options(2, 1);
+      EngineOptions options = muon_options(2);
       options.ema_decay = decay;
       World world(options, 1, 1);
       options.ema_decay = 0.9 - decay;

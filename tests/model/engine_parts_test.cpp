@@ -194,7 +194,8 @@ TEST_SUITE("engine_parts") {
           }
           ThreadCommunicator alone(1, 60'000);
           WaitClock wait;
-          Vote vote(units, layout, 1, group.rank(rank), alone.rank(0));
+          const Shares shares = Shares::even(static_cast<uint64_t>(shards), 1, layout.shards);
+          Vote vote(units, layout, shares, group.rank(rank), alone.rank(0));
           for (const BlockTree& tree : vote.square_trees())
             ballot.squares.push_back(
                 sum_in_tree_order(&blocks[static_cast<size_t>(tree.first)], tree.blocks()));
@@ -221,7 +222,8 @@ TEST_SUITE("engine_parts") {
         Ballot ballot{.step = 4, .losses = {1.0}};
         ThreadCommunicator alone(1, 60'000);
         WaitClock wait;
-        Vote vote(units, layout, 3, alone.rank(0), replicate.rank(rank));
+        const Shares shares = Shares::even(3, 3, 1);
+        Vote vote(units, layout, shares, alone.rank(0), replicate.rank(rank));
         ballot.squares.assign(vote.square_trees().size(), 0);
         ballot.squares[0] = rank == 2 ? 9 : 4;
         const Result<Verdict> verdict = vote.hold(ballot, wait);
@@ -243,7 +245,8 @@ TEST_SUITE("engine_parts") {
     for (const double square :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       Ballot ballot{.step = 4, .losses = {1.0}};
-      Vote vote(units, layout, 1, shard.rank(0), replicate.rank(0));
+      const Shares shares = Shares::even(1, 1, 1);
+      Vote vote(units, layout, shares, shard.rank(0), replicate.rank(0));
       ballot.squares.assign(vote.square_trees().size(), 0);
       ballot.squares[0] = square;
       WaitClock wait;
@@ -255,19 +258,22 @@ TEST_SUITE("engine_parts") {
 
   TEST_CASE("vote: a loss that is not finite names its rank, if it is the only one") {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    // Three rows for two groups of two trainers: group 1 has two rows.
-    const std::vector<double> fine = {1, 1, 1, 1, 1, 1};
+    // Two groups of two trainers. Group 0 has leaves 0 to 3 and 6, group 1 has 4 and 5.
+    const Shares shares({5, 2}, 2);
+    const std::vector<double> fine(7, 1.0);
     auto suspect = [&](std::vector<size_t> leaves) {
       std::vector<double> losses = fine;
       for (const size_t leaf : leaves) losses[leaf] = nan;
-      return suspect_of(losses, 3, 2, 2);
+      return suspect_of(losses, shares);
     };
     CHECK_FALSE(suspect({}));
     CHECK(suspect({1}) == 1);
-    CHECK(suspect({3, 5}) == 3);
+    CHECK(suspect({1, 3}) == 1);
+    CHECK(suspect({0, 2, 6}) == 0);
     CHECK(suspect({4}) == 2);
     CHECK(suspect({5}) == 3);
     CHECK_FALSE(suspect({0, 5}));
+    CHECK_FALSE(suspect({4, 6}));
   }
 
   TEST_CASE("vote: a majority of replicas outvotes the rest; two replicas have no majority") {

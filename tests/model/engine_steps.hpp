@@ -5,10 +5,10 @@
 
 namespace simplescale {
 
-inline EngineOptions options_for(int rows) {
+inline EngineOptions options_for(int leaves) {
   EngineOptions options;
   options.shape = test_shape();
-  options.rows = rows;
+  options.leaves = leaves;
   options.seed = 9;
   return options;
 }

@@ -13,7 +13,7 @@ using namespace simplescale;
 namespace {
 
 struct Layout {
-  int groups, shards, rows;
+  int groups, shards, leaves;
 };
 
 }  // namespace
@@ -25,16 +25,16 @@ TEST_SUITE("memory_estimate") {
     const bool all = test::long_tests();
     for (int groups : all ? Counts{1, 2, 3, 8} : Counts{1, 3, 8})
       for (int shards : all ? Counts{1, 2, 3, 8, 32} : Counts{1, 3, 32})
-        for (int rows : all ? Counts{groups, 2 * groups, 3 * groups + 1, 8 * groups, 13 * groups}
-                            : Counts{groups, 3 * groups + 1, 13 * groups})
-          layouts.push_back({groups, shards, rows});
+        for (int turns : all ? Counts{groups, 2 * groups, 3 * groups + 1, 8 * groups, 13 * groups}
+                             : Counts{groups, 3 * groups + 1, 13 * groups})
+          layouts.push_back({groups, shards, turns * shards - (turns % 2 == 0 ? 1 : 0)});
     for (const std::string& preset : model_presets()) {
       CAPTURE(preset);
       for (const bool tied : {false, true}) {
         for (const DType precision : {DType::f32, DType::bf16}) {
           for (const Layout& layout : layouts) {
             INFO("layout.groups = ", layout.groups, ", layout.shards = ", layout.shards,
-                 ", layout.rows = ", layout.rows);
+                 ", layout.leaves = ", layout.leaves);
             for (const Sharding sharding :
                  {Sharding::full_shard, Sharding::shard_grad_op, Sharding::no_shard}) {
               if ((sharding == Sharding::no_shard) != (layout.shards == 1)) continue;
@@ -52,7 +52,7 @@ TEST_SUITE("memory_estimate") {
                 options.shape = *shape;
                 options.precision = precision;
                 options.sharding = sharding;
-                options.rows = layout.rows;
+                options.leaves = layout.leaves;
                 options.optimizer = config.train.optimizer;
                 options.ema_decay = config.train.ema_decay;
                 options.moments = config.train.moments_precision;
@@ -64,7 +64,7 @@ TEST_SUITE("memory_estimate") {
                       taken,
                       buffer_plan(options, groups, shards, host, false).bytes(precision, own));
                 const MemoryEstimate estimate = memory_estimate(
-                    config, *shape, sharding, layout.shards, layout.groups, layout.rows);
+                    config, *shape, sharding, layout.shards, layout.groups, layout.leaves);
                 // With device memory the master state is one of the engine's buffers.
                 CHECK(estimate.parameters + estimate.gradients + (host ? 0 : estimate.state) >=
                       taken);

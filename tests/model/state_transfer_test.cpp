@@ -245,7 +245,7 @@ TEST_SUITE("state_transfer") {
       "transfer: a lost group is restored by transfers alone and continues with the same bits") {
     EngineOptions options;
     options.shape = test_shape();
-    options.rows = 5;
+    options.leaves = 9;
     World undisturbed(options, 3, 2);
     undisturbed.initialize();
     undisturbed.train(1, 6);

@@ -3,6 +3,7 @@
 // numbers.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -196,6 +197,7 @@ class ThreadCommunicator {
     } else if (first.kind == "reduce_scatter_leaves") {
       for (size_t r = 0; r < posts.size(); ++r) {
         std::vector<TreeSource> leaves = sources(r);
+        leaves.resize(first.nodes.size());
         for (size_t i = 0; i < leaves.size(); ++i) leaves[i].node = first.nodes[i][0];
         posts[r].slice->add(leaves);
       }
@@ -207,6 +209,7 @@ class ThreadCommunicator {
         for (size_t i = 0; i < held.size(); ++i)
           nodes.push_back({held[i], posts[r].mine->data(i), DType::f32});
       }
+      std::ranges::sort(nodes, {}, [](const TreeSource& s) { return s.node.first(); });
       for (const Post& to : posts) tree_total(nodes, to.out, DType::f32, first.count);
     }
   }

@@ -13,7 +13,7 @@ using namespace simplescale;
 
 namespace {
 
-EngineOptions options_for(int shards, DType precision) {
+EngineOptions options_for(DType precision) {
   EngineOptions options;
   options.shape = {.dim = 32,
                    .hidden = 48,
@@ -24,7 +24,7 @@ EngineOptions options_for(int shards, DType precision) {
                    .block_size = 24};
   options.precision = precision;
   options.micro_batch_size = 2;
-  options.rows = 12 / shards;
+  options.leaves = 12;
   return options;
 }
 
@@ -115,7 +115,7 @@ TEST_SUITE("validation") {
     for (const DType precision : {DType::f32, DType::bf16}) {
       // Fewer and more micro-batches than ranks.
       for (const size_t count : {1, 40}) {
-        World alone(options_for(1, precision), 1, 1, cpu_backends());
+        World alone(options_for(precision), 1, 1, cpu_backends());
         alone.initialize();
         const TaskBatches tasks(rows(count, alone.options.shape), alone.options.shape.block_size,
                                 alone.options.micro_batch_size);
@@ -125,7 +125,7 @@ TEST_SUITE("validation") {
         for (const auto& [groups, shards] :
              {std::pair{1, 2}, {2, 1}, {2, 2}, {1, 3}, {3, 2}, {4, 1}}) {
           INFO("groups = ", groups, ", shards = ", shards);
-          World world(options_for(shards, precision), groups, shards, cpu_backends());
+          World world(options_for(precision), groups, shards, cpu_backends());
           world.initialize();
           CHECK(scores(world, tasks) == expected);
         }
@@ -134,7 +134,7 @@ TEST_SUITE("validation") {
   }
 
   TEST_CASE("validation: a sequence among others is as likely as alone in a sample") {
-    World world(options_for(1, DType::f32), 1, 1, cpu_backends());
+    World world(options_for(DType::f32), 1, 1, cpu_backends());
     world.initialize();
     world.train(1, 3);
     const ModelShape& shape = world.options.shape;
@@ -157,7 +157,7 @@ TEST_SUITE("validation") {
   }
 
   TEST_CASE("validation: choices that share their prompt are as likely as each with its own") {
-    EngineOptions options = options_for(1, DType::f32);
+    EngineOptions options = options_for(DType::f32);
     std::vector<ModelShape> shapes = testing::with_options(options.shape);
     shapes.push_back(options.shape);
     shapes.back().block_size = 200;  // more than a block of query rows and a chunk

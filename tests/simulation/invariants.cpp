@@ -146,14 +146,14 @@ void Invariants::state_restored(const Generation& g) {
   }
   const auto shards =
       static_cast<uint32_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
-  std::vector<int> trained(rows * shards);
-  for (const auto& [place, count] : places) {
-    const RowRange range = rows_of_group(rows, g.groups, place.first);
-    for (uint64_t row = range.first; row < range.first + range.count; ++row)
-      trained[row * shards + place.second] += count;
-  }
+  // More leaves than any layout divides evenly.
+  const Shares leaves = Shares::even(rows * shards + 1, g.groups, shards);
+  std::vector<int> trained(leaves.leaves());
+  for (const auto& [place, count] : places)
+    for (uint64_t k = 0; k < leaves.count(place.first, place.second); ++k)
+      trained[leaves.leaf(place.first, place.second, k)] += count;
   require(std::ranges::all_of(trained, [](int n) { return n == 1; }), "JOB-2",
-          "generation " + number(g.number) + " does not train all rows once");
+          "generation " + number(g.number) + " does not train all leaves once");
 }
 
 // --- Supervisors ---

@@ -47,7 +47,8 @@ Sum sum_of_ranks(int rank, int size, std::span<const TreeNode> leaf_of_rank, con
   Sum sum;
   sum.count = count;
   sum.dtype = dtype;
-  for (int i = 0; i < size; ++i) {
+  const int ranks = leaf_of_rank.empty() ? size : static_cast<int>(leaf_of_rank.size());
+  for (int i = 0; i < ranks; ++i) {
     const TreeNode node = leaf_of_rank.empty() ? TreeNode{0, static_cast<uint64_t>(i)}
                                                : leaf_of_rank[static_cast<size_t>(i)];
     sum.summands.push_back({node, 0, i, i == rank ? bytes_at(mine, 0) : nullptr});
@@ -55,13 +56,15 @@ Sum sum_of_ranks(int rank, int size, std::span<const TreeNode> leaf_of_rank, con
   return sum;
 }
 
-/// Sends part p of `full` (count elements each) to rank p and sums this rank's part.
+/// Sends part p of `full` (count elements each) to rank p and sums this rank's part. Ranks that
+/// have no leaf send nothing.
 Plan exchange_parts(const char* name, int rank, int size, const void* full, size_t count,
                     DType dtype, std::span<const TreeNode> leaf_of_rank) {
   Plan plan;
   plan.name = name;
   const size_t bytes = count * bytes_of(dtype);
-  for (int i = 1; i < size; ++i) {
+  const bool has_leaf = leaf_of_rank.empty() || static_cast<size_t>(rank) < leaf_of_rank.size();
+  for (int i = 1; has_leaf && i < size; ++i) {
     const int to = (rank + i) % size;
     plan.sends.push_back({0, to, bytes_at(full, static_cast<size_t>(to) * bytes), bytes, false});
   }
@@ -113,7 +116,8 @@ Plan plan_reduce_scatter(int rank, int size, const void* full, void* shard, size
 
 Plan plan_reduce_scatter_leaves(int rank, int size, const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice) {
-  SS_ASSERT(leaf_of_rank.size() == static_cast<size_t>(size) && slice.count() == count);
+  SS_ASSERT(!leaf_of_rank.empty() && leaf_of_rank.size() <= static_cast<size_t>(size));
+  SS_ASSERT(slice.count() == count);
   Plan plan = exchange_parts("reduce_scatter_leaves", rank, size, full, count, dtype, leaf_of_rank);
   std::stable_sort(
       plan.sum.summands.begin(), plan.sum.summands.end(),

@@ -312,7 +312,7 @@ WorkPtr NcclCommunicator::reduce_scatter_leaves(const void* full, size_t count, 
   if (spec_.native_sums)
     return start("reduce_scatter_leaves",
                  [&] { return native_leaves(full, count, dtype, leaf_of_rank.front(), slice); });
-  if (per_host_ > 1 && leaves_fit(leaf_of_rank, per_host_))
+  if (per_host_ > 1 && leaves_fit(leaf_of_rank, size(), per_host_))
     return start("reduce_scatter_leaves",
                  [&] { return leaves_by_host(full, count, dtype, leaf_of_rank, slice); });
   return start(collective::plan_reduce_scatter_leaves(rank(), size(), full, count, dtype,

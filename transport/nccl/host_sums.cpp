@@ -20,7 +20,8 @@ int ranks_per_host(std::span<const uint64_t> hosts) {
   return static_cast<int>(each);
 }
 
-bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int per_host) {
+bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int size, int per_host) {
+  if (leaf_of_rank.size() != static_cast<size_t>(size)) return false;
   if (leaf_of_rank[0].index % static_cast<uint64_t>(per_host) != 0) return false;
   for (size_t rank = 0; rank < leaf_of_rank.size(); ++rank)
     if (leaf_of_rank[rank] != TreeNode{0, leaf_of_rank[0].index + rank}) return false;
@@ -35,7 +36,7 @@ size_t host_sums_bytes(int size, int per_host, size_t count, DType dtype) {
 
 HostSums plan_host_sums(int rank, int size, int per_host, const void* full, size_t count,
                         DType dtype, std::span<const TreeNode> leaf_of_rank, std::byte* scratch) {
-  SS_ASSERT(leaves_fit(leaf_of_rank, per_host));
+  SS_ASSERT(leaves_fit(leaf_of_rank, size, per_host));
   const size_t bytes = count * bytes_of(dtype), wide = count * sizeof(float);
   const int hosts = size / per_host, own = rank / per_host, local = rank % per_host;
   const auto take = [&](size_t length) {

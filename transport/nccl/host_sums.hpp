@@ -31,8 +31,8 @@ struct Message {
 /// for the host of each rank.
 int ranks_per_host(std::span<const uint64_t> hosts);
 
-/// True if the leaves of each host are one node of the tree.
-bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int per_host);
+/// True if each rank has a leaf, and the leaves of each host are one node of the tree.
+bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int size, int per_host);
 
 /// What one rank does, in this order.
 struct HostSums {

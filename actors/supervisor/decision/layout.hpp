@@ -5,8 +5,8 @@
 // one group or, with no_shard, one node with as many groups as trainers. A layout is a list of
 // failure domains; a node in none of them is a spare. The number of shards is fixed for a run; the
 // number of failure domains changes. The samples of a group follow from its number and from the
-// number of groups (rows_of_group), so a step has the same samples and the same sums with any
-// number of failure domains.
+// number of groups (Shares in sharding.hpp), so a step has the same samples and the same sums with
+// any number of failure domains.
 #pragma once
 
 #include <cstdint>

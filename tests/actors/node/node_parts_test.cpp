@@ -282,7 +282,7 @@ TEST_SUITE("join") {
     CHECK(order.state_segment == "s1");
     CHECK(order.shard_members == std::vector<DataAddress>{{address(3)}, {address(4)}});
     CHECK(order.replicate_members == std::vector<DataAddress>{{address(2)}, {address(4)}});
-    CHECK(made->fill.layout.groups == 2);
+    CHECK(made->fill.layout.groups() == 2);
     CHECK(made->fill.start_step == 8);
     CHECK(made->fill.trainers[1].group == 1);
   }

@@ -146,7 +146,7 @@ global_batch_size = 8
     CHECK(plan.max_tokens == 124 * 16);
     CHECK(plan.max_iters == 31);
     CHECK(plan.learning_rate.warmup_steps == 4);  // 13 samples
-    CHECK(plan.rows() == 8);
+    CHECK(plan.leaves == 8);
     CHECK(show_config(config).find("3 steps of 4 samples, then 2 of 8\n") != std::string::npos);
 
     const auto without = diff(config.config, loaded(text.substr(0, text.find("[["))).config);

@@ -211,11 +211,12 @@ TEST_SUITE("config topology") {
       CHECK(t->group_nodes <= previous);
       previous = t->group_nodes;
       const auto shape = model_shape(c);
-      CHECK(memory_estimate(c, *shape, t->sharding, t->shards, t->groups, t->groups).total() <=
+      const int world = t->world();
+      CHECK(memory_estimate(c, *shape, t->sharding, t->shards, t->groups, world).total() <=
             gib * (1u << 30));
       if (t->group_nodes > 1)
-        CHECK(memory_estimate(c, *shape, t->sharding, t->shards / 2, 2 * t->groups, 2 * t->groups)
-                  .total() > gib * (1u << 30));
+        CHECK(memory_estimate(c, *shape, t->sharding, t->shards / 2, 2 * t->groups, world).total() >
+              gib * (1u << 30));
     }
     CHECK(previous < 16);
     c.cluster.memory_per_trainer_gib = 1;
@@ -234,12 +235,26 @@ TEST_SUITE("config topology") {
     CHECK(plan->leaves == 12);
     CHECK(plan->tokens_per_step == 96 * 256);
     CHECK(plan->max_iters == 300);
+    c.train.global_batch_size = 104;  // not a multiple of the trainers' micro-batches
+    plan = make_plan(c);
+    CHECK(plan->accumulation == 4);  // of one trainer; the others have 3
+    CHECK(plan->leaves == 13);
+    CHECK(plan->global_batch_size == 104);
+    CHECK(plan->max_steps == 100);
+    c.train.max_steps = 0;
+    c.train.max_tokens = 10 * 104 * 256;
+    CHECK(make_plan(c)->max_steps == 10);
+    c.train.max_steps = 100, c.train.max_tokens = 0;
     c.train.global_batch_size = 100;
     CHECK(error_of(c) ==
-          "train.global_batch_size = 100 is not a multiple of 4 trainers x 8 samples: use 96 "
-          "or 128");
+          "train.global_batch_size = 100, which is not a multiple of train.micro_batch_size = 8: "
+          "use 96 or 104");
+    c.train.global_batch_size = 24;
+    CHECK(error_of(c) ==
+          "train.global_batch_size = 24 is less than 4 trainers x 8 samples: use 32 or more, or "
+          "fewer trainers");
     c.train.global_batch_size = 5;
-    CHECK(error_of(c).ends_with("use 32"));
+    CHECK(error_of(c).ends_with("use 8"));
   }
 
   TEST_CASE("plan: max_iters follows the paper's formula, and the first limit ends the run") {
@@ -260,7 +275,7 @@ TEST_SUITE("config topology") {
     c.train.max_iters = 79;
     CHECK(make_plan(c)->max_steps == 9);
     c.train.max_iters = 7;
-    CHECK(error_of(c).starts_with("train.max_iters = 7 is less than one step of 8 micro-batches"));
+    CHECK(error_of(c).starts_with("train.max_iters = 7 is less than one step of 1024 samples"));
     c.train.max_iters = c.train.max_steps = c.train.max_tokens = 0;
     CHECK(error_of(c).find("the run has no end") != std::string::npos);
     c.train.max_steps = 1'000'000'000'000;

@@ -79,44 +79,27 @@ TEST_SUITE("sample order") {
     for (int count : places) CHECK(std::abs(count - 1000) < 150);
   }
 
-  TEST_CASE("rows: groups train each row once, in order, and their counts differ by at most one") {
-    for (uint64_t rows = 1; rows <= 40; ++rows)
-      for (uint64_t groups = 1; groups <= rows; ++groups) {
-        uint64_t next = 0;
-        for (uint64_t group = 0; group < groups; ++group) {
-          const RowRange range = rows_of_group(rows, groups, group);
-          REQUIRE(range.first == next);
-          REQUIRE(range.count >= rows / groups);
-          REQUIRE(range.count <= max_rows(rows, groups));
-          next += range.count;
-        }
-        REQUIRE(next == rows);
-        REQUIRE(max_rows(rows, groups) <= rows / groups + 1);
-      }
-    static_assert(rows_of_group(7, 3, 0) == RowRange{0, 2});
-    static_assert(rows_of_group(7, 3, 2) == RowRange{4, 3});
-  }
-
   TEST_CASE("sample order: a step's samples are the same for every layout") {
     const BatchSchedule::Stage warmup[] = {{24, 100}};  // five steps of 24, then 48
     const BatchSchedule batch(48, warmup);
     const BatchLayout layouts[] = {{1, 1, 2, batch}, {2, 2, 2, batch}, {3, 4, 2, batch},
                                    {4, 1, 2, batch}, {1, 3, 2, batch}, {5, 1, 2, batch},
-                                   {4, 2, 2, batch}, {2, 4, 2, batch}};  // the last: unequal groups
+                                   {4, 2, 2, batch}, {2, 4, 2, batch}, {3, 5, 2, batch}};
     struct {
       uint64_t step, first, leaves;
     } const steps[] = {{1, 0, 12}, {5, 4 * 24, 12}, {6, 5 * 24, 24}, {8, 5 * 24 + 2 * 48, 24}};
     for (const BatchLayout& layout : layouts)
       for (const auto& [step, first, leaves] : steps) {
+        const Shares& shares = layout.shares(step);
+        CHECK(shares == Shares::even(leaves, layout.groups(), layout.shards()));
         std::set<uint64_t> samples;
         uint64_t micro_batches = 0;
-        for (uint64_t g = 0; g < layout.groups; ++g)
-          for (uint64_t s = 0; s < layout.shards; ++s)
-            for (uint64_t k = 0; k < layout.rows(step, g).count; ++k, ++micro_batches) {
+        for (uint64_t g = 0; g < layout.groups(); ++g)
+          for (uint64_t s = 0; s < layout.shards(); ++s)
+            for (uint64_t k = 0; k < shares.count(g, s); ++k, ++micro_batches) {
               const uint64_t at = first_sample(layout, step, g, s, k);
-              const uint64_t row = leaves / layout.shards * g / layout.groups + k;
-              CHECK(at == first + (row * layout.shards + s) * layout.micro_batch_size);
-              for (uint64_t b = 0; b < layout.micro_batch_size; ++b) samples.insert(at + b);
+              CHECK(at == first + shares.leaf(g, s, k) * 2);
+              for (uint64_t b = 0; b < 2; ++b) samples.insert(at + b);
             }
         CHECK(micro_batches == leaves);
         CHECK(samples.size() == 2 * leaves);

@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
+
+#include "runtime/training/sharding.hpp"
 
 using namespace simplescale;
 
@@ -38,9 +41,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// Owns the buffers of a PartialSum of a run.
+/// A PartialSum with its buffers.
 struct Run {
-  Run(uint64_t first, uint64_t count, size_t elements) : storage(digits_of_run(first, count)) {
+  explicit Run(size_t elements) : storage(12) {
     std::vector<float*> buffers;
     for (auto& buffer : storage) {
       buffer.assign(elements, -1.0f);
@@ -66,30 +69,10 @@ TEST_SUITE("tree_sum") {
     for (uint64_t first = 0; first < 20; ++first) {
       for (uint64_t count = 0; count < 40; ++count) {
         std::vector<TreeNode> leaves;
-        size_t digits = 0;
-        for (uint64_t i = 0; i < count; ++i) {
-          leaves.push_back({0, first + i});
-          digits = std::max(digits, merged(leaves).size());
-        }
+        for (uint64_t i = 0; i < count; ++i) leaves.push_back({0, first + i});
         CHECK(merged(leaves) == nodes_of_run(first, count));
-        CHECK(digits_of_run(first, count) == digits);
       }
     }
-  }
-
-  TEST_CASE(
-      "tree_sum: buffer counts for any number of groups are exact, or an upper bound if large") {
-    for (uint64_t shards : {1, 3, 8}) {
-      size_t most = 0;
-      for (uint64_t groups = 1; groups <= 48; ++groups) {
-        most = std::max(most, digits_of_rows(48, groups, shards));
-        CHECK(digits_of_any_groups(48, groups, shards) == most);
-      }
-    }
-    const uint64_t rows = 4096;  // 2^24 leaves times groups
-    for (uint64_t groups : {uint64_t{1}, uint64_t{3}, uint64_t{1000}, rows})
-      CHECK(digits_of_any_groups(rows, rows, 1) >= digits_of_rows(rows, groups, 1));
-    CHECK(digits_of_any_groups(uint64_t{1} << 40, 1 << 20, 3) <= 2 * 41 + 2 * 2);
   }
 
   TEST_CASE(
@@ -138,7 +121,7 @@ TEST_SUITE("tree_sum") {
         std::vector<Run> runs;
         for (size_t first = 0; first < n;) {
           const size_t count = 1 + random() % (n - first);
-          runs.emplace_back(first, count, elements);
+          runs.emplace_back(elements);
           for (size_t i = 0; i < count;) {  // several leaves per add
             const size_t together = 1 + random() % (count - i);
             std::vector<TreeSource> sources;
@@ -157,6 +140,40 @@ TEST_SUITE("tree_sum") {
         tree_total(sources, total.data(), DType::f32, elements);
         CHECK(same_bits(total, expected));
       }
+    }
+  }
+
+  TEST_CASE("tree_sum: partial sums of shares with gaps give the same bits") {
+    const size_t elements = 700;
+    std::mt19937_64 random(kSeed);
+    for (int trial = 0; trial < 100; ++trial) {
+      std::vector<uint64_t> counts(1 + random() % 4);
+      for (uint64_t& count : counts) count = random() % 15;
+      counts[0] += 1;
+      const Shares shares(counts, 1 + random() % 4);
+      const size_t n = shares.leaves();
+      std::vector<std::vector<float>> leaves;
+      for (size_t i = 0; i < n; ++i) leaves.push_back(random_floats(elements, kSeed + i));
+      std::vector<float> expected(elements);
+      for (size_t e = 0; e < elements; ++e) expected[e] = reference(leaves, e, 0, n);
+      std::vector<Run> runs;
+      std::vector<TreeSource> sources;
+      for (uint64_t group = 0; group < counts.size(); ++group) {
+        runs.emplace_back(elements);
+        for (uint64_t k = 0; k < shares.turns(group); ++k) {
+          std::vector<TreeSource> turn;
+          for (const TreeNode& leaf : shares.turn(group, k))
+            turn.push_back({leaf, leaves[leaf.index].data(), DType::f32});
+          runs.back().sum->add(turn);
+        }
+        const auto nodes = runs.back().sum->nodes();
+        CHECK(std::ranges::equal(nodes, shares.blocks()[group]));
+        runs.back().sources(sources);
+      }
+      std::ranges::sort(sources, {}, [](const TreeSource& s) { return s.node.first(); });
+      std::vector<float> total(elements);
+      tree_total(sources, total.data(), DType::f32, elements);
+      CHECK(same_bits(total, expected));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "collective_ranks.hpp"
+#include "runtime/training/sharding.hpp"
 
 namespace simplescale::testing {
 namespace {
@@ -112,8 +113,8 @@ struct OperationChecks {
     return "";
   }
 
-  /// Two accumulation steps of one leaf per rank, then the total: a tree over 2 * size leaves that
-  /// starts at leaf 3 of the step.
+  /// Two turns of one leaf per rank, but the last rank has none in the second; then the total: a
+  /// tree over 2 * size - 1 leaves that starts at leaf 3 of the step.
   std::string reduce_scatter_leaves() {
     const uint64_t first = 3;
     Buffer &full = make_input(dtype, count * ranks), &total = make(DType::f32, count);
@@ -122,7 +123,7 @@ struct OperationChecks {
     std::vector<int> leaf_rank;
     for (uint64_t k = 0; k < 2; ++k) {
       std::vector<TreeNode> leaves;
-      for (uint64_t r = 0; r < ranks; ++r) {
+      for (uint64_t r = 0; r < std::max<uint64_t>(1, ranks - k); ++r) {
         leaves.push_back({0, first + k * ranks + r});
         all.push_back(leaves.back());
         leaf_rank.push_back(static_cast<int>(r));
@@ -142,27 +143,23 @@ struct OperationChecks {
     return "";
   }
 
-  /// Each rank holds 3 leaves, rank 1 none. A rank has merged its leaves as far as siblings allow.
+  /// Each rank has 3 leaves, dealt as to groups: a block of two, and one behind all such blocks.
+  /// Rank 1 has none. A rank has merged its leaves as far as siblings allow.
   std::string all_reduce_partials() {
-    std::vector<std::vector<TreeNode>> nodes_of_rank;
-    std::vector<int> leaf_rank;
-    std::vector<TreeNode> own_leaves;
-    for (int r = 0; r < size; ++r) {
-      const uint64_t first = leaf_rank.size();
-      const uint64_t leaves = r == 1 ? 0 : 3;
-      nodes_of_rank.push_back(nodes_of_run(first, leaves));
-      for (uint64_t i = 0; i < leaves; ++i) {
-        leaf_rank.push_back(r);
-        if (r == rank) own_leaves.push_back({0, first + i});
-      }
-    }
+    std::vector<uint64_t> counts(ranks, 3);
+    if (size > 1) counts[1] = 0;
+    const Shares shares(counts, 1);
+    std::vector<int> leaf_rank(shares.leaves());
     Buffer &leaf = make_input(dtype, count), &total = make(DType::f32, count);
     PartialSum mine = make_partial(3);
-    for (const TreeNode& node : own_leaves) {
-      const TreeSource source{node, leaf.data, dtype};
-      mine.add({&source, 1});
-    }
-    RUN(c.all_reduce_partials(mine, nodes_of_rank, static_cast<float*>(total.data)));
+    for (uint64_t r = 0; r < ranks; ++r)
+      for (uint64_t i = 0; i < counts[r]; ++i) {
+        leaf_rank[shares.leaf(r, i)] = static_cast<int>(r);
+        if (r != static_cast<uint64_t>(rank)) continue;
+        const TreeSource source{{0, shares.leaf(r, i)}, leaf.data, dtype};
+        mine.add({&source, 1});
+      }
+    RUN(c.all_reduce_partials(mine, shares.blocks(), static_cast<float*>(total.data)));
     for (size_t i = 0; i < count; ++i)
       if (total.get(i) != sum_over(0, leaf_rank, i)) return at("all_reduce_partials", i);
     return "";

@@ -1,0 +1,88 @@
+#include "runtime/training/sharding.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+namespace {
+
+/// Leaves of a group in Shares::even(): the trainers in rank order have one more while leaves are
+/// left.
+uint64_t even_count(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t group) {
+  const uint64_t world = groups * shards, rest = leaves % world, before = group * shards;
+  return leaves / world * shards + std::min(shards, std::max(rest, before) - before);
+}
+
+}  // namespace
+
+Shares::Shares(std::vector<uint64_t> counts, uint64_t shards)
+    : counts_(std::move(counts)),
+      shards_(shards),
+      leaves_(std::accumulate(counts_.begin(), counts_.end(), uint64_t{0})),
+      blocks_(counts_.size()) {
+  SS_ASSERT(leaves_ > 0 && shards_ > 0);
+  uint64_t next = 0;
+  for (auto level = static_cast<uint32_t>(std::bit_width(leaves_)); level-- > 0;)
+    for (size_t group = 0; group < counts_.size(); ++group) {
+      if ((counts_[group] >> level) % 2 == 0) continue;
+      blocks_[group].push_back({level, next >> level});
+      next += uint64_t{1} << level;
+    }
+}
+
+Shares Shares::even(uint64_t leaves, uint64_t groups, uint64_t shards) {
+  std::vector<uint64_t> counts;
+  for (uint64_t group = 0; group < groups; ++group)
+    counts.push_back(even_count(leaves, groups, shards, group));
+  return {std::move(counts), shards};
+}
+
+uint64_t Shares::most_turns() const {
+  uint64_t most = 1;
+  for (uint64_t group = 0; group < groups(); ++group) most = std::max(most, turns(group));
+  return most;
+}
+
+uint64_t Shares::leaf(uint64_t group, uint64_t i) const {
+  SS_ASSERT(i < counts_[group]);
+  auto block = blocks_[group].begin();
+  for (; i >= uint64_t{1} << block->level; ++block) i -= uint64_t{1} << block->level;
+  return block->first() + i;
+}
+
+std::vector<TreeNode> Shares::turn(uint64_t group, uint64_t k) const {
+  std::vector<TreeNode> leaves;
+  for (uint64_t shard = 0; shard < shards_ && k < count(group, shard); ++shard)
+    leaves.push_back({0, leaf(group, shard, k)});
+  return leaves;
+}
+
+size_t digits_of(uint64_t count, uint64_t shards) {
+  // The first n leaves are whole turns, so n is a multiple of every power of two that divides
+  // shards; or they are all.
+  const uint64_t multiples = count >> std::countr_zero(shards);
+  return static_cast<size_t>(
+      std::max({1, std::popcount(count), static_cast<int>(std::bit_width(multiples + 1)) - 1}));
+}
+
+size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards) {
+  // From the first group on: whole turns more, a part of a turn more, nothing more.
+  const uint64_t part = leaves % (groups * shards) / shards;
+  size_t digits = 1;
+  for (const uint64_t group : {uint64_t{0}, part, groups - 1})
+    digits = std::max(digits, digits_of(even_count(leaves, groups, shards, group), shards));
+  return digits;
+}
+
+size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards) {
+  size_t digits = 1;
+  for (uint64_t some = 1; some <= groups; ++some)
+    digits = std::max(digits, digits_of_groups(leaves, some, shards));
+  return digits;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,127 @@
+#include "runtime/training/sharding.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <random>
+
+using namespace simplescale;
+
+namespace {
+
+/// What Shares promises, whatever the counts are.
+void check_shares(const Shares& shares) {
+  std::vector<int> computed(shares.leaves());
+  uint64_t most_turns = 1;
+  for (uint64_t group = 0; group < shares.groups(); ++group) {
+    // The blocks are nodes of the tree, in order; one for each binary digit 1 of the count.
+    const std::vector<TreeNode>& blocks = shares.blocks()[group];
+    REQUIRE(blocks.size() == static_cast<size_t>(std::popcount(shares.count(group))));
+    REQUIRE(merged(blocks) == blocks);
+    // In turns, the trainers compute the group's leaves in order, each the leaves that are its own.
+    uint64_t next = 0;
+    std::vector<uint64_t> own(shares.shards());
+    for (uint64_t turn = 0; turn < shares.turns(group); ++turn) {
+      const std::vector<TreeNode> leaves = shares.turn(group, turn);
+      REQUIRE(leaves.size() == std::min(shares.shards(), shares.count(group) - next));
+      for (uint64_t shard = 0; shard < leaves.size(); ++shard) {
+        REQUIRE(leaves[shard] == TreeNode{0, shares.leaf(group, next++)});
+        REQUIRE(leaves[shard] == TreeNode{0, shares.leaf(group, shard, turn)});
+        ++computed[leaves[shard].index];
+        ++own[shard];
+      }
+    }
+    REQUIRE(next == shares.count(group));
+    for (uint64_t shard = 0; shard < shares.shards(); ++shard)
+      REQUIRE(own[shard] == shares.count(group, shard));
+    most_turns = std::max(most_turns, shares.turns(group));
+  }
+  REQUIRE(shares.most_turns() == most_turns);
+  REQUIRE(std::ranges::all_of(computed, [](int times) { return times == 1; }));
+}
+
+/// The nodes that a PartialSum has after each turn of a group: the most.
+size_t most_nodes(const Shares& shares, uint64_t group) {
+  std::vector<TreeNode> nodes;
+  size_t most = 1;
+  for (uint64_t turn = 0; turn < shares.turns(group); ++turn) {
+    for (const TreeNode& leaf : shares.turn(group, turn)) nodes.push_back(leaf);
+    nodes = merged(nodes);
+    most = std::max(most, nodes.size());
+  }
+  REQUIRE((nodes == shares.blocks()[group]));
+  return most;
+}
+
+}  // namespace
+
+TEST_SUITE("sharding") {
+  TEST_CASE(
+      "shares: for any counts, each leaf is dealt once, in blocks that are nodes of the tree") {
+    std::mt19937_64 random(20261128);
+    for (int trial = 0; trial < 500; ++trial) {
+      std::vector<uint64_t> counts(1 + random() % 9);
+      for (uint64_t& count : counts) count = random() % 4 == 0 ? 0 : random() % 70;
+      counts[random() % counts.size()] += 1;
+      const Shares shares(counts, 1 + random() % 9);
+      CAPTURE(trial);
+      REQUIRE(shares.leaves() == std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
+      check_shares(shares);
+      for (uint64_t group = 0; group < shares.groups(); ++group)
+        REQUIRE(most_nodes(shares, group) <= digits_of(counts[group], shares.shards()));
+    }
+  }
+
+  TEST_CASE("shares: blocks are dealt in falling size, so that each begins at a multiple of it") {
+    const Shares shares({5, 6, 5}, 2);
+    CHECK(shares.blocks() == std::vector<std::vector<TreeNode>>{
+                                 {{2, 0}, {0, 14}}, {{2, 1}, {1, 6}}, {{2, 2}, {0, 15}}});
+    CHECK(shares.turn(0, 0) == std::vector<TreeNode>{{0, 0}, {0, 1}});
+    CHECK(shares.turn(0, 2) == std::vector<TreeNode>{{0, 14}});
+    CHECK(shares.turn(1, 2) == std::vector<TreeNode>{{0, 12}, {0, 13}});
+    CHECK(shares.count(0, 1) == 2);
+    CHECK(Shares({0, 1}, 2).turns(0) == 1);
+    CHECK(Shares({0, 1}, 2).turn(0, 0).empty());
+  }
+
+  TEST_CASE("shares: even ones differ by at most one leaf of a trainer") {
+    for (uint64_t groups = 1; groups <= 7; ++groups)
+      for (uint64_t shards = 1; shards <= 5; ++shards)
+        for (uint64_t leaves = 1; leaves <= 80; ++leaves) {
+          const Shares shares = Shares::even(leaves, groups, shards);
+          INFO("groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
+          REQUIRE(shares.leaves() == leaves);
+          check_shares(shares);
+          const uint64_t least = leaves / (groups * shards);
+          for (uint64_t group = 0; group < groups; ++group)
+            for (uint64_t shard = 0; shard < shards; ++shard) {
+              const uint64_t more = shares.count(group, shard) - least;
+              REQUIRE((more == 1) == (group * shards + shard < leaves % (groups * shards)));
+              REQUIRE(more <= 1);
+            }
+        }
+  }
+
+  TEST_CASE("shares: buffers suffice for any number of groups, and none is idle with 2^n shards") {
+    for (const uint64_t shards : {1, 2, 3, 4, 6, 8})
+      for (uint64_t leaves = 1; leaves <= 200; ++leaves) {
+        size_t of_any = 0;
+        for (uint64_t groups = 1; groups <= 9; ++groups) {
+          const Shares shares = Shares::even(leaves, groups, shards);
+          size_t needed = 1;
+          for (uint64_t group = 0; group < groups; ++group)
+            needed = std::max(needed, most_nodes(shares, group));
+          INFO("shards = ", shards, ", leaves = ", leaves, ", groups = ", groups);
+          const size_t digits = digits_of_groups(leaves, groups, shards);
+          REQUIRE(digits >= needed);
+          if (std::has_single_bit(shards)) REQUIRE(digits == needed);
+          of_any = std::max(of_any, digits);
+          REQUIRE(digits_of_any_groups(leaves, groups, shards) == of_any);
+        }
+      }
+    CHECK(digits_of(uint64_t{1} << 40, 3) == 40);
+    CHECK(digits_of((uint64_t{1} << 40) - 1, 1) == 40);
+  }
+}
