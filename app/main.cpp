@@ -170,12 +170,18 @@ class CommandLine {
 
     CLI::App* config = app_.add_subcommand("config", "show or check a configuration");
     config->require_subcommand(1);
-    add_with_config(
+    CLI::App* show = add_with_config(
         *config, "show", "print every key, its value and its origin, and the run's plan",
         [this](CLI::App* command) {
-          return report_status(config_show_command(config_, command->remaining(), changed_));
-        })
-        ->add_flag("--changed", changed_, "only keys with another value than their default");
+          return report_status(program_
+                                   ? config_program_command(config_, command->remaining())
+                                   : config_show_command(config_, command->remaining(), changed_));
+        });
+    CLI::Option* changed =
+        show->add_flag("--changed", changed_, "only keys with another value than their default");
+    show->add_flag("--program", program_,
+                   "only the order of a step: what is gathered, computed and summed when")
+        ->excludes(changed);
     add_with_config(*config, "validate",
                     "print all that is wrong, with file and line, or that the config is valid",
                     [this](CLI::App* command) {
@@ -405,7 +411,8 @@ class CommandLine {
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
   HostRank rank_;
-  bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
+  bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false,
+       program_ = false;
   bool trust_folder_ = false;
   bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;

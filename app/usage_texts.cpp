@@ -29,6 +29,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
       {"config", {"config show my.toml --changed", "config validate my.toml"}},
       {"config show",
        {"# what differs from the defaults, and where it was set", "config show my.toml --changed",
+        "# what a trainer does in a step, task by task", "config show my.toml --program",
         "# the plan of a longer run", "config show my.toml --train.max_steps 5000"}},
       {"config explain", {"config explain train.warmup_iters", "config explain checkpoint"}},
       {"config validate", {"config validate my.toml --cluster.nodes 4"}},

@@ -84,7 +84,8 @@ endfunction()
 simplescale_embed(observe configs/log_rules.toml SIMPLESCALE_LOG_RULES log_rules.cpp)
 simplescale_embed(http tools/http/page.html SIMPLESCALE_PAGE page.cpp)
 
-simplescale_layer(model FOLDERS model LINK training observe PRIVATE_LINK deps::torch)
+simplescale_layer(program FOLDERS model/program LINK training)
+simplescale_layer(model FOLDERS model EXCLUDE "/model/program/" LINK program observe PRIVATE_LINK deps::torch)
 if(TARGET model)
   # Lets MKL choose its kernels by the CPU's features; see model/cpu/gemm.cpp.
   target_link_options(model INTERFACE -Wl,--export-dynamic-symbol=mkl_serv_intel_cpu_true)
@@ -127,7 +128,11 @@ simplescale_layer(decision FOLDERS actors/supervisor/decision LINK messages)
 # Only the trainer actor uses the model; all other actors are free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/decision)/"
   LINK decision config feed checkpoint diagnostics transport)
-simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
+# What a trainer will compute, for those who do not compute: without libtorch.
+add_library(setup STATIC actors/trainer/engine_setup.cpp)
+target_link_libraries(setup PUBLIC config transport program)
+simplescale_flags(setup)
+simplescale_layer(trainer FOLDERS actors/trainer EXCLUDE "/engine_setup.cpp" LINK actors setup model)
 
 simplescale_rarely_runs(run observe object_store config checkpoint actors convert verify report exports trace http)
 set_source_files_properties(transport/caf/message_types.cpp
@@ -152,7 +157,7 @@ set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
 list(REMOVE_ITEM sources ${compute} ${parts} ${common})
 add_executable(simplescale ${sources})
-target_link_libraries(simplescale PRIVATE actors common prepare convert exports trace http PkgConfig::libedit)
+target_link_libraries(simplescale PRIVATE actors setup common prepare convert exports trace http PkgConfig::libedit)
 add_executable(simplescale-compute ${compute} transport/nccl/program/poll.cpp)
 target_link_libraries(simplescale-compute PRIVATE trainer common prepare convert)
 foreach(program common simplescale simplescale-compute)

@@ -34,6 +34,7 @@ struct BackendOptions {
   DType precision = DType::f32;
   Recompute recompute = Recompute::nothing;
   bool training = true;  // false: no activations are kept, backward calls are forbidden
+  int frames = 1;        // micro-batches whose passes may be under way at once
   int threads = 1;       // CPU threads of the kernels; the bits of results do not depend on it
   int device_index = 0;  // CUDA
   // CUDA: makes attention's backward pass reproducible; everything else always is.
@@ -138,39 +139,42 @@ class Backend {
   }
 
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
-  // params: the unit's flat parameters in `precision`. grad: the same layout and precision; it is
-  // overwritten, not added to. The backend holds the residual stream (B*T, C) and what the backward
-  // pass needs.
+  // frame: the micro-batch that a call works on, one of BackendOptions::frames. The calls of different
+  // frames may follow each other in any order, which changes no bit. params: the unit's flat
+  // parameters in `precision`. grad: the same layout and precision; it is overwritten, not added to.
+  // Of each frame the backend holds the residual stream (B*T, C) and what the backward pass needs.
   /// Begins a micro-batch. tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are
   /// inputs, columns 1..T targets. Their marks (token_marks.hpp) say where documents begin and which
   /// targets are not trained.
-  virtual void embed(const void* params, const int32_t* tokens) = 0;
-  virtual void forward_block(int layer, const void* params) = 0;
+  virtual void embed(int frame, const void* params, const int32_t* tokens) = 0;
+  virtual void forward_block(int frame, int layer, const void* params) = 0;
   /// Final norm, lm_head and cross-entropy. If grad is not null, also runs this unit's backward pass
   /// with d loss scaled by `scale` (1/M): fills grad and the residual stream's gradient. The loss
   /// whose gradient it computes is loss() plus the z-loss, the mean of
   /// z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311, section 5). Targets that are not trained
   /// add nothing to either. tied: the embedding matrix (V, C) if embeddings are tied, else null.
-  /// tied_grad: (V, C) likewise; receives lm_head's gradient, to which backward_embed() then adds.
-  virtual void head(const void* params, const void* tied, float scale, void* grad,
+  /// tied_grad: (V, C) likewise; receives lm_head's part of the embedding matrix's gradient.
+  virtual void head(int frame, const void* params, const void* tied, float scale, void* grad,
                     void* tied_grad) = 0;
-  /// The mean loss of the last head() in nats over B*T tokens, without the z-loss. Waits for that
-  /// head(), but not for the calls after it: read it late.
-  virtual double loss() = 0;
+  /// The mean loss of the frame's last head() in nats over B*T tokens, without the z-loss. Waits for
+  /// that head(), but not for the calls after it: read it late.
+  virtual double loss(int frame) = 0;
   /// As loss(), but of each target: (B, T) in nats and in host memory; 0 of those that are not
-  /// trained. Valid until the next call of the backend.
-  virtual std::span<const float> losses() = 0;
-  virtual void backward_block(int layer, const void* params, void* grad) = 0;
-  /// Ends the micro-batch. accumulate: grad is head()'s tied_grad and is added to.
-  virtual void backward_embed(void* grad, bool accumulate) = 0;
+  /// trained. Valid until the frame's next call.
+  virtual std::span<const float> losses(int frame) = 0;
+  virtual void backward_block(int frame, int layer, const void* params, void* grad) = 0;
+  /// Ends the micro-batch. grad: receives the embeddings' part of their matrix's gradient.
+  virtual void backward_embed(int frame, void* grad) = 0;
 
   // --- Inference: after embed() and all forward_block() calls ---
   /// logits: (B, T, V) fp32 host memory.
-  virtual void logits(const void* params, const void* tied, float* logits) = 0;
+  virtual void logits(int frame, const void* params, const void* tied, float* logits) = 0;
 
   // --- Element-wise work on a shard ---
   /// to[i] = from[i], rounded to the precision.
   virtual void cast(const float* from, void* to, size_t count) = 0;
+  /// to[i] += from[i]. Both: (count) fp32.
+  virtual void accumulate(const float* from, float* to, size_t count) = 0;
   /// sums[i] = sum of the squares of the elements of trees[i], in double: of each block, in an order
   /// that is fixed per backend; then of the blocks, in tree order. trees: in the order of their
   /// blocks, disjoint. sums: host memory.

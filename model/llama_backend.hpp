@@ -113,9 +113,9 @@ class LlamaBackend : public Backend {
     return std::unique_ptr<Backend>(std::move(backend));
   }
 
-  double loss() final {
+  double loss(int frame) final {
     double sum = 0;
-    for (const float loss : losses()) sum += double{loss};
+    for (const float loss : losses(frame)) sum += double{loss};
     return sum / static_cast<double>(N_);
   }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/engine/buffer_plan.hpp"
+#include "model/program/buffer_plan.hpp"
 
 namespace simplescale {
 
@@ -34,6 +34,19 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.seed = static_cast<uint64_t>(config.run.seed);
   o.memory_every_steps = static_cast<uint64_t>(config.checkpoint.memory_every_steps);
   return o;
+}
+
+Program first_program(const Config& config, const Plan& plan) {
+  const EngineOptions options = engine_options(config, plan);
+  const auto shards = static_cast<size_t>(plan.topology.shards),
+             groups = static_cast<size_t>(plan.topology.groups);
+  const bool host = config.cluster.device != DeviceKind::cuda;
+  return step_program({.units = units_of(plan.shape).size(),
+                       .tied = plan.shape.tie_embeddings,
+                       .micro_batches = static_cast<int>(
+                           Shares::even(leaves_of(options, 1), groups, shards).turns(0)),
+                       .sums_in_background = shards > 1 || !host},
+                      buffer_plan(options, groups, shards, host, false));
 }
 
 BackendOptions backend_options(const Config& config, const Plan& plan, int threads) {

@@ -5,7 +5,8 @@
 #include <optional>
 
 #include "model/backend.hpp"
-#include "model/engine/engine.hpp"
+#include "model/program/engine_options.hpp"
+#include "model/program/program.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "transport/nccl/device_plane.hpp"
@@ -13,6 +14,9 @@
 namespace simplescale {
 
 EngineOptions engine_options(const Config& config, const Plan& plan);
+
+/// The tasks of the first step of the trainers of group 0, before a node is lost.
+Program first_program(const Config& config, const Plan& plan);
 
 /// threads: CPU threads of the kernels. device_index stays 0.
 BackendOptions backend_options(const Config& config, const Plan& plan, int threads);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "actors/supervisor/journal.hpp"
+#include "actors/trainer/engine_setup.hpp"
 #include "app/commands/render.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/launch/auto_device.hpp"
@@ -23,6 +24,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
+#include "model/program/program.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/limits.hpp"
@@ -138,6 +140,13 @@ Status config_show_command(const std::string& config, const Overrides& overrides
   if (std::exchange(loaded.config.tokenizer.kind, chosen.tokenizer.kind) != chosen.tokenizer.kind)
     loaded.origin["tokenizer.kind"] = "auto";
   return print(show_config(loaded) + mixture_text(loaded.config));
+}
+
+Status config_program_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
+  (void)resolve_device(loaded);
+  SS_ASSIGN(const Plan plan, make_plan(loaded.config));
+  return print(to_text(first_program(loaded.config, plan), units_of(plan.shape)));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {

@@ -39,14 +39,14 @@ struct BatchModel : LoadedModel {
   size_t last() const { return static_cast<size_t>(shape.layers) + 1; }
   const void* tied() const { return shape.tie_embeddings ? unit(0) : nullptr; }
   void forward(const int32_t* tokens) {
-    backend->embed(unit(0), tokens);
+    backend->embed(0, unit(0), tokens);
     for (int layer = 0; layer < shape.layers; ++layer)
-      backend->forward_block(layer, unit(static_cast<size_t>(layer) + 1));
+      backend->forward_block(0, layer, unit(static_cast<size_t>(layer) + 1));
   }
   /// As Backend::loss(), after forward().
   double loss() {
-    backend->head(unit(last()), tied(), 0, nullptr, nullptr);
-    return backend->loss();
+    backend->head(0, unit(last()), tied(), 0, nullptr, nullptr);
+    return backend->loss(0);
   }
 };
 
@@ -121,7 +121,7 @@ TaskScores score(BatchModel& model, const TaskBatches& tasks) {
     tasks.fill(batch, tokens.data());
     model.forward(tokens.data());
     model.loss();
-    tasks.sum(batch, model.backend->losses(), log_likelihoods.data() + tasks.first(batch));
+    tasks.sum(batch, model.backend->losses(0), log_likelihoods.data() + tasks.first(batch));
   }
   return tasks.scores(log_likelihoods);
 }
@@ -323,7 +323,7 @@ Status logits_command(const LogitsOptions& o) {
   for (uint64_t sample = 0; sample < samples; ++sample) {
     SS_RETURN_IF_ERROR(dataset.train.read_sample(sample, model.shape.block_size, tokens.data()));
     model.forward(tokens.data());
-    model.backend->logits(model.unit(model.last()), model.tied(), logits.data());
+    model.backend->logits(0, model.unit(model.last()), model.tied(), logits.data());
     file.write(reinterpret_cast<const char*>(logits.data()),
                static_cast<std::streamsize>(logits.size() * sizeof(float)));
   }

@@ -9,7 +9,8 @@ constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 }
 
 template <class T>
-void CpuBackend<T>::forward_block(int layer, const void* params) {
+void CpuBackend<T>::forward_block(int frame, int layer, const void* params) {
+  use(frame);
   forward(layer, static_cast<const T*>(params), false);
 }
 
@@ -18,17 +19,18 @@ void CpuBackend<T>::forward_block(int layer, const void* params) {
 template <class T>
 template <class Body>
 void CpuBackend<T>::for_attention(const Saved& s, Body body) {
+  const Documents& documents = frame_->documents;
   pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
     const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
     const int64_t head = j * attention_.group;
     const auto of = static_cast<size_t>(sample);
-    for (int32_t d = documents_.first[of]; d < documents_.first[of + 1]; ++d) {
-      const int64_t row = documents_.begin[static_cast<size_t>(d)];
+    for (int32_t d = documents.first[of]; d < documents.first[of + 1]; ++d) {
+      const int64_t row = documents.begin[static_cast<size_t>(d)];
       const int64_t position = row - sample * T_;
       AttentionShape shape = attention_;
-      shape.T = documents_.begin[static_cast<size_t>(d) + 1] - row;
-      if (const int32_t prompt = documents_.prompt[static_cast<size_t>(d)]; prompt >= 0) {
-        const int32_t* begin = &documents_.begin[static_cast<size_t>(prompt)];
+      shape.T = documents.begin[static_cast<size_t>(d) + 1] - row;
+      if (const int32_t prompt = documents.prompt[static_cast<size_t>(d)]; prompt >= 0) {
+        const int32_t* begin = &documents.begin[static_cast<size_t>(prompt)];
         shape.prompt = begin[1] - begin[0];
         shape.behind = row - begin[0];
       }
@@ -45,12 +47,13 @@ void CpuBackend<T>::for_attention(const Saved& s, Body body) {
 template <class T>
 template <class Body>
 void CpuBackend<T>::for_positions(Chunk c, Body body) const {
-  if (!documents_.prompts) return body(c.first, c.rows, c.first);
-  const std::vector<int32_t>& begin = documents_.begin;
+  const Documents& documents = frame_->documents;
+  if (!documents.prompts) return body(c.first, c.rows, c.first);
+  const std::vector<int32_t>& begin = documents.begin;
   auto d = static_cast<size_t>(std::ranges::upper_bound(begin, c.first) - begin.begin()) - 1;
   for (int64_t row = c.first, end = 0; row < c.first + c.rows; row = end, ++d) {
     end = std::min<int64_t>(begin[d + 1], c.first + c.rows);
-    const int32_t prompt = documents_.prompt[d];
+    const int32_t prompt = documents.prompt[d];
     const int64_t moved = prompt < 0 ? 0 : begin[d] - begin[static_cast<size_t>(prompt) + 1];
     body(row, end - row, row - moved);
   }
@@ -119,12 +122,14 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
                 });
   for_chunks(N_, kRows,
              [&](Chunk c, Workspace& w) { output_and_mlp(p, f, input, s, output, c, w); });
-  held_layer_ = layer;
+  held_ = {frame_, layer};
 }
 
 template <class T>
 void CpuBackend<T>::restore(int layer, const T* params) {
-  if (options_.recompute == Recompute::nothing || held_layer_ == layer) return;
+  if (options_.recompute == Recompute::nothing ||
+      held_ == std::pair<const Frame*, int>{frame_, layer})
+    return;
   if (options_.recompute == Recompute::block) return forward(layer, params, true);
   const BlockParameters<const T> p(params, shape_);
   const Weight<T> gate_up_factor = factor(p.gate_up, 2 * F_, C_, kYes, 0);
@@ -141,7 +146,7 @@ void CpuBackend<T>::restore(int layer, const T* params) {
     multiply(c.rows, input, Fp8::e4m3, gate_up_factor, product, w);
     if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
   });
-  held_layer_ = layer;
+  held_ = {frame_, layer};
 }
 
 /// Rows c of s.qkv, q and k rotated, and of s.qk. x: (N, C), the block's input.
@@ -216,18 +221,18 @@ void CpuBackend<T>::backward_post_norm(Chunk c, const T* dy, const T* x, const T
   kernel_.rms_norm_backward(c.rows, C_, x, gamma, eps_, wide, nullptr, d, w.normed, dgamma);
 }
 
-/// Rows c: from d_out_ to d_middle_ and d_attended_, through the MLP and the output projection.
+/// Rows c: from d_out to d_middle_ and d_attended_, through the MLP and the output projection.
 /// Writes act_, d_gate_up_, normed2_ and, with norms after attention and MLP, normed1_ for the
 /// weights' gradients; d_gamma2_ and then also d_gamma1_ for the norms'.
 template <class T>
 void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factors& f,
                                  const Saved& s, Chunk c, Workspace& w) {
   const int64_t at = c.first * C_, partial = c.first / kRows * C_;
-  const T* d_mlp = d_out_ + at;
+  const T* d_mlp = frame_->d_out + at;
   if (post_norm()) {
     d_mlp = normed2_ + at;
-    backward_post_norm(c, d_out_ + at, s.mlp_out + at, p.norm2, normed2_ + at, d_gamma2_ + partial,
-                       w);
+    backward_post_norm(c, frame_->d_out + at, s.mlp_out + at, p.norm2, normed2_ + at,
+                       d_gamma2_ + partial, w);
   }
   T* act = act_ + c.first * F_;
   T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
@@ -237,13 +242,14 @@ void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factor
   multiply(c.rows, d_gate_up, Fp8::e5m2, f.gate_up, w.narrow, w);
   const T* d_attention = d_middle_ + at;
   if (post_norm()) {
-    kernel_.add(c.rows * C_, d_out_ + at, w.narrow, d_middle_ + at);
+    kernel_.add(c.rows * C_, frame_->d_out + at, w.narrow, d_middle_ + at);
     d_attention = normed1_ + at;
     backward_post_norm(c, d_middle_ + at, s.attention_out + at, p.norm1, normed1_ + at,
                        d_gamma1_ + partial, w);
   } else {
-    kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow, d_out_ + at,
-                              d_middle_ + at, normed2_ + at, d_gamma2_ + partial);
+    kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow,
+                              frame_->d_out + at, d_middle_ + at, normed2_ + at,
+                              d_gamma2_ + partial);
   }
   T* to = d_attended_ + c.first * A_;
   float* d_attended = direct(to, w.narrow);
@@ -277,8 +283,9 @@ void CpuBackend<T>::backward_qkv(const BlockParameters<const T>& p, const Factor
 }
 
 template <class T>
-void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
+void CpuBackend<T>::backward_block(int frame, int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
+  use(frame);
   restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const Factors f = factors(p, kNo);
@@ -302,7 +309,7 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   const bool fp8 = options_.fp8;
   const WeightGradient gradients[] = {
       {2 * F_, C_, d_gate_up_, 2 * F_, post ? s.middle : normed2_, g.gate_up, fp8},
-      {C_, F_, post ? normed2_ : d_out_, C_, act_, g.down, fp8},
+      {C_, F_, post ? normed2_ : frame_->d_out, C_, act_, g.down, fp8},
       {Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv, fp8},
       {C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o, fp8}};
   weight_gradients(N_, gradients, true, true, nullptr);
@@ -314,7 +321,7 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
     vector_gradient(d_q_norm_, chunks, shape_.q_norm_width(), g.q_norm);
     vector_gradient(d_k_norm_, chunks, shape_.k_norm_width(), g.k_norm);
   }
-  std::swap(d_out_, d_in_);
+  std::swap(frame_->d_out, d_in_);
 }
 
 /// Adds the part of `rows` tokens to each gradient. first: these are the first tokens of the

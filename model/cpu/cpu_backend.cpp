@@ -12,6 +12,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options)
                   std::string(what) + " = " + std::to_string(value) + " is out of range");
   };
   if (options.micro_batch_size < 1) return bad("micro_batch_size", options.micro_batch_size);
+  if (options.frames < 1) return bad("frames", options.frames);
   if (options.threads < 1 || options.threads > 1024) return bad("threads", options.threads);
   return options.precision == DType::f32 ? LlamaBackend::make<cpu::CpuBackend<float>>(options)
                                          : LlamaBackend::make<cpu::CpuBackend<cpu::Bf16>>(options);
@@ -25,7 +26,9 @@ CpuBackend<T>::CpuBackend(const BackendOptions& options)
       attention_{T_, D_, options.shape.heads / options.shape.kv_heads,
                  Q_, A_, options.shape.window()},
       pool_(options.threads),
-      workspaces_(static_cast<size_t>(options.threads)) {}
+      workspaces_(static_cast<size_t>(options.threads)),
+      frames_(static_cast<size_t>(options.frames)),
+      frame_(frames_.data()) {}
 
 template <class T>
 Status CpuBackend<T>::allocate_buffers() {
@@ -47,26 +50,8 @@ Status CpuBackend<T>::allocate_buffers() {
   }
   cosine_ = take<float>(T_ * (D_ / 2));
   sine_ = take<float>(T_ * (D_ / 2));
-  inputs_ = take<int32_t>(N_);
-  targets_ = take<int32_t>(N_);
-  losses_ = take<float>(N_);
-
   take_packed();
-
-  x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
-  for (T*& x : x_) x = take<T>(N_ * C_);
-  const bool keep = training && options_.recompute != Recompute::block;
-  saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
-  for (Saved& s : saved_) {
-    const bool share = options_.recompute == Recompute::mlp && &s != &saved_[0];
-    s = {.qkv = take<T>(N_ * Q_),
-         .attended = take<T>(N_ * A_),
-         .lse = take<float>(N_ * shape_.heads),
-         .middle = take<T>(N_ * C_),
-         .gate_up = share ? saved_[0].gate_up : take<T>(N_ * 2 * F_)};
-    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
-    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
-  }
+  for (Frame& frame : frames_) take_frame(frame);
   if (!training) return allocated_;
 
   if (options_.muon) {
@@ -75,7 +60,7 @@ Status CpuBackend<T>::allocate_buffers() {
     if (!std::is_same_v<T, float>) square_ = take<float>(muon_side() * muon_side());
     muon_product_ = take<float>(muon_elements());
   }
-  for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_}) *buffer = take<T>(N_ * C_);
+  for (T** buffer : {&d_middle_, &d_in_, &normed1_, &normed2_}) *buffer = take<T>(N_ * C_);
   d_attended_ = take<T>(N_ * A_);
   d_qkv_ = take<T>(N_ * Q_);
   act_ = take<T>(N_ * F_);
@@ -95,6 +80,34 @@ Status CpuBackend<T>::allocate_buffers() {
   token_begin_ = take<int32_t>(V_ + 1);
   token_rows_ = take<int32_t>(N_);
   return allocated_;
+}
+
+/// What is recomputed is shared by all layers and frames.
+template <class T>
+void CpuBackend<T>::take_frame(Frame& frame) {
+  const bool keep = options_.training && options_.recompute != Recompute::block;
+  const Frame& first = frames_.front();
+  frame.inputs = take<int32_t>(N_);
+  frame.targets = take<int32_t>(N_);
+  frame.losses = take<float>(N_);
+  frame.x.resize(options_.training ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  for (T*& x : frame.x) x = take<T>(N_ * C_);
+  if (options_.training) frame.d_out = take<T>(N_ * C_);
+  if (!keep && &frame != &first) {
+    frame.saved = first.saved;
+    return;
+  }
+  frame.saved.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
+  for (Saved& s : frame.saved) {
+    const bool share = options_.recompute == Recompute::mlp && first.saved[0].gate_up;
+    s = {.qkv = take<T>(N_ * Q_),
+         .attended = take<T>(N_ * A_),
+         .lse = take<float>(N_ * shape_.heads),
+         .middle = take<T>(N_ * C_),
+         .gate_up = share ? first.saved[0].gate_up : take<T>(N_ * 2 * F_)};
+    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
+    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
+  }
 }
 
 /// Allocates the buffers of each slot of weights. That of packed weights fits every weight of blocks and head that
@@ -144,6 +157,13 @@ template <class T>
 void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
   for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
     cast_piece(n, from + first, static_cast<T*>(to) + first);
+  });
+}
+
+template <class T>
+void CpuBackend<T>::accumulate(const float* from, float* to, size_t count) {
+  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; ++i) to[i] += from[i];
   });
 }
 

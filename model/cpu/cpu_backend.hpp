@@ -47,16 +47,19 @@ class CpuBackend final : public LlamaBackend {
               [&](int64_t task, int) { body(static_cast<size_t>(task)); });
   }
 
-  void embed(const void* params, const int32_t* tokens) override;
-  void forward_block(int layer, const void* params) override;
-  void head(const void* params, const void* tied, float scale, void* grad,
+  void embed(int frame, const void* params, const int32_t* tokens) override;
+  void forward_block(int frame, int layer, const void* params) override;
+  void head(int frame, const void* params, const void* tied, float scale, void* grad,
             void* tied_grad) override;
-  std::span<const float> losses() override { return {losses_, static_cast<size_t>(N_)}; }
-  void backward_block(int layer, const void* params, void* grad) override;
-  void backward_embed(void* grad, bool accumulate) override;
-  void logits(const void* params, const void* tied, float* logits) override;
+  std::span<const float> losses(int frame) override {
+    return {frames_[static_cast<size_t>(frame)].losses, static_cast<size_t>(N_)};
+  }
+  void backward_block(int frame, int layer, const void* params, void* grad) override;
+  void backward_embed(int frame, void* grad) override;
+  void logits(int frame, const void* params, const void* tied, float* logits) override;
 
   void cast(const float* from, void* to, size_t count) override;
+  void accumulate(const float* from, float* to, size_t count) override;
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
@@ -94,6 +97,15 @@ class CpuBackend final : public LlamaBackend {
     T* qk = nullptr;                                 // (N, A + K), q and k before their norms
     T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
   };
+  /// One of the micro-batches that are under way.
+  struct Frame {
+    int32_t *inputs = nullptr, *targets = nullptr;  // (N)
+    Documents documents;
+    std::vector<T*> x;  // the residual stream before each block and after the last, (N, C) each
+    std::vector<Saved> saved;  // per layer, or one
+    T* d_out = nullptr;        // gradient of the residual stream after the unit, (N, C)
+    float* losses = nullptr;   // (N)
+  };
   /// A block's matrices as right factors of the products of one pass.
   struct Factors {
     Weight<T> qkv, o, gate_up, down;
@@ -124,6 +136,7 @@ class CpuBackend final : public LlamaBackend {
   };
 
   Status allocate_buffers() override;
+  void take_frame(Frame& frame);
   void take_packed();
 
   /// Divides the elements of a matrix by their norm.
@@ -172,8 +185,11 @@ class CpuBackend final : public LlamaBackend {
                         bool last, float* sums);
   void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);
 
-  T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }
-  Saved& saved(int layer) { return saved_[static_cast<size_t>(layer) % saved_.size()]; }
+  void use(int frame) { frame_ = &frames_[static_cast<size_t>(frame)]; }
+  T* x(int layer) const { return frame_->x[static_cast<size_t>(layer) % frame_->x.size()]; }
+  Saved& saved(int layer) {
+    return frame_->saved[static_cast<size_t>(layer) % frame_->saved.size()];
+  }
   /// Where to write an fp32 product whose result belongs in `to`: to `to` itself if T is float,
   /// else to `scratch`, to be rounded afterwards.
   static float* direct(T* to, float* scratch);
@@ -195,14 +211,13 @@ class CpuBackend final : public LlamaBackend {
 
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
   T* rounded_[4] = {};     // with options_.fp8: a block's matrices, rounded, by slot
-  int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
-  Documents documents_;                             // of the micro-batch
-  std::vector<double> square_sums_;                 // of blocks, for square_sums()
-  std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
-  std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations the shared buffers hold; -1: none
-  // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
-  T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
+  std::vector<double> square_sums_;  // of blocks, for square_sums()
+  std::vector<Frame> frames_;
+  Frame* frame_ = nullptr;  // that of the present call
+  // The frame and the layer whose activations the shared buffers hold; null: none.
+  std::pair<const Frame*, int> held_ = {};
+  // Gradients of the residual stream, (N, C): in mid-block, before the unit.
+  T *d_middle_ = nullptr, *d_in_ = nullptr;
   // (N, C): the inputs of attention and MLP; with norms after them, the gradients of their outputs.
   T *normed1_ = nullptr, *normed2_ = nullptr;
   T* d_attended_ = nullptr;                                              // (N, A)
@@ -212,7 +227,6 @@ class CpuBackend final : public LlamaBackend {
   int64_t kept_rows_ = 0;       // rows of d logits that are kept at a time
   T* d_logits_ = nullptr;       // (kept_rows_, V)
   float* head_sums_ = nullptr;  // (V, C), if bf16 and not all rows are kept
-  float* losses_ = nullptr;     // (N)
   int32_t *token_begin_ = nullptr, *token_rows_ = nullptr;  // (V + 1), (N): the rows of each token
 };
 

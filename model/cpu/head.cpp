@@ -13,22 +13,25 @@ constexpr int64_t kTokens = 256;  // rows of the embedding matrix per task
 }  // namespace
 
 template <class T>
-void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
-  SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs_, targets_));
-  find_documents(tokens, B_, T_, documents_);
-  held_layer_ = -1;
+void CpuBackend<T>::embed(int frame, const void* params, const int32_t* tokens) {
+  use(frame);
+  SS_ASSERT(split_tokens(tokens, B_, T_, V_, frame_->inputs, frame_->targets));
+  find_documents(tokens, B_, T_, frame_->documents);
+  if (held_.first == frame_) held_ = {};
   const T* table = static_cast<const T*>(params);
   for_chunks(N_, kRows, [&](Chunk c, Workspace&) {
     for (int64_t r = c.first; r < c.first + c.rows; ++r)
-      std::memcpy(x(0) + r * C_, table + inputs_[r] * C_, static_cast<size_t>(C_) * sizeof(T));
+      std::memcpy(x(0) + r * C_, table + frame_->inputs[r] * C_,
+                  static_cast<size_t>(C_) * sizeof(T));
   });
 }
 
 /// Chunks of rows compute logits, losses and d logits. The rows whose d logits fit kLogitBytes come
 /// first, then their part of the weight's gradient, then the next rows.
 template <class T>
-void CpuBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
+void CpuBackend<T>::head(int frame, const void* params, const void* tied, float scale, void* grad,
                          void* tied_grad) {
+  use(frame);
   SS_ASSERT(!grad || options_.training);
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
@@ -47,12 +50,13 @@ void CpuBackend<T>::head(const void* params, const void* tied, float scale, void
       float* product = d_logits ? direct(d_logits, w.wide) : w.wide;
       kernel_.rms_norm(c.rows, C_, last + at, gamma, eps_, w.normed);
       gemm(c.rows, w.normed, C_, to_logits, product, V_);
-      kernel_.cross_entropy(c.rows, V_, product, targets_ + row, dscale, options_.z_loss, d_logits,
-                            losses_ + row);
+      kernel_.cross_entropy(c.rows, V_, product, frame_->targets + row, dscale, options_.z_loss,
+                            d_logits, frame_->losses + row);
       if (!grad) return;
       gemm(c.rows, d_logits, V_, from_logits, w.narrow, C_);
-      kernel_.rms_norm_backward(c.rows, C_, last + at, gamma, eps_, w.narrow, nullptr, d_out_ + at,
-                                normed1_ + at, d_gamma1_ + row / kHeadRows * C_);
+      kernel_.rms_norm_backward(c.rows, C_, last + at, gamma, eps_, w.narrow, nullptr,
+                                frame_->d_out + at, normed1_ + at,
+                                d_gamma1_ + row / kHeadRows * C_);
     });
     if (!grad) continue;
     T* weight_grad = tied ? static_cast<T*>(tied_grad) : static_cast<T*>(grad) + C_;
@@ -63,7 +67,8 @@ void CpuBackend<T>::head(const void* params, const void* tied, float scale, void
 }
 
 template <class T>
-void CpuBackend<T>::logits(const void* params, const void* tied, float* logits) {
+void CpuBackend<T>::logits(int frame, const void* params, const void* tied, float* logits) {
+  use(frame);
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
   const T* last = x(static_cast<int>(shape_.layers));
@@ -74,15 +79,15 @@ void CpuBackend<T>::logits(const void* params, const void* tied, float* logits) 
 }
 
 template <class T>
-void CpuBackend<T>::backward_embed(void* grad, bool accumulate) {
+void CpuBackend<T>::backward_embed(int frame, void* grad) {
+  use(frame);
   SS_ASSERT(options_.training);
-  group_by_token({inputs_, static_cast<size_t>(N_)}, V_, token_begin_, token_rows_);
+  group_by_token({frame_->inputs, static_cast<size_t>(N_)}, V_, token_begin_, token_rows_);
   pool_.run((V_ + kTokens - 1) / kTokens, [&](int64_t task, int) {
     const int64_t end = std::min(V_, (task + 1) * kTokens);
     for (int64_t v = task * kTokens; v < end; ++v) {
       const int32_t count = token_begin_[v + 1] - token_begin_[v];
-      if (count == 0 && accumulate) continue;
-      kernel_.sum_rows(count, token_rows_ + token_begin_[v], C_, d_out_, accumulate,
+      kernel_.sum_rows(count, token_rows_ + token_begin_[v], C_, frame_->d_out,
                        static_cast<T*>(grad) + v * C_);
     }
   });

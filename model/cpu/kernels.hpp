@@ -97,9 +97,9 @@ struct Kernels {
   /// to_params = keep * from_params - step * update. All: (count); to_params may be from_params.
   void (*muon_update)(int64_t count, float keep, float step, const T* update,
                       const float* from_params, float* to_params);
-  /// out = (add ? out : 0) + the sum of the rows x[which[i]], added in that order. which: (count);
-  /// x: (any, C); out: (C).
-  void (*sum_rows)(int64_t count, const int32_t* which, int64_t C, const T* x, bool add, T* out);
+  /// out = the sum of the rows x[which[i]], added in that order. which: (count); x: (any, C); out:
+  /// (C).
+  void (*sum_rows)(int64_t count, const int32_t* which, int64_t C, const T* x, T* out);
 };
 
 /// Kernels over the fp32 state of a shard.

@@ -523,9 +523,9 @@ void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* target
 
 /// which: (count) row indices; x: (any, C); out: (C).
 template <class T>
-void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, bool add, T* out) {
+void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, T* out) {
   each(C, [&](int64_t i, auto w) {
-    Vf sum = add ? load(out + i, w) : Vf{};
+    Vf sum = {};
     for (int64_t k = 0; k < count; ++k) sum += load(x + which[k] * C + i, w);
     save(out + i, sum, w);
   });

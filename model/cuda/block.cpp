@@ -10,7 +10,8 @@ constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 }
 
 template <class T>
-void CudaBackend<T>::forward_block(int layer, const void* params) {
+void CudaBackend<T>::forward_block(int frame, int layer, const void* params) {
+  use(frame);
   forward(layer, static_cast<const T*>(params), false);
 }
 
@@ -49,7 +50,7 @@ void CudaBackend<T>::weight_gradient(int64_t rows, int64_t out, int64_t in, cons
 template <class T>
 void CudaBackend<T>::norm_of_input(int unit, const T* gamma) {
   T* const input = x(unit);
-  if (std::exchange(sum_is_due_, false))
+  if (std::exchange(sum_due_of_, -1) >= 0)
     SS_CUDA(add_rms_norm<T>(stream_, N_, C_, saved(unit - 1).middle, product_, gamma, eps_, input,
                             normed_));
   else
@@ -86,7 +87,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   else
     SS_CUDA(
         add_rms_norm<T>(stream_, N_, C_, input, attention_out, p.norm2, eps_, s.middle, normed_));
-  held_layer_ = layer;
+  hold(layer);
   T* mlp_out = post_norm() ? s.mlp_out : product_;
   const bool output = !recompute || post_norm();
   if (output || mlp_rows_ == N_)
@@ -98,7 +99,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   if (post_norm())
     SS_CUDA(norm_add<T>(stream_, N_, C_, mlp_out, p.norm2, eps_, s.middle, x(layer + 1)));
   else
-    sum_is_due_ = true;
+    sum_due_of_ = layer;
 }
 
 template <class T>
@@ -114,14 +115,13 @@ void CudaBackend<T>::mlp_forward(const BlockParameters<const T>& p, const Saved&
 template <class T>
 void CudaBackend<T>::restore(int layer, const T* params) {
   const bool whole = mlp_rows_ == N_;
-  if (whole && (keeps_gate_up() || held_layer_ == layer)) return;
-  if (options_.recompute == Recompute::block && held_layer_ != layer)
-    return forward(layer, params, true);
+  if (whole && (keeps_gate_up() || holds(layer))) return;
+  if (options_.recompute == Recompute::block && !holds(layer)) return forward(layer, params, true);
   const BlockParameters<const T> p(params, shape_);
   const Saved& s = saved(layer);
   if (!post_norm()) SS_CUDA(rms_norm<T>(stream_, N_, C_, s.middle, p.norm2, eps_, normed_));
   if (whole) mlp_forward(p, s, post_norm() ? s.middle : normed_, 0, N_, false);
-  held_layer_ = layer;
+  hold(layer);
 }
 
 template <class T>
@@ -136,9 +136,9 @@ void CudaBackend<T>::norm_backward(const T* x, const T* gamma, const T* dy, cons
 template <class T>
 void CudaBackend<T>::backward_mlp(const BlockParameters<const T>& p, const BlockParameters<T>& g,
                                   const Saved& s) {
-  const T* d_mlp = d_out_;
+  const T* d_mlp = frame_->d_out;
   if (post_norm()) {
-    norm_backward(s.mlp_out, p.norm2, d_out_, nullptr, d_in_, g.norm2);
+    norm_backward(s.mlp_out, p.norm2, frame_->d_out, nullptr, d_in_, g.norm2);
     d_mlp = d_in_;
   }
   const bool whole = mlp_rows_ == N_;
@@ -154,9 +154,9 @@ void CudaBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Block
       weight_gradient(rows, 2 * F_, C_, d_gate_up_, input + begin * C_, g.gate_up, begin > 0);
   });
   if (post_norm())
-    SS_CUDA(add<T>(stream_, N_ * C_, d_out_, product_, d_middle_));
+    SS_CUDA(add<T>(stream_, N_ * C_, frame_->d_out, product_, d_middle_));
   else
-    norm_backward(s.middle, p.norm2, product_, d_out_, d_middle_, g.norm2);
+    norm_backward(s.middle, p.norm2, product_, frame_->d_out, d_middle_, g.norm2);
   // With one part norm_backward() computes normed_, so that restore() need not.
   if (whole) weight_gradient(N_, 2 * F_, C_, d_gate_up_, input, g.gate_up);
 }
@@ -180,8 +180,9 @@ void CudaBackend<T>::backward_qk_norm_and_bias(const BlockParameters<const T>& p
 }
 
 template <class T>
-void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
+void CudaBackend<T>::backward_block(int frame, int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
+  use(frame);
   restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const BlockParameters<T> g(static_cast<T*>(grad), shape_);
@@ -206,7 +207,7 @@ void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
   else
     norm_backward(input, p.norm1, product_, d_middle_, d_in_, g.norm1);
   weight_gradient(N_, Q_, C_, d_qkv_, post_norm() ? input : normed_, g.qkv);
-  std::swap(d_out_, d_in_);
+  std::swap(frame_->d_out, d_in_);
 }
 
 template class CudaBackend<float>;

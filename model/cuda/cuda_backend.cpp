@@ -89,16 +89,68 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
             options.deterministic, chosen_.get()),
       stream_(aten_.stream()),
       gemm_(options.precision, stream_, chosen_.get()),
-      copies_(options.threads) {
-  for (cudaEvent_t* event : {&tokens_read_, &losses_ready_})
-    SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
+      copies_(options.threads),
+      frames_(static_cast<size_t>(options.frames)),
+      frame_(frames_.data()) {
+  for (Frame& frame : frames_)
+    for (cudaEvent_t* event : {&frame.tokens_read, &frame.losses_ready})
+      SS_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
 }
 
 template <class T>
 CudaBackend<T>::~CudaBackend() {
   (void)cudaStreamSynchronize(stream_);
-  for (cudaEvent_t event : {tokens_read_, losses_ready_})
-    if (event) (void)cudaEventDestroy(event);
+  for (Frame& frame : frames_)
+    for (cudaEvent_t event : {frame.tokens_read, frame.losses_ready})
+      if (event) (void)cudaEventDestroy(event);
+}
+
+// --- Frames ---
+
+template <class T>
+void CudaBackend<T>::use(int frame) {
+  Frame* const next = &frames_[static_cast<size_t>(frame)];
+  if (next == frame_) return;
+  if (const int layer = std::exchange(sum_due_of_, -1); layer >= 0)
+    SS_CUDA(add<T>(stream_, N_ * C_, saved(layer).middle, product_, x(layer + 1)));
+  frame_ = next;
+  show_documents();
+}
+
+/// Tells attention where the frame's documents begin.
+template <class T>
+void CudaBackend<T>::show_documents() {
+  if (frame_->documents.begin.empty()) return;  // before embed()
+  const DocumentRows rows{frame_->documents.count(), frame_->document_begin, frame_->row_document};
+  aten_.set_documents(rows.count > B_ ? &rows : nullptr);
+}
+
+template <class T>
+void CudaBackend<T>::take_frame(Frame& frame) {
+  const bool training = options_.training;
+  frame.tokens = take<int32_t>(4 * aligned(N_) + aligned(N_ + 1) + aligned(V_ + 1));
+  frame.inputs = frame.tokens;
+  frame.targets = frame.inputs + aligned(N_);
+  frame.token_rows = frame.targets + aligned(N_);
+  frame.row_document = frame.token_rows + aligned(N_);
+  frame.document_begin = frame.row_document + aligned(N_);
+  frame.token_begin = frame.document_begin + aligned(N_ + 1);
+  frame.x.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  for (T*& x : frame.x) x = take<T>(N_ * C_);
+  if (training) frame.d_out = take<T>(N_ * C_);
+  const bool keep = training && options_.recompute != Recompute::block;
+  const Frame& first = frames_.front();
+  if (!keep && &frame != &first) return;
+  frame.saved.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
+  for (Saved& s : frame.saved) {
+    s.qkv = take<T>(N_ * Q_);
+    s.middle = take<T>(N_ * C_);
+    const bool share = options_.recompute == Recompute::mlp && first.saved[0].gate_up;
+    s.gate_up =
+        share ? first.saved[0].gate_up : take<T>((keeps_gate_up() ? N_ : mlp_rows_) * 2 * F_);
+    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
+    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
+  }
 }
 
 // --- Memory ---
@@ -108,34 +160,16 @@ Status CudaBackend<T>::allocate_buffers() {
   const bool training = options_.training;
   cosine_ = take<float>(T_ * (D_ / 2));
   sine_ = take<float>(T_ * (D_ / 2));
-  tokens_ = take<int32_t>(4 * aligned(N_) + aligned(N_ + 1) + aligned(V_ + 1));
-  inputs_ = tokens_;
-  targets_ = inputs_ + aligned(N_);
-  token_rows_ = targets_ + aligned(N_);
-  row_document_ = token_rows_ + aligned(N_);
-  document_begin_ = row_document_ + aligned(N_);
-  token_begin_ = document_begin_ + aligned(N_ + 1);
   const auto rows_at_a_time = [this](int64_t row) {
     return std::clamp<int64_t>(options_.part_bytes / (row * int64_t{sizeof(T)}), 1, N_);
   };
   kept_rows_ = rows_at_a_time(V_);
   logits_ = take<T>(kept_rows_ * V_);
 
-  x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
-  for (T*& x : x_) x = take<T>(N_ * C_);
-  const bool keep = training && options_.recompute != Recompute::block;
-  saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
   mlp_rows_ = rows_at_a_time(2 * F_);
   if (options_.fp8)  // whole blocks, but for the last part
     mlp_rows_ = std::min(N_, std::max<int64_t>(1, mlp_rows_ / kFp8Block) * kFp8Block);
-  for (Saved& s : saved_) {
-    s.qkv = take<T>(N_ * Q_);
-    s.middle = take<T>(N_ * C_);
-    const bool share = options_.recompute == Recompute::mlp && &s != &saved_[0];
-    s.gate_up = share ? saved_[0].gate_up : take<T>((keeps_gate_up() ? N_ : mlp_rows_) * 2 * F_);
-    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
-    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
-  }
+  for (Frame& frame : frames_) take_frame(frame);
   normed_ = take<T>(N_ * C_);
   product_ = take<T>(N_ * std::max(C_, A_));
   act_ = take<T>(mlp_rows_ * F_);
@@ -147,7 +181,7 @@ Status CudaBackend<T>::allocate_buffers() {
     polynomial_ = take<T>(muon_side() * muon_side());
     muon_product_ = take<T>(muon_elements());
   }
-  for (T** buffer : {&d_out_, &d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
+  for (T** buffer : {&d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
   d_qkv_ = take<T>(N_ * Q_);
   d_gate_up_ = take<T>(mlp_rows_ * 2 * F_);
   int64_t partials = gamma_partials(N_) * std::max(C_, shape_.bias_width());
@@ -306,6 +340,11 @@ void CudaBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs,
     if (std::is_same_v<T, float> && rounded)
       cast(to_params + at, static_cast<float*>(rounded) + at, run.count);
   }
+}
+
+template <class T>
+void CudaBackend<T>::accumulate(const float* from, float* to, size_t count) {
+  SS_CUDA(add<float>(stream_, static_cast<int64_t>(count), to, from, to));
 }
 
 template <class T>

@@ -60,16 +60,17 @@ class CudaBackend final : public LlamaBackend {
     on_threads(static_cast<size_t>(options_.threads))(tasks, body);
   }
 
-  void embed(const void* params, const int32_t* tokens) override;
-  void forward_block(int layer, const void* params) override;
-  void head(const void* params, const void* tied, float scale, void* grad,
+  void embed(int frame, const void* params, const int32_t* tokens) override;
+  void forward_block(int frame, int layer, const void* params) override;
+  void head(int frame, const void* params, const void* tied, float scale, void* grad,
             void* tied_grad) override;
-  std::span<const float> losses() override;
-  void backward_block(int layer, const void* params, void* grad) override;
-  void backward_embed(void* grad, bool accumulate) override;
-  void logits(const void* params, const void* tied, float* logits) override;
+  std::span<const float> losses(int frame) override;
+  void backward_block(int frame, int layer, const void* params, void* grad) override;
+  void backward_embed(int frame, void* grad) override;
+  void logits(int frame, const void* params, const void* tied, float* logits) override;
 
   void cast(const float* from, void* to, size_t count) override;
+  void accumulate(const float* from, float* to, size_t count) override;
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   PendingHash start_state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
@@ -103,8 +104,29 @@ class CudaBackend final : public LlamaBackend {
     T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
   };
 
+  /// One of the micro-batches that are under way.
+  struct Frame {
+    int32_t* tokens = nullptr;  // one allocation that holds the next six
+    int32_t *inputs = nullptr, *targets = nullptr, *token_begin = nullptr,
+            *token_rows = nullptr;  // (N), (N), (V + 1), (N): the rows of each token
+    // (N), (N + 1): the document of each row, and the first row of each document.
+    int32_t *row_document = nullptr, *document_begin = nullptr;
+    Documents documents;
+    PinnedBuffer pinned_tokens, pinned_losses;
+    cudaEvent_t tokens_read = nullptr;   // once it is reached, pinned_tokens may be written again
+    cudaEvent_t losses_ready = nullptr;  // once it is reached, pinned_losses may be read
+    std::vector<T*> x;  // the residual stream before each block and after the last, (N, C) each
+    std::vector<Saved>
+        saved;           // per layer; one, or of further frames none, if blocks are recomputed
+    T* d_out = nullptr;  // gradient of the residual stream after the unit, (N, C)
+  };
+
   Status allocate_buffers() override;
+  void take_frame(Frame& frame);
   void allocate_fp8();
+  /// The present call works on this frame.
+  void use(int frame);
+  void show_documents();
 
   /// recompute: computes only what the backward pass needs, not the block's output.
   void forward(int layer, const T* params, bool recompute);
@@ -154,37 +176,37 @@ class CudaBackend final : public LlamaBackend {
   /// Device memory for intermediate results of one call. Throws CudaError if there is none.
   void* results(size_t bytes);
 
-  T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }
-  Saved& saved(int layer) { return saved_[static_cast<size_t>(layer) % saved_.size()]; }
+  T* x(int layer) const { return frame_->x[static_cast<size_t>(layer) % frame_->x.size()]; }
+  Saved& saved(int layer) {
+    std::vector<Saved>& all = frame_->saved.empty() ? frames_.front().saved : frame_->saved;
+    return all[static_cast<size_t>(layer) % all.size()];
+  }
+  bool holds(int layer) const { return held_frame_ == frame_ && held_layer_ == layer; }
+  void hold(int layer) { held_frame_ = frame_, held_layer_ = layer; }
 
   const std::unique_ptr<const ChosenAlgorithms> chosen_;
   Aten aten_;
   const cudaStream_t stream_;
   Gemm gemm_;
   DeviceMemory memory_;
-  PinnedBuffer pinned_tokens_, pinned_losses_, pinned_results_, pinned_hashes_;
+  PinnedBuffer pinned_results_, pinned_hashes_;
   SideStream hash_stream_;
   HostCopies copies_;
-  cudaEvent_t tokens_read_ = nullptr;   // once it is reached, pinned_tokens_ may be written again
-  cudaEvent_t losses_ready_ = nullptr;  // once it is reached, pinned_losses_ may be read
 
-  int32_t* tokens_ = nullptr;  // one allocation that holds the next six
-  int32_t *inputs_ = nullptr, *targets_ = nullptr, *token_begin_ = nullptr,
-          *token_rows_ = nullptr;  // (N), (N), (V + 1), (N): the rows of each token
-  // (N), (N + 1): the document of each row, and the first row of each document.
-  int32_t *row_document_ = nullptr, *document_begin_ = nullptr;
-  Documents documents_;  // of the micro-batch
-  std::vector<T*> x_;    // the residual stream before each block and after the last, (N, C) each
-  std::vector<Saved> saved_;  // per layer, or one
-  int held_layer_ = -1;       // the layer whose activations the shared buffers hold; -1: none
-  // The residual stream after the last block is the block's middle + product_, and not in x_ yet.
-  bool sum_is_due_ = false;
+  std::vector<Frame> frames_;
+  Frame* frame_ = nullptr;  // that of the present call
+  // Whose activations the shared buffers hold; null: nobody's.
+  const Frame* held_frame_ = nullptr;
+  int held_layer_ = -1;
+  // The frame's residual stream after this layer is the block's middle + product_, and not in x yet;
+  // -1: it is.
+  int sum_due_of_ = -1;
   T* normed_ = nullptr;   // (N, C)
   T* product_ = nullptr;  // (N, C) or (N, A), whichever is larger
   int64_t mlp_rows_ = 0;  // rows that the MLP computes at a time
   T* act_ = nullptr;      // (mlp_rows_, F)
-  // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
-  T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
+  // Gradients of the residual stream, (N, C): in mid-block, before the unit.
+  T *d_middle_ = nullptr, *d_in_ = nullptr;
   T *d_qkv_ = nullptr, *d_gate_up_ = nullptr;  // (N, Q), (mlp_rows_, 2F)
   float* d_gamma_ = nullptr;                   // the partial gradients of one norm or of the biases
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time

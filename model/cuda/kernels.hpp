@@ -131,11 +131,11 @@ template <class T>
 cudaError_t embed(cudaStream_t stream, int64_t rows, int64_t C, const T* table,
                   const int32_t* tokens, T* out);
 
-/// grad[v] = (accumulate ? grad[v] : 0) + the sum of d[rows[i]] for begin[v] <= i < begin[v + 1],
-/// added in that order. begin: (V + 1); rows: (N); d: (N, C); grad: (V, C).
+/// grad[v] = the sum of d[rows[i]] for begin[v] <= i < begin[v + 1], added in that order. begin:
+/// (V + 1); rows: (N); d: (N, C); grad: (V, C).
 template <class T>
 cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int32_t* begin,
-                           const int32_t* rows, const T* d, bool accumulate, T* grad);
+                           const int32_t* rows, const T* d, T* grad);
 
 // --- Factors of products in fp8 (fp8_kernels.cu) ---
 

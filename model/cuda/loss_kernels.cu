@@ -75,13 +75,12 @@ __global__ void embed_kernel(int64_t items, int64_t C, const T* table, const int
 /// Block (v, y) computes n * blockDim.x columns of token v.
 template <class T, class A>
 __global__ void embed_backward_kernel(int64_t C, const int32_t* begin, const int32_t* rows,
-                                      const T* d, bool accumulate, T* grad) {
+                                      const T* d, T* grad) {
   const int64_t token = blockIdx.x;
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * A::n;
   const int32_t first = begin[token], end = begin[token + 1];
-  if (i >= C || (accumulate && first == end)) return;
+  if (i >= C) return;
   float sum[A::n] = {}, v[A::n];
-  if (accumulate) A::load(grad + token * C + i, sum);
 #pragma unroll 4
   for (int32_t k = first; k < end; ++k) {
     A::load(d + rows[k] * C + i, v);
@@ -121,16 +120,16 @@ cudaError_t embed(cudaStream_t stream, int64_t rows, int64_t C, const T* table,
 
 template <class T>
 cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int32_t* begin,
-                           const int32_t* rows, const T* d, bool accumulate, T* grad) {
+                           const int32_t* rows, const T* d, T* grad) {
   constexpr int n = Packed<T>::n;
   // Small blocks, which spread the C/n threads that read a frequent token's rows.
   constexpr int64_t threads = 64;
   const auto tokens = static_cast<unsigned>(V);
   if (packable<T>(C, d, grad))
     return gpu_launch({stream, dim3(tokens, blocks_for(C / n, threads)), threads},
-                      embed_backward_kernel<T, Packed<T>>, C, begin, rows, d, accumulate, grad);
+                      embed_backward_kernel<T, Packed<T>>, C, begin, rows, d, grad);
   return gpu_launch({stream, dim3(tokens, blocks_for(C, threads)), threads},
-                    embed_backward_kernel<T, Single<T>>, C, begin, rows, d, accumulate, grad);
+                    embed_backward_kernel<T, Single<T>>, C, begin, rows, d, grad);
 }
 
 #define SS_INSTANTIATE(T)                                                                       \
@@ -138,7 +137,7 @@ cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int3
                                      float, bool, float*);                                      \
   template cudaError_t embed(cudaStream_t, int64_t, int64_t, const T*, const int32_t*, T*);     \
   template cudaError_t embed_backward(cudaStream_t, int64_t, int64_t, const int32_t*,           \
-                                      const int32_t*, const T*, bool, T*);
+                                      const int32_t*, const T*, T*);
 SS_INSTANTIATE(float)
 SS_INSTANTIATE(Bf16)
 

@@ -4,7 +4,7 @@
 namespace simplescale::cuda {
 namespace {
 
-/// M: of the momentum.
+/// M: of the momentum. Each product is rounded, as on the CPU (shard_kernels.cu).
 template <class A, class M>
 __global__ void muon_momentum_kernel(int64_t vectors, float momentum, float gradient_scale,
                                      Rounding rounding, float* gradient, const M* from_avg,
@@ -16,9 +16,9 @@ __global__ void muon_momentum_kernel(int64_t vectors, float momentum, float grad
   A::load(gradient + i, g);
   load_elements<A::n>(from_avg + i, avg);
   for (int k = 0; k < A::n; ++k) {
-    const float mine = g[k] * gradient_scale * (1.0f - momentum);
-    avg[k] = avg[k] * momentum + mine;
-    g[k] = avg[k] * momentum + mine;
+    const float mine = __fmul_rn(__fmul_rn(g[k], gradient_scale), 1.0f - momentum);
+    avg[k] = __fadd_rn(__fmul_rn(avg[k], momentum), mine);
+    g[k] = __fadd_rn(__fmul_rn(avg[k], momentum), mine);
   }
   store_moments<A::n>(to_avg + i, avg, rounding, i, 0);
   A::store(gradient + i, g);
@@ -31,7 +31,8 @@ __global__ void muon_update_kernel(int64_t count, float keep, float step, const 
                                    const float* from_params, float* to_params) {
   const int64_t i = item_of_thread();
   if (i >= count) return;
-  to_params[i] = from_params[i] * keep - (to_float(update[i]) + 0.0f) * step;
+  to_params[i] =
+      __fsub_rn(__fmul_rn(from_params[i], keep), __fmul_rn(to_float(update[i]) + 0.0f, step));
 }
 
 template <class T, class A>

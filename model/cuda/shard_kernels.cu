@@ -59,7 +59,8 @@ struct AdamWPointers {
   Bf16* rounded;  // of to_params; null: not wanted
 };
 
-/// AdamW, arXiv 1711.05101.
+/// AdamW, arXiv 1711.05101, with the CPU's bits: __fmul_rn() and the like, which nvcc never contracts
+/// to a fused multiply-add.
 template <class A, class M>
 __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding rounding,
                              AdamWPointers<M> p) {
@@ -72,11 +73,13 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding roundin
   load_elements<A::n>(p.from_avg + i, avg);
   load_elements<A::n>(p.from_avg_sq + i, avg_sq);
   for (int k = 0; k < A::n; ++k) {
-    const float d = g[k] * c.gradient_scale;
-    avg[k] = avg[k] * c.beta1 + d * (1.0f - c.beta1);
-    avg_sq[k] = avg_sq[k] * c.beta2 + d * d * (1.0f - c.beta2);
-    const float denominator = sqrtf(avg_sq[k]) * c.inverse_root_correction2 + c.eps;
-    param[k] = param[k] * c.keep - c.step_size * avg[k] / denominator;
+    const float d = __fmul_rn(g[k], c.gradient_scale);
+    avg[k] = __fadd_rn(__fmul_rn(avg[k], c.beta1), __fmul_rn(d, 1.0f - c.beta1));
+    avg_sq[k] =
+        __fadd_rn(__fmul_rn(avg_sq[k], c.beta2), __fmul_rn(__fmul_rn(d, d), 1.0f - c.beta2));
+    const float denominator =
+        __fadd_rn(__fmul_rn(sqrtf(avg_sq[k]), c.inverse_root_correction2), c.eps);
+    param[k] = __fsub_rn(__fmul_rn(param[k], c.keep), __fmul_rn(c.step_size, avg[k]) / denominator);
   }
   A::store(p.to_params + i, param);
   if (p.rounded) store_rounded<A::n>(p.rounded + i, param);
@@ -84,7 +87,7 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, Rounding roundin
   store_moments<A::n>(p.to_avg_sq + i, avg_sq, rounding, i, 16);
 }
 
-/// __fsub_rn() and the like: nvcc never contracts them to a fused multiply-add.
+/// The CPU's bits, as adamw_kernel().
 template <class A>
 __global__ void average_kernel(int64_t vectors, float weight, const float* params,
                                const float* from, float* to) {

@@ -79,35 +79,17 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   SS_RETURN_IF_ERROR(p.ended);
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
-  const auto end_on_error = [&](const Status& status) {
-    return status.ok() ? status : p.end(status.in(at_step(step)));
-  };
-  StepResult result;
+  Parts::Run r{.batch = batch, .learning_rate = learning_rate};
   {
-    const Stopwatch watch(result.step_ms);
+    const Stopwatch watch(r.result.step_ms);
     const trace::Span span("step", static_cast<int64_t>(step));
-    Ballot ballot = p.begin_step(step, learning_rate, mine);
-    SS_RETURN_IF_ERROR(end_on_error(p.accumulate_gradients(batch, ballot, result)));
-    SS_RETURN_IF_ERROR(end_on_error(p.check_committed_state(ballot)));
-    SS_RETURN_IF_ERROR(end_on_error(p.finish_reductions(ballot, result)));
-    const Result<Verdict> verdict = p.vote_on(ballot, result);
-    SS_RETURN_IF_ERROR(end_on_error(verdict.status()));
-    SS_RETURN_IF_ERROR(verdict->status);  // every rank's: this engine can be used again
-    const double over_trained = p.over_trained(*verdict);
-    result.loss = verdict->trained > 0 ? verdict->loss * over_trained
-                                       : std::numeric_limits<double>::quiet_NaN();
-    result.grad_norm = verdict->grad_norm * over_trained;
-    result.agreed = verdict->agreed;
-    if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;
-
-    const Stopwatch optimizer_watch(result.optimizer_ms);
-    const trace::Span optimizer_span("optimizer");
-    SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm, over_trained)));
-    SS_RETURN_IF_ERROR(end_on_error(p.commit()));
+    r.ballot = p.begin_step(step, learning_rate, mine);
+    if (const Status status = p.run(p.step_tasks, r); !status.ok())
+      return r.all_agree ? status : p.end(status.in(at_step(step)));
     p.at(StepPhase::none);
   }
-  result.wait_ms = p.wait.ms;
-  return result;
+  r.result.wait_ms = p.wait.ms;
+  return r.result;
 }
 
 Result<double> Engine::loss(const int32_t* tokens) {
@@ -115,16 +97,15 @@ Result<double> Engine::loss(const int32_t* tokens) {
   SS_RETURN_IF_ERROR(p.ended);
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
-  const void* tied_params = nullptr;
-  const Result<const void*> params = p.forward(tokens, GatherSchedule::kNone, &tied_params);
-  if (!params.ok()) return p.end(params.status());
-  p.backend.head(*params, tied_params, 0, nullptr, nullptr);
-  return p.backend.loss();
+  const Batch batch = [&](int) { return tokens; };
+  Parts::Run r{.batch = batch};
+  if (const Status status = p.run(p.loss_tasks, r); !status.ok()) return p.end(status);
+  return p.backend.loss(0);
 }
 
 Result<std::span<const float>> Engine::losses(const int32_t* tokens) {
   SS_RETURN_IF_ERROR(loss(tokens).status());
-  return parts_->backend.losses();
+  return parts_->backend.losses(0);
 }
 
 Status Engine::compare_states() {

@@ -48,7 +48,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "model/engine/engine_options.hpp"
+#include "model/program/engine_options.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/collective.hpp"

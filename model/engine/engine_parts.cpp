@@ -38,12 +38,13 @@ Status Engine::Parts::create() {
     replicate.follow(stream);
   }
   options_hash = hash_of(options, shard.size(), replicate.size());
-  SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
-  deal(static_cast<uint64_t>(options.leaves));
-  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, backend, shard,
-                                           replicate, shares));
+  SS_ASSIGN(gathered, GatheredUnits::create(plan, layout, options.precision, backend, shard));
+  SS_ASSIGN(sums, GradientSums::create(plan, units, layout, options.precision, backend, shard,
+                                       replicate, shares));
+  loss_tasks = loss_program({.units = units.size()}, plan);
   SS_RETURN_IF_ERROR(create_optimizer());
   vote.emplace(units, layout, shares, shard, replicate);
+  deal(static_cast<uint64_t>(options.leaves));
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   return {};
@@ -70,11 +71,16 @@ Status Engine::Parts::create_optimizer() {
 void Engine::Parts::deal(uint64_t leaves) {
   shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards);
   leaf_scale = 1.0f / static_cast<float>(leaves);
+  step_tasks = step_program({.units = units.size(),
+                             .tied = tied(),
+                             .micro_batches = static_cast<int>(shares.turns(group())),
+                             .sums_in_background = sums->in_background()},
+                            plan);
 }
 
 void Engine::Parts::load() {
   optimizer->load();
-  gather->reset(optimizer->params(), false);
+  gathered->reset(optimizer->params(), false);
   // With copies on demand, the first one is often that of an engine that ends because another trainer
   // has failed, and registering the memory would delay the recovery.
   if (options.memory_every_steps == 0) return;
@@ -111,7 +117,7 @@ bool Engine::Parts::take_fault(EngineFault fault) {
 
 /// Flips a bit of the first block's gradient, whose elements all differ from zero.
 void Engine::Parts::flip_gradient_bit() {
-  float* at = reduce->total() + layout.offset[1];
+  float* at = sums->total() + layout.offset[1];
   uint32_t bits = 0;
   backend.copy_to_host(&bits, at, sizeof bits);
   bits ^= 1u << 22;
@@ -130,75 +136,10 @@ Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
   return {Code::mismatch, "the state of " + at_step(optimizer->step()) + " has changed in memory"};
 }
 
-/// Embeddings and blocks. Returns the head's parameters and sets *tied_params to the embedding
-/// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next. tokens:
-/// null if this rank has no leaf in this turn; it then only takes part in the gathers.
-Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
-                                           const void** tied_params) {
-  at(StepPhase::forward);
-  SS_ASSIGN(const void* params, gather->use(0, 1, wait));
-  {
-    const trace::Span span("forward embeddings");
-    if (tokens) backend.embed(params, tokens);
-  }
-  *tied_params = tied() ? params : nullptr;
-  for (size_t layer = 0; layer < layers(); ++layer) {
-    at(StepPhase::forward, static_cast<int64_t>(layer));
-    SS_RETURN_IF_ERROR(unit_computed());
-    SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
-    const trace::Span span("forward block", static_cast<int64_t>(layer));
-    if (tokens) backend.forward_block(static_cast<int>(layer), params);
-  }
-  at(StepPhase::forward);
-  SS_RETURN_IF_ERROR(unit_computed());
-  return gather->use(head(), after_head, wait);
-}
-
-/// Head (forward and backward), blocks and embeddings of turn k; starts the reduction of each
-/// unit's gradient. Returns the mean loss; without a leaf 0.
-Result<double> Engine::Parts::backward(int k, bool has_leaf, const void* head_params,
-                                       const void* tied_params) {
-  void* tied_grad = nullptr;
-  at(StepPhase::backward);
-  SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
-  if (tied()) {
-    SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
-  }
-  {
-    const trace::Span head_span("forward and backward head");
-    if (has_leaf) backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
-  }
-  SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
-  const bool last = static_cast<uint64_t>(k) + 1 == shares.turns(group());
-  const size_t after = last ? GatherSchedule::kNone : 0;
-  for (size_t unit = layers(); unit > 0; --unit) {
-    at(StepPhase::backward, static_cast<int64_t>(unit) - 1);
-    SS_RETURN_IF_ERROR(unit_computed());
-    if (unit == 1 && last) optimizer->start_hash();
-    SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
-    SS_ASSIGN(grad, reduce->gradient(unit, wait));
-    {
-      const trace::Span block_span("backward block", static_cast<int64_t>(unit) - 1);
-      if (has_leaf) backend.backward_block(static_cast<int>(unit) - 1, params, grad);
-    }
-    SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
-  }
-  at(StepPhase::backward);
-  SS_RETURN_IF_ERROR(unit_computed());
-  if (!tied()) {
-    SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
-  }
-  {
-    const trace::Span embed_span("backward embeddings");
-    if (has_leaf) backend.backward_embed(tied_grad, tied());
-  }
-  SS_RETURN_IF_ERROR(reduce->reduce(0, k, wait));
-  return has_leaf ? backend.loss() : 0;
-}
-
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
   newest_step = step;
   if (const uint64_t now = leaves_of(options, step); now != shares.leaves()) deal(now);
+  sums->begin_step();
   mismatch.reset();
   hashed.reset();
   suspect.reset();
@@ -213,41 +154,149 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
   return ballot;
 }
 
-/// Forward and backward of this rank's leaves. If batch() fails, the rank computes with placeholder
-/// tokens and reports the failure in its ballot, so that every rank learns of it.
-Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times) {
-  gather->prefetch(0);
-  reduce->begin_step();
-  for (int k = 0; static_cast<uint64_t>(k) < shares.turns(group()); ++k) {
-    const bool has_leaf = static_cast<uint64_t>(k) < own_leaves();
-    const int32_t* tokens = has_leaf ? placeholder_tokens.data() : nullptr;
-    if (has_leaf && ballot.failure.ok()) {
-      const Stopwatch watch(times.data_ms);
-      const trace::Span span("data");
-      at(StepPhase::data);
-      const Result<const int32_t*> next = batch(k);
-      if (next.ok())
-        tokens = *next;
-      else if (next.status().code() == Code::aborted)
-        return next.status();
-      else
-        ballot.failure = next.status();
+Status Engine::Parts::run(const Program& program, Run& r) {
+  for (const Task& task : program) SS_RETURN_IF_ERROR(execute(task, r));
+  return {};
+}
+
+/// The part of the step's time that a task counts in. Gathers count in that of the pass before them.
+double& Engine::Parts::time_of(const Task& task, Run& r) {
+  switch (task.op) {
+    case Op::gather:
+      break;
+    case Op::embed:
+    case Op::forward:
+    case Op::evaluate:
+      r.time = &r.result.forward_ms;
+      break;
+    case Op::check:
+      r.time = &r.other_ms;
+      break;
+    case Op::update:
+    case Op::commit:
+      r.time = &r.result.optimizer_ms;
+      break;
+    default:
+      r.time = &r.result.backward_ms;
+  }
+  return *r.time;
+}
+
+Status Engine::Parts::execute(const Task& task, Run& r) {
+  if (task.op == Op::embed && has_leaf(task.micro_batch))
+    SS_RETURN_IF_ERROR(read_tokens(task.micro_batch, r));
+  const Stopwatch watch(time_of(task, r));
+  switch (task.op) {
+    case Op::gather:
+      gathered->start(task.slot, task.unit);
+      return {};
+    case Op::reduce:
+      sums->reduce(task.unit, task.slot, task.micro_batch);
+      return {};
+    case Op::reduced:
+      return sums->reduced(task.slot, wait);
+    case Op::exchange:
+      sums->exchange(task.unit);
+      return {};
+    case Op::record:
+      record(task, r);
+      return {};
+    case Op::hash:
+      optimizer->start_hash();
+      return {};
+    case Op::check:
+      return check_committed_state(r.ballot);
+    case Op::finish:
+      return finish_sums(r.ballot);
+    case Op::vote:
+      return hold_vote(r);
+    case Op::update:
+      return update(r);
+    case Op::commit:
+      return commit();
+    default:
+      return compute(task, r);
+  }
+}
+
+/// If batch() fails, the rank computes with placeholder tokens and reports the failure in its ballot,
+/// so that every rank learns of it.
+Status Engine::Parts::read_tokens(int micro_batch, Run& r) {
+  r.tokens = placeholder_tokens.data();
+  if (r.ballot.failure.ok()) {
+    const Stopwatch watch(r.result.data_ms);
+    const trace::Span span("data");
+    at(StepPhase::data);
+    const Result<const int32_t*> next = r.batch(micro_batch);
+    if (next.ok())
+      r.tokens = *next;
+    else if (next.status().code() == Code::aborted)
+      return next.status();
+    else
+      r.ballot.failure = next.status();
+  }
+  r.micro_batch = trace::Span("micro-batch", micro_batch);
+  r.ballot.trained += trained_targets(r.tokens, options.micro_batch_size, options.shape.block_size);
+  return {};
+}
+
+/// A pass of one unit.
+Status Engine::Parts::compute(const Task& task, Run& r) {
+  const bool forward = task.op == Op::embed || task.op == Op::forward || task.op == Op::evaluate;
+  const bool of_block = task.op == Op::forward || task.op == Op::backward;
+  const int layer = of_block ? static_cast<int>(task.unit) - 1 : -1;
+  at(forward ? StepPhase::forward : StepPhase::backward, layer);
+  if (task.op != Op::embed) SS_RETURN_IF_ERROR(unit_computed());
+  const bool is_head = task.op == Op::head || task.op == Op::evaluate;
+  const void *params = nullptr, *tied_params = nullptr;
+  if (task.op != Op::backward_embed) {
+    SS_ASSIGN(params, gathered->use(task.unit, wait));
+  }
+  if (is_head && tied()) {
+    SS_ASSIGN(tied_params, gathered->use(0, wait));
+  }
+  if (!has_leaf(task.micro_batch)) return {};
+  void* const grad = forward ? nullptr : sums->gradient(task.unit, task.slot);
+  switch (task.op) {
+    case Op::embed: {
+      const trace::Span span("forward embeddings");
+      backend.embed(task.frame, params, r.tokens);
+      break;
     }
-    const trace::Span span("micro-batch", k);
-    const void *head_params = nullptr, *tied_params = nullptr;
-    {
-      const Stopwatch watch(times.forward_ms);
-      SS_ASSIGN(head_params, forward(tokens, layers(), &tied_params));
+    case Op::forward: {
+      const trace::Span span("forward block", layer);
+      backend.forward_block(task.frame, layer, params);
+      break;
     }
-    const Stopwatch watch(times.backward_ms);
-    SS_ASSIGN(const double loss, backward(k, has_leaf, head_params, tied_params));
-    if (!has_leaf) continue;
-    ballot.trained += trained_targets(tokens, options.micro_batch_size, options.shape.block_size);
-    // A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
-    const bool poisoned = take_fault(EngineFault::nan_loss) || !reduce->take_finite();
-    ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
+    case Op::head: {
+      const trace::Span span("forward and backward head");
+      backend.head(task.frame, params, tied_params, leaf_scale, grad,
+                   tied() ? sums->gradient(sums->tied_head(), task.slot2) : nullptr);
+      break;
+    }
+    case Op::backward: {
+      const trace::Span span("backward block", layer);
+      backend.backward_block(task.frame, layer, params, grad);
+      break;
+    }
+    case Op::backward_embed: {
+      const trace::Span span("backward embeddings");
+      backend.backward_embed(task.frame, grad);
+      break;
+    }
+    default:
+      backend.head(task.frame, params, tied_params, 0, nullptr, nullptr);
   }
   return {};
+}
+
+/// A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
+void Engine::Parts::record(const Task& task, Run& r) {
+  if (!has_leaf(task.micro_batch)) return;
+  const double loss = backend.loss(task.frame);
+  const bool poisoned = take_fault(EngineFault::nan_loss) || !sums->take_finite();
+  r.ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
+  r.micro_batch.end();
 }
 
 void Engine::Parts::finish_store() {
@@ -271,26 +320,32 @@ Status Engine::Parts::check_committed_state(Ballot& ballot) {
 }
 
 /// Completes the total gradient of this rank's shard, and its sums of squares for the norm.
-Status Engine::Parts::finish_reductions(Ballot& ballot, StepResult& times) {
-  const Stopwatch watch(times.backward_ms);
+Status Engine::Parts::finish_sums(Ballot& ballot) {
   trace::Span reduce_span("finish reductions");
-  SS_RETURN_IF_ERROR(reduce->finish(wait));
+  SS_RETURN_IF_ERROR(sums->finish(wait));
   reduce_span.end();
   const trace::Span norm_span("gradient norm");
   ballot.squares.resize(vote->square_trees().size());
-  backend.square_sums(reduce->total(), vote->square_trees(), ballot.squares.data());
+  backend.square_sums(sums->total(), vote->square_trees(), ballot.squares.data());
   return {};
 }
 
-/// An error is a collective's. Otherwise every rank returns the same verdict.
-Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) {
-  const Stopwatch watch(times.backward_ms);
+/// An error is a collective's, or the verdict that every rank returns.
+Status Engine::Parts::hold_vote(Run& r) {
   const trace::Span vote_span("vote");
-  SS_ASSIGN(Verdict verdict, vote->hold(ballot, wait));
+  SS_ASSIGN(const Verdict verdict, vote->hold(r.ballot, wait));
   mismatch = verdict.mismatch;
   suspect = verdict.suspect;
   cause = verdict.cause;
-  return verdict;
+  r.all_agree = !verdict.status.ok();
+  SS_RETURN_IF_ERROR(verdict.status);
+  r.over_trained = over_trained(verdict);
+  r.result.loss = verdict.trained > 0 ? verdict.loss * r.over_trained
+                                      : std::numeric_limits<double>::quiet_NaN();
+  r.result.grad_norm = verdict.grad_norm * r.over_trained;
+  r.result.agreed = verdict.agreed;
+  if (replicate.size() > 1) r.result.state_hash = r.ballot.state_hash;
+  return {};
 }
 
 /// ENGINE-7: what the loss, the gradient and its norm are multiplied by.
@@ -302,12 +357,13 @@ double Engine::Parts::over_trained(const Verdict& verdict) const {
 
 /// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm; then the
 /// average.
-Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_trained) {
+Status Engine::Parts::update(Run& r) {
+  const trace::Span span("optimizer");
   const EngineOptions& o = options;
-  double scale = over_trained;
+  double scale = r.over_trained;
   if (o.grad_clip > 0)
-    scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6));
-  AdamW adamw{learning_rate,
+    scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (r.result.grad_norm + 1e-6));
+  AdamW adamw{r.learning_rate,
               o.beta1,
               o.beta2,
               o.eps,
@@ -318,11 +374,11 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
   at(StepPhase::copy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(StepPhase::optimizer);
-  optimizer->apply(adamw, reduce->total(), updated_units());
+  optimizer->apply(adamw, sums->total(), updated_units());
   if (muon) {
-    const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
+    const Muon of_muon{r.learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
     SS_RETURN_IF_ERROR(muon->apply(
-        of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
+        of_muon, sums->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
   }
   if (o.ema_decay > 0) optimizer->average(static_cast<float>(1 - o.ema_decay));
   return {};
@@ -332,7 +388,7 @@ Status Engine::Parts::commit() {
   const Status committed = optimizer->commit();
   damaged = committed.code() == Code::mismatch;
   if (!committed.ok()) return committed;
-  gather->reset(optimizer->params(), updated_units() != nullptr);
+  gathered->reset(optimizer->params(), updated_units() != nullptr);
   if (const uint64_t every = options.memory_every_steps; every == 0 || newest_step % every != 0)
     return {};
   return optimizer->start_store(options.state_timeout_ms, wait);

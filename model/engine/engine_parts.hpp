@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "model/engine/buffer_plan.hpp"
 #include "model/engine/engine.hpp"
 #include "model/engine/gather.hpp"
 #include "model/engine/muon.hpp"
@@ -18,6 +17,9 @@
 #include "model/engine/reduce.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "model/engine/vote.hpp"
+#include "model/program/buffer_plan.hpp"
+#include "model/program/program.hpp"
+#include "runtime/observe/trace.hpp"
 
 namespace simplescale {
 
@@ -42,8 +44,9 @@ struct Engine::Parts {
   BufferPlan plan;
   uint64_t options_hash = 0;
   float leaf_scale = 1;  // 1/M
-  std::optional<GatherSchedule> gather;
-  std::optional<ReduceSchedule> reduce;
+  Program step_tasks, loss_tasks;
+  std::optional<GatheredUnits> gathered;
+  std::optional<GradientSums> sums;
   std::optional<ShardOptimizer> optimizer;
   std::optional<MuonSchedule> muon;  // if options.optimizer is muon
   std::optional<Vote> vote;
@@ -65,18 +68,18 @@ struct Engine::Parts {
   std::mutex mutex;
   std::string abort_reason;  // guarded by mutex
 
-  size_t head() const { return units.size() - 1; }
-  size_t layers() const { return units.size() - 2; }
   bool tied() const { return options.shape.tie_embeddings; }
   /// The gathered units, if AdamW writes them with the parameters; else null.
-  void* updated_units() const { return muon ? nullptr : gather->whole(); }
+  void* updated_units() const { return muon ? nullptr : gathered->whole(); }
 
   Status create();
   Status create_optimizer();
   void deal(uint64_t leaves);
   uint64_t group() const { return static_cast<uint64_t>(replicate.rank()); }
-  /// Leaves of this rank in a step.
-  uint64_t own_leaves() const { return shares.count(group(), static_cast<uint64_t>(shard.rank())); }
+  /// True if this rank has a leaf in that turn: it computes the turn's micro-batch.
+  bool has_leaf(int turn) const {
+    return static_cast<uint64_t>(turn) < shares.count(group(), static_cast<uint64_t>(shard.rank()));
+  }
   void load();
   Status end(Status error);
   void at(StepPhase phase, int64_t block = -1) {
@@ -89,18 +92,36 @@ struct Engine::Parts {
   Status check_unchanged(const Hash128& current_hash);
   void finish_store();
 
-  Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
-  Result<double> backward(int k, bool has_leaf, const void* head_params, const void* tied_params);
+  /// What the tasks of a step share.
+  struct Run {
+    const Batch& batch;
+    float learning_rate = 0;
+    Ballot ballot = {};
+    StepResult result = {};
+    const int32_t* tokens = nullptr;  // of the micro-batch that begins
+    trace::Span micro_batch = {};
+    double over_trained = 1;  // ENGINE-7
+    bool all_agree = false;   // every rank returns this error: the engine can be used again
+    double other_ms = 0;
+    double* time = &other_ms;
+  };
+  /// Executes the tasks in order, up to the first error.
+  Status run(const Program& program, Run& r);
+  Status execute(const Task& task, Run& r);
 
-  // The parts of step(), in order.
-  Ballot begin_step(uint64_t step, float learning_rate, const StepControl& mine);
-  Status accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times);
+  // The parts of execute().
+  static double& time_of(const Task& task, Run& r);
+  Status read_tokens(int micro_batch, Run& r);
+  Status compute(const Task& task, Run& r);
+  void record(const Task& task, Run& r);
   Status check_committed_state(Ballot& ballot);
-  Status finish_reductions(Ballot& ballot, StepResult& times);
-  Result<Verdict> vote_on(const Ballot& ballot, StepResult& times);
-  double over_trained(const Verdict& verdict) const;
-  Status apply(float learning_rate, double grad_norm, double over_trained);
+  Status finish_sums(Ballot& ballot);
+  Status hold_vote(Run& r);
+  Status update(Run& r);
   Status commit();
+
+  Ballot begin_step(uint64_t step, float learning_rate, const StepControl& mine);
+  double over_trained(const Verdict& verdict) const;
 };
 
 }  // namespace simplescale

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "model/engine/buffer_plan.hpp"
 #include "model/engine/optimizer.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "model/program/buffer_plan.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/muon_plan.hpp"
 

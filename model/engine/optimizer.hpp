@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "model/engine/buffer_plan.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "model/program/buffer_plan.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/muon_plan.hpp"

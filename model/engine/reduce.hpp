@@ -1,8 +1,10 @@
-// The reduce schedule: takes the gradients of whole units, and yields this shard's total gradient
-// over all leaves of the step.
+// The sums of gradients: takes the gradients of whole units, and yields this shard's total gradient
+// over all leaves of the step. The program (program.hpp) says when, and in which buffers.
 //
 // A unit's gradient is reduce-scattered into its slice (partial sums in tree order) while the next
-// unit is computed. After the last turn the slice is all-reduced across groups while the
+// unit is computed. Of tied embeddings lm_head's part is a unit of its own, tied_head(): it is known
+// a whole backward pass before the embeddings' part, so each has its tree, and finish() adds the two
+// totals. After the last accumulation the slice is all-reduced across groups while the
 // rest of the backward pass continues. All ranks of a group must make the same calls, and so must
 // all replicas of a shard. The compute thread makes them.
 #pragma once
@@ -11,71 +13,73 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "model/engine/buffer_plan.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "model/program/buffer_plan.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {
 
-class ReduceSchedule {
+class GradientSums {
  public:
-  /// The referenced objects must outlive the schedule. shares: of the current step.
-  static Result<ReduceSchedule> create(const BufferPlan& plan, const std::vector<Unit>& units,
-                                       const ShardLayout& layout, DType precision, Backend& backend,
-                                       Collective& shard, Collective& replicate,
-                                       const Shares& shares);
+  /// The referenced objects must outlive the sums. shares: of the current step.
+  static Result<GradientSums> create(const BufferPlan& plan, const std::vector<Unit>& units,
+                                     const ShardLayout& layout, DType precision, Backend& backend,
+                                     Collective& shard, Collective& replicate,
+                                     const Shares& shares);
+  /// lm_head's part of the gradient of tied embeddings, for gradient() and reduce().
+  size_t tied_head() const { return units_; }
 
   /// Clears all sums.
   void begin_step();
-  /// The buffer into which the backward pass writes the gradient of `unit`: the whole unit in
-  /// compute precision. Waits if the buffer is in use.
-  Result<void*> gradient(size_t unit, WaitClock& wait);
-  /// Starts the reduction of `unit`, whose gradient of turn k is in its buffer (if this rank has no
-  /// leaf in that turn: none is), and waits for the reduction that was started before.
-  Status reduce(size_t unit, int k, WaitClock& wait);
+  /// True: reduce() only starts a sum, and reduced() waits for it.
+  bool in_background() const { return shard_->size() > 1 || !backend_->host_memory(); }
+  /// Where the backward pass writes the gradient of `unit`: the whole unit in compute precision, in
+  /// this buffer, which no reduction uses.
+  void* gradient(size_t unit, size_t slot);
+  /// Adds the gradients of turn k, of which the buffer holds this trainer's if it has a leaf in that
+  /// turn, to the sum of its shard of `unit`, or starts to.
+  void reduce(size_t unit, size_t slot, int turn);
+  /// Waits until the sum that was started from this buffer is made.
+  Status reduced(size_t slot, WaitClock& wait);
+  /// Starts the sum over all groups of `unit`, whose slice holds all leaves of this group. With one
+  /// group adds the slice's nodes in place.
+  void exchange(size_t unit);
   /// True if every element that reduce() was given since the last call was finite. In device memory
   /// always true.
   bool take_finite() { return std::exchange(finite_, true); }
-  /// Waits for all reductions. After the last turn total() is then complete.
+  /// Waits for all exchanges: total() is then complete.
   Status finish(WaitClock& wait);
   /// This shard's total gradient: (layout.total) fp32, device memory.
   float* total() { return total_; }
 
  private:
   struct Slot {
-    size_t pool = 0;
     void* data = nullptr;
     size_t written = 0;  // elements at the front that may differ from zero
-    size_t unit = kNone;
-    bool last = false;  // the step's last turn: the all-reduce across groups follows
-    WorkPtr work;       // the reduce-scatter in flight
+    WorkPtr work;        // the reduce-scatter in flight
   };
-  static constexpr size_t kNone = static_cast<size_t>(-1);
 
-  ReduceSchedule(const std::vector<Unit>& units, const ShardLayout& layout, DType precision,
-                 Backend& backend, Collective& shard, Collective& replicate, const Shares& shares)
-      : units_(&units),
-        layout_(&layout),
+  GradientSums(size_t units, const ShardLayout& layout, DType precision, Backend& backend,
+               Collective& shard, Collective& replicate, const Shares& shares)
+      : units_(units),
+        layout_(layout),
         precision_(precision),
         backend_(&backend),
         shard_(&shard),
         replicate_(&replicate),
         shares_(&shares) {}
-  Status finish(size_t slot, WaitClock& wait);
-  void sum_across_groups(size_t unit);
   void clear_padding(Slot& slot, size_t unit);
   void check_finite(const void* gradient, size_t count);
 
-  const std::vector<Unit>* units_;
-  const ShardLayout* layout_;
+  size_t units_;
+  ShardLayout layout_;            // with tied_head() at its end, if there is one
+  std::vector<size_t> elements_;  // of each unit of layout_, without padding
   DType precision_;
   Backend* backend_;
   Collective* shard_;
   Collective* replicate_;
   const Shares* shares_;
-  std::vector<size_t> pool_of_unit_;
   std::vector<Slot> slots_;         // empty: backward writes straight into the slices
-  size_t pending_ = kNone;          // the slot whose reduce-scatter was started last
   std::vector<PartialSum> slices_;  // per unit
   std::vector<WorkPtr> across_;     // all-reduces in flight
   float* total_ = nullptr;

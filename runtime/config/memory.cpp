@@ -19,7 +19,7 @@ namespace simplescale {
 //                no_shard in fp32: nothing, the state's are used
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
 //                4 P (1 + digits): the sum over groups, if there are several, and the partial sums
-//                of its leaves; with Muon c (2 U + the matrices that it owns) more
+//                of its leaves, here P counts tied embeddings twice; with Muon c (2 U + the matrices that it owns) more
 //   messages     what a trainer receives from the others of its group, and from other groups. CPU:
 //                c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
 //                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
@@ -195,7 +195,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     whole.push_back(shard_count(unit.count, static_cast<size_t>(shards)) * shards);
     all += whole.back();
   }
-  // As in model/engine/buffer_plan.hpp; tests/model compares the two.
+  // As in model/program/buffer_plan.hpp; tests/model compares the two.
   const uint64_t ends =
       shape.tie_embeddings ? whole.front() + whole.back() : std::max(whole.front(), whole.back());
   const uint64_t in_turn = 2 * whole[1] + ends;
@@ -214,7 +214,9 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
   const auto gradients_of = [&](bool native) {
     const uint64_t digits = native ? 1 : digits_needed(config, shards, groups, leaves);
-    uint64_t bytes = c * in_turn + 4 * own * (digits + (groups > 1 && !native ? 1 : 0));
+    const uint64_t sums =
+        own + (shape.tie_embeddings ? whole[0] / static_cast<uint64_t>(shards) : 0);
+    uint64_t bytes = c * in_turn + 4 * sums * (digits + (groups > 1 && !native ? 1 : 0));
     if (!cuda)
       bytes += shards > 1 ? c * own : 0;
     else if (native)

@@ -110,12 +110,12 @@ class Step {
     const size_t head = units_.size() - 1;
     for (size_t u = 0; u < units_.size(); ++u)
       backend_->cast(params_ + layout_.offset[u], casted_[u], units_[u].count);
-    backend_->embed(casted_[0], tokens_.data());
-    for (int i = 0; i < layers; ++i) backend_->forward_block(i, casted_[size_t(i) + 1]);
-    backend_->head(casted_[head], nullptr, 1, grads_[head], nullptr);
+    backend_->embed(0, casted_[0], tokens_.data());
+    for (int i = 0; i < layers; ++i) backend_->forward_block(0, i, casted_[size_t(i) + 1]);
+    backend_->head(0, casted_[head], nullptr, 1, grads_[head], nullptr);
     for (int i = layers; i-- > 0;)
-      backend_->backward_block(i, casted_[size_t(i) + 1], grads_[size_t(i) + 1]);
-    backend_->backward_embed(grads_[0], false);
+      backend_->backward_block(0, i, casted_[size_t(i) + 1], grads_[size_t(i) + 1]);
+    backend_->backward_embed(0, grads_[0]);
     for (size_t u = 0; u < units_.size(); ++u) widen(u);
     backend_->square_sums(gradient_, blocks_, sums_.data());
     double square = 0;
@@ -126,7 +126,7 @@ class Step {
                         .step = steps_};
     backend_->adamw(options, runs_, gradient_, params_, avg_, avg_sq_, params_, avg_, avg_sq_,
                     nullptr);
-    return backend_->loss();
+    return backend_->loss(0);
   }
 
  private:

@@ -109,6 +109,24 @@ TEST_SUITE("gpu") {
         }
   }
 
+  TEST_CASE("gpu: micro-batches that pass each unit together have the bits of each alone") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const NormPlacement norm : {NormPlacement::pre, NormPlacement::post})
+        for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp}) {
+          INFO("norm = ", static_cast<int>(norm), ", recompute = ", static_cast<int>(recompute));
+          ModelShape shape = small(norm == NormPlacement::pre);
+          shape.norm = norm;
+          const TestModel m(shape, 2);
+          BackendOptions options = m.options(dtype);
+          options.recompute = recompute;
+          const auto [alone, together] = alone_and_together(gpu, options, m);
+          for (size_t i = 0; i < alone.size(); ++i) {
+            CHECK(alone[i].losses == together[i].losses);
+            CHECK(alone[i].grads == together[i].grads);
+          }
+        }
+  }
+
   TEST_CASE("gpu: BACKEND-2, measured products are near the CPU's; the run's next backend agrees") {
     const test::TempFolder folder;
     const TestModel m(small(false), 2);

@@ -51,10 +51,10 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
   for (const bool documents : {false, true}) {
     if (documents && !config.data.document_mask) break;
     if (documents) tokens[1] |= kBeginsDocument;
-    backend.embed(unit, tokens.data());
-    for (int layer = 0; layer < layers; ++layer) backend.forward_block(layer, unit);
-    backend.head(unit, nullptr, 1, unit, nullptr);
-    for (int layer = layers; layer-- > 0;) backend.backward_block(layer, unit, unit);
+    backend.embed(0, unit, tokens.data());
+    for (int layer = 0; layer < layers; ++layer) backend.forward_block(0, layer, unit);
+    backend.head(0, unit, nullptr, 1, unit, nullptr);
+    for (int layer = layers; layer-- > 0;) backend.backward_block(0, layer, unit, unit);
     most = std::max(most, fake_gpu::device_bytes());
   }
   return most;

@@ -156,10 +156,8 @@ void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, f
 /// inputs: (rows), the token of each row of d.
 template <class T>
 void embed_backward(int64_t rows, int64_t V, int64_t C, const int32_t* inputs, const T* d,
-                    bool accumulate, T* grad) {
+                    T* grad) {
   std::vector<double> sums(static_cast<size_t>(V * C));
-  if (accumulate)
-    for (int64_t i = 0; i < V * C; ++i) sums[static_cast<size_t>(i)] = value(grad[i]);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t i = 0; i < C; ++i)
       sums[static_cast<size_t>(inputs[r] * C + i)] += value(d[r * C + i]);
@@ -172,15 +170,15 @@ inline double square_sum(const float* values, int64_t count) {
   return sum;
 }
 
+/// Rounds each operation to fp32, so the bits are the kernel's. In fp64 a product of two fp32 is exact.
 inline void adamw(const AdamWConstants& c, float gradient, float& param, float& avg,
                   float& avg_sq) {
-  const double g = double{gradient} * c.gradient_scale;
-  const double new_avg = avg * double{c.beta1} + g * (1 - double{c.beta1});
-  const double new_avg_sq = avg_sq * double{c.beta2} + g * g * (1 - double{c.beta2});
-  const double denominator = std::sqrt(new_avg_sq) * c.inverse_root_correction2 + c.eps;
-  param = static_cast<float>(param * double{c.keep} - c.step_size * new_avg / denominator);
-  avg = static_cast<float>(new_avg);
-  avg_sq = static_cast<float>(new_avg_sq);
+  const auto times = [](float a, float b) { return static_cast<float>(double{a} * b); };
+  const float g = times(gradient, c.gradient_scale);
+  avg = times(avg, c.beta1) + times(g, 1 - c.beta1);
+  avg_sq = times(avg_sq, c.beta2) + times(times(g, g), 1 - c.beta2);
+  const float denominator = times(std::sqrt(avg_sq), c.inverse_root_correction2) + c.eps;
+  param = times(param, c.keep) - times(c.step_size, avg) / denominator;
 }
 
 }  // namespace simplescale::cuda::reference

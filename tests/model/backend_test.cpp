@@ -120,6 +120,24 @@ TEST_SUITE("backend") {
         }
   }
 
+  TEST_CASE("backend: micro-batches that pass each unit together have the bits of each alone") {
+    std::vector<ModelShape> shapes = with_options(kTiny);
+    shapes.push_back(kTiny);
+    shapes.back().tie_embeddings = true;
+    for (const ModelShape& shape : shapes)
+      for (const DType dtype : {DType::f32, DType::bf16})
+        for (const Recompute recompute : {Recompute::nothing, Recompute::block, Recompute::mlp}) {
+          INFO("options_text(shape) = ", options_text(shape),
+               ", recompute = ", static_cast<int>(recompute));
+          const TestModel m(shape, 2);
+          BackendOptions options = m.options(dtype);
+          options.recompute = recompute;
+          const auto [alone, together] = alone_and_together(
+              [](const BackendOptions& o) { return must(make_cpu_backend(o)).take(); }, options, m);
+          for (size_t i = 0; i < alone.size(); ++i) check_same_bits(alone[i], together[i]);
+        }
+  }
+
   TEST_CASE("backend: BACKEND-1, bits do not depend on the number of threads") {
     std::vector<ModelShape> shapes = with_options(kOdd);
     shapes.insert(shapes.end(), {kMicro, kMini, kOdd, kNarrowVocab});

@@ -29,11 +29,11 @@ std::vector<float> backend_logits(const TestModel& m) {
   BackendOptions options = m.options();
   options.training = false;
   auto backend = make_cpu_backend(options).take();
-  backend->embed(m.params.front().data(), m.tokens.data());
+  backend->embed(0, m.params.front().data(), m.tokens.data());
   for (int layer = 0; layer < m.shape.layers; ++layer)
-    backend->forward_block(layer, m.params[size_t(layer) + 1].data());
+    backend->forward_block(0, layer, m.params[size_t(layer) + 1].data());
   std::vector<float> logits(size_t(m.shape.block_size * m.shape.vocab));
-  backend->logits(m.params.back().data(),
+  backend->logits(0, m.params.back().data(),
                   m.shape.tie_embeddings ? m.params.front().data() : nullptr, logits.data());
   return logits;
 }

@@ -1,7 +1,7 @@
 // Layouts: the same bits for all of them, changes between steps, buffers and gathers.
 #include <cmath>
 
-#include "model/engine/buffer_plan.hpp"
+#include "model/program/buffer_plan.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/must.hpp"
 
@@ -92,10 +92,17 @@ TEST_SUITE("engine_layout") {
   TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {
     const MakeBackend cpu = [](const BackendOptions& o) { return make_cpu_backend(o).take(); };
     const int leaves = 12;
-    const EngineOptions one = options_for(leaves, Sharding::no_shard, DType::f32, false);
+    bool tied = false;
+    SUBCASE("tied embeddings") {
+      tied = true;
+    }
+    SUBCASE("two matrices") {
+      tied = false;
+    }
+    const EngineOptions one = options_for(leaves, Sharding::no_shard, DType::f32, tied);
     const Outcome expected = outcome(one, {1, 1}, 3, cpu, true);
     for (const Layout layout : {Layout{1, 2}, {1, 3}, {2, 2}, {4, 1}, {3, 4}, {5, 1}, {12, 1}})
-      check_same(expected, outcome(options_for(leaves, Sharding::full_shard, DType::f32, false),
+      check_same(expected, outcome(options_for(leaves, Sharding::full_shard, DType::f32, tied),
                                    layout, 3, cpu, true));
     // The first step again, leaf by leaf: sums over all trained targets, divided by their number.
     World world(one, 1, 1, cpu);
@@ -104,7 +111,7 @@ TEST_SUITE("engine_layout") {
     const std::vector<Unit> units = units_of(one.shape);
     const ShardLayout layout = shard_layout(units, 1);
     const float* params = world.states[0].committed().params.data();
-    std::vector<float> grad(layout.total);
+    std::vector<float> grad(layout.total), tied_grad(units[0].count);
     std::vector<double> total(layout.total);
     double loss = 0;
     uint64_t trained = 0;
@@ -112,17 +119,19 @@ TEST_SUITE("engine_layout") {
     for (int leaf = 0; leaf < leaves; ++leaf) {
       const auto tokens = test_tokens(one, 1, static_cast<uint64_t>(leaf), true);
       trained += trained_targets(tokens.data(), 2, one.shape.block_size);
-      backend->embed(params, tokens.data());
+      backend->embed(0, params, tokens.data());
       const auto of = [&](auto* all, size_t unit) { return all + layout.offset[unit]; };
       for (int i = 0; i < one.shape.layers; ++i)
-        backend->forward_block(i, of(params, static_cast<size_t>(i) + 1));
-      backend->head(of(params, units.size() - 1), nullptr, 1, of(grad.data(), units.size() - 1),
-                    nullptr);
-      loss += targets * backend->loss();
+        backend->forward_block(0, i, of(params, static_cast<size_t>(i) + 1));
+      backend->head(0, of(params, units.size() - 1), tied ? params : nullptr, 1,
+                    of(grad.data(), units.size() - 1), tied ? tied_grad.data() : nullptr);
+      loss += targets * backend->loss(0);
       for (int i = static_cast<int>(one.shape.layers); i-- > 0;)
-        backend->backward_block(i, of(params, static_cast<size_t>(i) + 1),
+        backend->backward_block(0, i, of(params, static_cast<size_t>(i) + 1),
                                 of(grad.data(), static_cast<size_t>(i) + 1));
-      backend->backward_embed(grad.data(), false);
+      backend->backward_embed(0, grad.data());
+      for (size_t i = 0; tied && i < tied_grad.size(); ++i)
+        total[i] += targets * static_cast<double>(tied_grad[i]);
       for (size_t i = 0; i < grad.size(); ++i) total[i] += targets * static_cast<double>(grad[i]);
     }
     double square = 0;

@@ -18,7 +18,10 @@ namespace simplescale {
 class FakeBackend : public Backend {
  public:
   FakeBackend(const BackendOptions& options, bool host)
-      : options_(options), host_(host), units_(units_of(options.shape)), seen_(units_.size()) {}
+      : options_(options), host_(host), units_(units_of(options.shape)) {
+    for (int i = 0; i < options.frames; ++i)
+      frames_.push_back({.seen = std::vector<Hash128>(units_.size())});
+  }
 
   int mistakes = 0;
   int orthogonalized = 0;               // matrices
@@ -56,60 +59,69 @@ class FakeBackend : public Backend {
     copies_.clear();
   }
 
-  void embed(const void* params, const int32_t* tokens) override {
-    expect(next_ == 0);
-    next_ = 1;
+  void embed(int frame, const void* params, const int32_t* tokens) override {
+    use(frame);
+    expect(f_->next == 0);
+    f_->next = 1;
     see(0, params);
     const size_t count =
         static_cast<size_t>(options_.micro_batch_size * (options_.shape.block_size + 1));
-    token_hash_ = static_cast<float>(hash128(tokens, count * sizeof(int32_t)).low % 1000) / 1000;
+    const float hash =
+        static_cast<float>(hash128(tokens, count * sizeof(int32_t)).low % 1000) / 1000;
     for (size_t i = 0; i < kWidth; ++i)
-      stream_[i] = value(params, static_cast<size_t>(token_id(tokens[i % count]))) + token_hash_;
-    inputs_.clear();
+      f_->stream[i] = value(params, static_cast<size_t>(token_id(tokens[i % count]))) + hash;
+    f_->inputs.clear();
   }
-  void forward_block(int layer, const void* params) override {
-    expect(next_ == static_cast<size_t>(layer) + 1);
-    ++next_;
+  void forward_block(int frame, int layer, const void* params) override {
+    use(frame);
+    expect(f_->next == static_cast<size_t>(layer) + 1);
+    ++f_->next;
     const size_t unit = static_cast<size_t>(layer) + 1;
     see(unit, params);
-    inputs_.push_back(stream_);
-    mix(stream_, unit, params);
+    f_->inputs.push_back(f_->stream);
+    mix(f_->stream, unit, params);
   }
-  void head(const void* params, const void* tied, float scale, void* grad,
+  void head(int frame, const void* params, const void* tied, float scale, void* grad,
             void* tied_grad) override {
-    expect(next_ == units_.size() - 1 && (tied != nullptr) == options_.shape.tie_embeddings);
+    use(frame);
+    expect(f_->next == units_.size() - 1 && (tied != nullptr) == options_.shape.tie_embeddings);
     see(units_.size() - 1, params);
-    if (tied) expect(digest(0, tied) == seen_[0]);
-    mix(stream_, units_.size() - 1, params);
-    loss_ = 0;
-    for (float x : stream_) loss_ += x * x;
-    next_ = grad ? units_.size() - 2 : 0;
+    if (tied) expect(digest(0, tied) == f_->seen[0]);
+    mix(f_->stream, units_.size() - 1, params);
+    f_->loss = 0;
+    for (float x : f_->stream) f_->loss += x * x;
+    f_->next = grad ? units_.size() - 2 : 0;
     if (!grad) return;
-    inputs_.push_back(stream_);
-    for (size_t i = 0; i < kWidth; ++i) upstream_[i] = scale * (stream_[i] + poison);
-    gradient(units_.size() - 1, params, grad, false);
-    if (tied) gradient(0, tied, tied_grad, false);
-    inputs_.pop_back();
+    f_->inputs.push_back(f_->stream);
+    for (size_t i = 0; i < kWidth; ++i) f_->upstream[i] = scale * (f_->stream[i] + poison);
+    gradient(units_.size() - 1, params, grad);
+    if (tied) gradient(0, tied, tied_grad);
+    f_->inputs.pop_back();
   }
-  double loss() override { return loss_; }
-  std::span<const float> losses() override { return stream_; }
-  void backward_block(int layer, const void* params, void* grad) override {
+  double loss(int frame) override { return use(frame).loss; }
+  std::span<const float> losses(int frame) override { return use(frame).stream; }
+  void backward_block(int frame, int layer, const void* params, void* grad) override {
+    use(frame);
     const size_t unit = static_cast<size_t>(layer) + 1;
-    expect(next_ == unit && digest(unit, params) == seen_[unit]);
-    --next_;
-    gradient(unit, params, grad, false);
-    mix(upstream_, unit, params);
-    inputs_.pop_back();
+    expect(f_->next == unit && digest(unit, params) == f_->seen[unit]);
+    --f_->next;
+    gradient(unit, params, grad);
+    mix(f_->upstream, unit, params);
+    f_->inputs.pop_back();
   }
-  void backward_embed(void* grad, bool accumulate) override {
-    expect(next_ == 0 && accumulate == options_.shape.tie_embeddings);
-    inputs_.push_back(stream_);
-    gradient(0, nullptr, grad, accumulate);
+  void backward_embed(int frame, void* grad) override {
+    use(frame);
+    expect(f_->next == 0);
+    f_->inputs.push_back(f_->stream);
+    gradient(0, nullptr, grad);
   }
-  void logits(const void*, const void*, float*) override { ++mistakes; }
+  void logits(int, const void*, const void*, float*) override { ++mistakes; }
 
   void cast(const float* from, void* to, size_t count) override {
     for (size_t i = 0; i < count; ++i) store(to, i, from[i]);
+  }
+  void accumulate(const float* from, float* to, size_t count) override {
+    for (size_t i = 0; i < count; ++i) to[i] += from[i];
   }
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override {
     for (const BlockTree& tree : trees) {
@@ -195,6 +207,14 @@ class FakeBackend : public Backend {
 
   static constexpr size_t kWidth = 32;
   using Stream = std::vector<float>;
+  struct Frame {
+    std::vector<Hash128> seen;  // per unit: hash of the parameters that forward got
+    size_t next = 0;            // the unit that the next call must be for
+    Stream stream = Stream(kWidth), upstream = Stream(kWidth);
+    double loss = 0;  // of the last head()
+    std::vector<Stream> inputs;
+  };
+  Frame& use(int frame) { return *(f_ = &frames_[static_cast<size_t>(frame)]); }
   struct Copy {
     void* host;
     const void* device;
@@ -215,32 +235,27 @@ class FakeBackend : public Backend {
   Hash128 digest(size_t unit, const void* params) const {
     return hash128(params, units_[unit].count * bytes_of(options_.precision));
   }
-  void see(size_t unit, const void* params) { seen_[unit] = digest(unit, params); }
+  void see(size_t unit, const void* params) { f_->seen[unit] = digest(unit, params); }
   void mix(Stream& stream, size_t unit, const void* params) const {
     for (size_t i = 0; i < kWidth; ++i)
       stream[i] += 0.1f * stream[(i + 1) % kWidth] * value(params, i * 37 % units_[unit].count);
   }
-  void gradient(size_t unit, const void* params, void* grad, bool accumulate) {
-    const Stream& input = inputs_.back();
+  void gradient(size_t unit, const void* params, void* grad) {
+    const Stream& input = f_->inputs.back();
     for (size_t i = 0; i < units_[unit].count; ++i) {
-      const float decay = params ? 0.01f * value(params, i) * upstream_[0] : 0;
-      const float made = upstream_[i % kWidth] * input[i * 3 % kWidth] + decay;
-      store(grad, i, accumulate ? value(grad, i) + made : made);
+      const float decay = params ? 0.01f * value(params, i) * f_->upstream[0] : 0;
+      store(grad, i, f_->upstream[i % kWidth] * input[i * 3 % kWidth] + decay);
     }
   }
 
   BackendOptions options_;
   bool host_;
   std::vector<Unit> units_;
-  std::vector<Hash128> seen_;  // per unit: hash of the parameters that forward got
   std::vector<std::vector<double>> memory_;
   std::vector<Copy> copies_;  // in progress
   void* pinned_ = nullptr;
-  size_t next_ = 0;  // the unit that the next call must be for
-  float token_hash_ = 0;
-  Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
-  double loss_ = 0;  // of the last head()
-  std::vector<Stream> inputs_;
+  std::vector<Frame> frames_;
+  Frame* f_ = nullptr;  // that of the present call
 };
 
 }  // namespace simplescale

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "model/engine/buffer_plan.hpp"
+#include "model/program/buffer_plan.hpp"
 #include "runtime/config/topology.hpp"
 #include "tests/long.hpp"
 #include "tests/must.hpp"

@@ -2,11 +2,14 @@
 // common part of this folder's tests.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -130,45 +133,86 @@ struct Outcome {
   std::vector<float> losses;  // (B, T)
 };
 
-/// Forward and, if `backward`, backward of the model's tokens, over the backend's memory. Gradients
-/// start as garbage, which the backend must overwrite.
-inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype,
-                               bool backward = true, float scale = 1) {
-  std::vector<void*> params, grads;
-  auto upload = [&](std::vector<void*>& to, const std::vector<unsigned char>& bytes) {
+/// Forward and, if `backward`, backward of micro-batches that pass each unit together, a frame each,
+/// over the backend's memory. Gradients start as garbage, which the backend must overwrite.
+inline std::vector<Outcome> run_frames(Backend& backend, const TestModel& m,
+                                       std::span<const std::vector<int32_t>> tokens, DType dtype,
+                                       bool backward = true, float scale = 1) {
+  auto upload = [&](const std::vector<unsigned char>& bytes) {
     const auto memory = backend.allocate(bytes.size());
     SS_ASSERT(memory.ok());
     backend.copy_to_device(*memory, bytes.data(), bytes.size());
-    to.push_back(*memory);
+    return *memory;
   };
+  std::vector<void*> params, grads;
   for (const auto& flat : m.params) {
-    upload(params, encode(flat, dtype));
+    params.push_back(upload(encode(flat, dtype)));
     const std::vector<unsigned char> garbage(flat.size() * bytes_of(dtype), 0x3f);
-    if (backward) upload(grads, garbage);
+    grads.push_back(backward ? upload(garbage) : nullptr);
   }
-  const int layers = int(m.shape.layers);
+  const auto read = [&](size_t unit, void* from) {
+    std::vector<unsigned char> bytes(m.params[unit].size() * bytes_of(dtype));
+    backend.copy_to_host(bytes.data(), from, bytes.size());
+    return decode(bytes, dtype);
+  };
+  const int layers = int(m.shape.layers), frames = int(tokens.size());
   const size_t head = m.params.size() - 1;
-  const bool tie = m.shape.tie_embeddings;
-  Outcome out;
-  backend.embed(params[0], m.tokens.data());
-  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[size_t(i) + 1]);
-  const void* tied = tie ? params[0] : nullptr;
-  out.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
-  backend.logits(params[head], tied, out.logits.data());
-  backend.head(params[head], tied, scale, backward ? grads[head] : nullptr,
-               backward && tie ? grads[0] : nullptr);
-  out.loss = backend.loss();
-  out.losses.assign(backend.losses().begin(), backend.losses().end());
+  const void* tied = m.shape.tie_embeddings ? params[0] : nullptr;
+  void* of_head = backward && tied ? upload(encode(m.params[0], dtype)) : nullptr;
+  std::vector<Outcome> out(tokens.size());
+  for (int f = 0; f < frames; ++f) backend.embed(f, params[0], tokens[size_t(f)].data());
+  for (int i = 0; i < layers; ++i)
+    for (int f = 0; f < frames; ++f) backend.forward_block(f, i, params[size_t(i) + 1]);
+  for (int f = 0; f < frames; ++f) {
+    Outcome& o = out[size_t(f)];
+    o.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
+    backend.logits(f, params[head], tied, o.logits.data());
+    backend.head(f, params[head], tied, scale, grads[head], of_head);
+    if (!backward) continue;
+    o.grads.resize(m.params.size());
+    o.grads[head] = read(head, grads[head]);
+    if (tied) o.grads[0] = read(0, of_head);
+  }
+  for (int f = 0; f < frames; ++f) {
+    out[size_t(f)].loss = backend.loss(f);
+    out[size_t(f)].losses.assign(backend.losses(f).begin(), backend.losses(f).end());
+  }
   if (!backward) return out;
-  for (int i = layers; i-- > 0;)
-    backend.backward_block(i, params[size_t(i) + 1], grads[size_t(i) + 1]);
-  backend.backward_embed(grads[0], tie);
-  for (size_t u = 0; u < grads.size(); ++u) {
-    std::vector<unsigned char> bytes(m.params[u].size() * bytes_of(dtype));
-    backend.copy_to_host(bytes.data(), grads[u], bytes.size());
-    out.grads.push_back(decode(bytes, dtype));
+  for (size_t unit = size_t(layers); unit > 0; --unit)
+    for (int f = 0; f < frames; ++f) {
+      backend.backward_block(f, int(unit) - 1, params[unit], grads[unit]);
+      out[size_t(f)].grads[unit] = read(unit, grads[unit]);
+    }
+  for (int f = 0; f < frames; ++f) {
+    backend.backward_embed(f, grads[0]);
+    std::vector<float>& sum = out[size_t(f)].grads[0];
+    const std::vector<float> grad = read(0, grads[0]);
+    sum.resize(grad.size());
+    for (size_t i = 0; i < grad.size(); ++i) sum[i] += grad[i];
   }
   return out;
+}
+
+/// As run_frames(), of the model's tokens.
+inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype,
+                               bool backward = true, float scale = 1) {
+  return std::move(run_frames(backend, m, {&m.tokens, 1}, dtype, backward, scale)[0]);
+}
+
+/// The outcomes of three micro-batches, one after the other in a backend with one frame, and together
+/// in one with three.
+inline std::pair<std::vector<Outcome>, std::vector<Outcome>> alone_and_together(
+    const std::function<std::unique_ptr<Backend>(const BackendOptions&)>& make,
+    BackendOptions options, const TestModel& m) {
+  std::vector<std::vector<int32_t>> tokens{m.tokens, m.tokens, with_documents(m, 7).tokens};
+  std::ranges::reverse(tokens[1]);
+  std::pair<std::vector<Outcome>, std::vector<Outcome>> found;
+  const auto one = make(options);
+  for (const std::vector<int32_t>& of_one : tokens)
+    found.first.push_back(run_frames(*one, m, {&of_one, 1}, options.precision)[0]);
+  options.frames = 3;
+  found.second = run_frames(*make(options), m, tokens, options.precision);
+  return found;
 }
 
 }  // namespace simplescale::testing

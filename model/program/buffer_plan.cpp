@@ -1,4 +1,4 @@
-#include "model/engine/buffer_plan.hpp"
+#include "model/program/buffer_plan.hpp"
 
 #include <algorithm>
 
@@ -39,7 +39,7 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
 size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
   const size_t shard_copies = digits + (separate_total ? 1 : 0);
   return bytes_of(gather, precision) + bytes_of(gradient, precision) +
-         shard_copies * shard_total * sizeof(float) + device_state * shard_total +
+         shard_copies * (shard_total + tied_gradient) * sizeof(float) + device_state * shard_total +
          (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
 }
 
@@ -58,7 +58,11 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
   plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;
-  if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
+  if (!plan.gradient_in_slice) {
+    rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
+    if (tied) plan.pool_of_unit_gradient.push_back(0);  // lm_head's part comes before the embeddings'
+  }
+  if (tied) plan.tied_gradient = padded[0] / shards;
 
   // All groups must have the same plan: the group that needs most digits decides.
   if (!native_sums) {

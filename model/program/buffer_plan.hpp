@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "model/engine/engine_options.hpp"
+#include "model/program/engine_options.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
@@ -24,8 +24,8 @@ struct BufferPool {
 ///   gradient  (2 U + E) e
 ///             0             if backward can write the sum itself: fp32, one shard, at most one
 ///                           leaf per group, host memory
-///   slices    D P 4
-///   total     P 4           more than one group, unless both collectives have native_sums()
+///   slices    D (P + H) 4
+///   total     (P + H) 4     more than one group, unless both collectives have native_sums()
 ///   state     P s           device memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///
@@ -36,12 +36,16 @@ struct BufferPool {
 ///   P  elements of one padded shard
 ///   U  elements of a whole padded block
 ///   E  elements of the larger of embeddings and head; of both together if they are tied
+///   H  elements of one padded shard of the embeddings if they are tied, else 0: lm_head's part of
+///      their gradient has a tree of its own, and the two totals are added once
 ///   O  the most elements of matrices that one rank owns (muon_plan.hpp)
 ///   D  digits: buffers for partial sums (sharding.hpp); 1 if both collectives have native_sums()
 struct BufferPlan {
-  std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // per unit; empty: no buffers
+  // Per unit, and of gradients also for lm_head's part of tied embeddings; empty: no buffers.
+  std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;
   std::vector<BufferPool> gather, gradient;
   bool gradient_in_slice = false;  // backward writes into the only digit of the slice
+  size_t tied_gradient = 0;        // H
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
   bool separate_total = false;     // one more fp32 buffer of the shard, for the total
   size_t device_state = 0;         // bytes of a parameter in the master state; 0: in host memory

@@ -1,4 +1,4 @@
-#include "model/engine/engine_options.hpp"
+#include "model/program/engine_options.hpp"
 
 #include <ios>
 #include <sstream>

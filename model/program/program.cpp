@@ -1,0 +1,185 @@
+#include "model/program/program.hpp"
+
+#include <optional>
+
+namespace simplescale {
+namespace {
+
+/// Which buffer of which pool holds which unit, as the tasks so far leave it.
+class Slots {
+ public:
+  Slots(const std::vector<size_t>& pool_of_unit, const std::vector<BufferPool>& pools)
+      : pool_of_unit_(pool_of_unit) {
+    for (size_t pool = 0; pool < pools.size(); ++pool)
+      slots_.insert(slots_.end(), pools[pool].slots, Slot{.pool = pool});
+  }
+  bool empty() const { return slots_.empty(); }
+  std::optional<size_t> find(size_t unit) const {
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].unit == unit) return i;
+    return {};
+  }
+  /// The buffer of the unit's pool that was used least recently, but not that of `current`.
+  size_t oldest(size_t unit, std::optional<size_t> current) const {
+    std::optional<size_t> best;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const Slot& slot = slots_[i];
+      if (slot.pool != pool_of_unit_[unit] || (current && slot.unit == current)) continue;
+      if (!best || slot.last_use < slots_[*best].last_use) best = i;
+    }
+    SS_ASSERT(best);  // no two successive units share a pool of one buffer
+    return *best;
+  }
+  void use(size_t slot, std::optional<size_t> unit) {
+    slots_[slot].unit = unit;
+    slots_[slot].last_use = ++uses_;
+  }
+  std::optional<size_t> unit(size_t slot) const { return slots_[slot].unit; }
+
+ private:
+  struct Slot {
+    size_t pool = 0;
+    std::optional<size_t> unit = {};
+    uint64_t last_use = 0;
+  };
+  const std::vector<size_t>& pool_of_unit_;
+  std::vector<Slot> slots_;
+  uint64_t uses_ = 0;
+};
+
+bool computes(Op op) {
+  return op >= Op::embed && op <= Op::backward_embed;
+}
+
+/// The passes of micro-batch k, unit by unit.
+void add_passes(const ProgramOptions& o, int k, bool backward, Program& program) {
+  const size_t head = o.units - 1;
+  const auto add = [&](Op op, size_t unit) {
+    program.push_back({.op = op, .unit = unit, .micro_batch = k});
+  };
+  add(Op::embed, 0);
+  for (size_t unit = 1; unit < head; ++unit) add(Op::forward, unit);
+  if (!backward) return add(Op::evaluate, head);
+  add(Op::head, head);
+  for (size_t unit = head - 1; unit > 0; --unit) {
+    if (unit == 1 && k + 1 == o.micro_batches) add(Op::hash, unit);
+    add(Op::backward, unit);
+  }
+  add(Op::backward_embed, 0);
+  add(Op::record, 0);
+}
+
+/// Gathers each unit one ahead of its use, unless a buffer still holds it.
+Program with_gathers(const Program& passes, const BufferPlan& plan) {
+  Slots slots(plan.pool_of_unit_gather, plan.gather);
+  if (slots.empty()) return passes;
+  Program program;
+  const auto gather = [&](size_t unit, std::optional<size_t> current) {
+    if (slots.find(unit)) return;
+    const size_t slot = slots.oldest(unit, current);
+    slots.use(slot, unit);
+    program.push_back({.op = Op::gather, .unit = unit, .slot = slot});
+  };
+  for (size_t i = 0; i < passes.size(); ++i) {
+    const Task& task = passes[i];
+    if (computes(task.op) && task.op != Op::backward_embed) {
+      gather(task.unit, {});
+      slots.use(*slots.find(task.unit), task.unit);
+      size_t next = i + 1;
+      while (next < passes.size() &&
+             (!computes(passes[next].op) || passes[next].op == Op::backward_embed))
+        ++next;
+      if (next < passes.size()) gather(passes[next].unit, task.unit);
+    }
+    program.push_back(task);
+  }
+  return program;
+}
+
+/// Reduces each gradient after the pass that makes it, and waits for the reduction before. After the
+/// last micro-batch the groups exchange their sums.
+Program with_reductions(const Program& passes, const ProgramOptions& o, const BufferPlan& plan) {
+  Slots slots(plan.pool_of_unit_gradient, plan.gradient);
+  struct Started {
+    size_t unit, slot;
+    bool last;
+  };
+  std::optional<Started> pending;
+  Program program;
+  const auto settle = [&] {
+    if (!pending) return;
+    if (o.sums_in_background)
+      program.push_back({.op = Op::reduced, .unit = pending->unit, .slot = pending->slot});
+    if (pending->last) program.push_back({.op = Op::exchange, .unit = pending->unit});
+    pending.reset();
+  };
+  const auto take = [&](size_t unit) -> size_t {
+    if (slots.empty()) return 0;
+    const size_t slot = slots.oldest(unit, {});
+    if (pending && pending->slot == slot) settle();
+    slots.use(slot, unit);
+    return slot;
+  };
+  const auto reduce = [&](const Task& task, size_t unit, size_t slot) {
+    program.push_back(
+        {.op = Op::reduce, .unit = unit, .micro_batch = task.micro_batch, .slot = slot});
+    if (o.sums_in_background) settle();  // the one before
+    pending = {unit, slot, task.micro_batch + 1 == o.micro_batches};
+    if (!o.sums_in_background) settle();
+  };
+  for (Task task : passes) {
+    const bool makes =
+        task.op == Op::head || task.op == Op::backward || task.op == Op::backward_embed;
+    if (makes) task.slot = take(task.unit);
+    if (task.op == Op::head && o.tied) task.slot2 = take(o.units);
+    program.push_back(task);
+    if (!makes) continue;
+    reduce(task, task.unit, task.slot);
+    if (task.op == Op::head && o.tied) reduce(task, o.units, task.slot2);
+  }
+  settle();
+  return program;
+}
+
+}  // namespace
+
+Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
+  Program passes;
+  for (int k = 0; k < options.micro_batches; ++k) add_passes(options, k, true, passes);
+  passes.push_back({.op = Op::check});  // while the last sum is made
+  Program program = with_reductions(with_gathers(passes, plan), options, plan);
+  for (const Op op : {Op::finish, Op::vote, Op::update, Op::commit})
+    program.push_back({.op = op});
+  return program;
+}
+
+Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
+  Program passes;
+  add_passes(options, 0, false, passes);
+  return with_gathers(passes, plan);
+}
+
+const char* to_string(Op op) {
+  static constexpr const char* kNames[] = {
+      "gather",         "embed",  "forward", "head",     "evaluate", "backward",
+      "backward_embed", "reduce", "reduced", "exchange", "record",   "hash",
+      "check",          "finish", "vote",    "update",   "commit"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+std::string to_text(const Program& program, const std::vector<Unit>& units) {
+  std::string text;
+  for (const Task& task : program) {
+    text += to_string(task.op);
+    if (task.op < Op::check)
+      text += ' ' + (task.unit < units.size() ? units[task.unit].name : "lm_head");
+    if (computes(task.op) || task.op == Op::reduce || task.op == Op::record)
+      text += ", micro-batch " + std::to_string(task.micro_batch);
+    if (task.op == Op::gather || task.op == Op::reduce || task.op == Op::reduced)
+      text += ", buffer " + std::to_string(task.slot);
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,67 @@
+// The order of a step as data: what is gathered, computed, reduced and exchanged when.
+//
+// A program is a pure function of the model, the buffers and the number of micro-batches. It does not
+// depend on the rank, so all ranks start their collectives in the same order. The engine executes it
+// task by task (engine_parts.cpp); tests replay it. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/program/buffer_plan.hpp"
+
+namespace simplescale {
+
+enum class Op : unsigned char {
+  gather,          // starts to gather the unit into `slot`
+  embed,           // begins micro-batch `micro_batch` in `frame`
+  forward,         // of a block
+  head,            // forward and backward; the gradient goes to `slot`
+  evaluate,        // the head's loss only
+  backward,        // of a block; the gradient goes to `slot`
+  backward_embed,  // ends the micro-batch's passes; the gradient goes to `slot`
+  reduce,          // starts to add the gradient in `slot` to the sum of this trainer's shard
+  reduced,         // waits for that, and frees `slot`
+  exchange,        // starts to add the unit's sums of all groups
+  record,          // reads the loss of the micro-batch
+  hash,            // starts to hash the committed state
+  check,           // waits for that hash, and compares it with that of the commit
+  finish,          // waits for all sums
+  vote,            // all ranks decide about the step
+  update,          // the optimizer makes the next state
+  commit,          // which becomes the committed one
+};
+
+/// unit: of the model; for reduce, reduced and exchange also the number of units, which is lm_head's
+/// part of the gradient of tied embeddings.
+struct Task {
+  Op op = Op::gather;
+  size_t unit = 0;
+  int micro_batch = 0;  // of this trainer in the step: its turn (sharding.hpp)
+  int frame = 0;
+  size_t slot = 0;   // gather: index in the gather pools' buffers, in order; else in the gradients'
+  size_t slot2 = 0;  // head of tied embeddings: of lm_head's part of their gradient
+  bool operator==(const Task&) const = default;
+};
+
+using Program = std::vector<Task>;
+
+struct ProgramOptions {
+  size_t units = 0;  // of the model: embeddings, blocks, head
+  bool tied = false;
+  int micro_batches = 1;  // turns of the group (sharding.hpp)
+  /// True: `reduce` only starts a sum, which `reduced` waits for. False: it makes the sum.
+  bool sums_in_background = true;
+};
+
+/// A step. plan: of the same model.
+Program step_program(const ProgramOptions& options, const BufferPlan& plan);
+/// The loss of one micro-batch, without gradients.
+Program loss_program(const ProgramOptions& options, const BufferPlan& plan);
+
+const char* to_string(Op op);
+/// One line for each task, as `config show --program` prints it. units: the model's, for their names.
+std::string to_text(const Program& program, const std::vector<Unit>& units);
+
+}  // namespace simplescale

@@ -1,0 +1,204 @@
+// Programs of random models and layouts: every gradient is made from parameters that a buffer holds,
+// and reaches its sum exactly once.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "model/program/program.hpp"
+
+namespace simplescale {
+namespace {
+
+struct Case {
+  ModelShape shape;
+  EngineOptions engine;
+  ProgramOptions program;
+  BufferPlan plan;
+  bool host;
+};
+
+Case some_case(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Case c;
+  c.shape = {.dim = 32,
+             .hidden = 48,
+             .layers = 1 + below(5),
+             .heads = 2,
+             .kv_heads = 2,
+             .vocab = 64,
+             .block_size = 8};
+  c.shape.tie_embeddings = below(2) == 0;
+  c.host = below(2) == 0;
+  const int shards = 1 + below(4), groups = 1 + below(3);
+  c.program.micro_batches = 1 + below(4);
+  c.engine.shape = c.shape;
+  c.engine.precision = below(2) == 0 ? DType::f32 : DType::bf16;
+  c.engine.leaves = c.program.micro_batches * groups * shards;
+  c.engine.sharding = shards == 1     ? Sharding::no_shard
+                      : below(2) == 0 ? Sharding::full_shard
+                                      : Sharding::shard_grad_op;
+  c.plan = buffer_plan(c.engine, static_cast<size_t>(groups), static_cast<size_t>(shards), c.host,
+                       false);
+  c.program.units = units_of(c.shape).size();
+  c.program.tied = c.shape.tie_embeddings;
+  c.program.sums_in_background = shards > 1 || !c.host;
+  return c;
+}
+
+size_t slots_of(const std::vector<BufferPool>& pools) {
+  size_t slots = 0;
+  for (const BufferPool& pool : pools) slots += pool.slots;
+  return slots;
+}
+
+/// What a replay of a program checks and knows.
+struct Replay {
+  explicit Replay(const Case& of) : c(of) {}
+
+  void gather(const Task& task) {
+    REQUIRE(task.slot < slots_of(c.plan.gather));
+    CHECK_FALSE(held.contains(task.unit));
+    std::erase_if(held, [&](const auto& entry) { return entry.second == task.slot; });
+    held[task.unit] = task.slot;
+    used.insert(task.slot);
+  }
+  void needs(size_t unit) { CHECK((c.plan.gather.empty() || held.contains(unit))); }
+  void gradient(size_t unit, size_t slot) {
+    if (c.plan.gradient.empty()) return;
+    REQUIRE(slot < slots_of(c.plan.gradient));
+    CHECK_FALSE(in_flight.contains(slot));
+    CHECK_FALSE(unread.contains(slot));
+    unread[slot] = unit;
+    used_by_gradients.insert(slot);
+  }
+  void reduce(const Task& task) {
+    if (!c.plan.gradient.empty()) {
+      REQUIRE(unread.contains(task.slot));
+      CHECK(unread[task.slot] == task.unit);
+      unread.erase(task.slot);
+    }
+    if (c.program.sums_in_background) CHECK(in_flight.emplace(task.slot, task.unit).second);
+    CHECK(task.micro_batch == sums[task.unit]++);
+  }
+  void reduced(const Task& task) {
+    REQUIRE(in_flight.contains(task.slot));
+    CHECK(in_flight[task.slot] == task.unit);
+    in_flight.erase(task.slot);
+  }
+  void exchange(size_t unit) {
+    CHECK(sums[unit] == c.program.micro_batches);
+    for (const auto& [slot, other] : in_flight) CHECK(other != unit);
+    CHECK(exchanged.insert(unit).second);
+  }
+
+  const Case& c;
+  std::map<size_t, size_t> held, in_flight, unread;  // unit to slot; slot to unit, twice
+  std::map<size_t, int> sums;                        // micro-batches, by unit
+  std::set<size_t> exchanged, used, used_by_gradients;
+};
+
+/// The passes of a program, in order: which unit, and in which direction.
+std::vector<std::pair<Op, size_t>> passes_of(const Program& program, int micro_batch) {
+  std::vector<std::pair<Op, size_t>> passes;
+  for (const Task& task : program)
+    if (task.op >= Op::embed && task.op <= Op::backward_embed && task.micro_batch == micro_batch)
+      passes.emplace_back(task.op, task.unit);
+  return passes;
+}
+
+}  // namespace
+
+TEST_SUITE("program") {
+  TEST_CASE(
+      "program: any model and layout gathers, computes and sums each unit as the step needs it") {
+    std::mt19937 random(1);
+    for (int i = 0; i < 400; ++i) {
+      const Case c = some_case(random);
+      CAPTURE(i);
+      CAPTURE(c.shape.layers);
+      CAPTURE(c.program.micro_batches);
+      const Program program = step_program(c.program, c.plan);
+      Replay replay(c);
+      for (const Task& task : program) {
+        switch (task.op) {
+          case Op::gather:
+            replay.gather(task);
+            break;
+          case Op::head:
+            if (c.program.tied) replay.needs(0);
+            if (c.program.tied) replay.gradient(c.program.units, task.slot2);
+            [[fallthrough]];
+          case Op::backward:
+            replay.needs(task.unit);
+            [[fallthrough]];
+          case Op::backward_embed:
+            replay.gradient(task.unit, task.slot);
+            break;
+          case Op::embed:
+          case Op::forward:
+            replay.needs(task.unit);
+            break;
+          case Op::reduce:
+            replay.reduce(task);
+            break;
+          case Op::reduced:
+            replay.reduced(task);
+            break;
+          case Op::exchange:
+            replay.exchange(task.unit);
+            break;
+          case Op::finish:
+            CHECK(replay.exchanged.size() == c.program.units + (c.program.tied ? 1 : 0));
+            CHECK(replay.in_flight.empty());
+            CHECK(replay.unread.empty());
+            break;
+          default:
+            break;
+        }
+      }
+      // The buffers of the plan are those that a step needs.
+      CHECK(replay.used.size() == slots_of(c.plan.gather));
+      CHECK(replay.used_by_gradients.size() == slots_of(c.plan.gradient));
+
+      std::vector<std::pair<Op, size_t>> expected{{Op::embed, 0}};
+      for (size_t unit = 1; unit + 1 < c.program.units; ++unit)
+        expected.emplace_back(Op::forward, unit);
+      expected.emplace_back(Op::head, c.program.units - 1);
+      for (size_t unit = c.program.units - 1; unit-- > 1;)
+        expected.emplace_back(Op::backward, unit);
+      expected.emplace_back(Op::backward_embed, 0);
+      for (int k = 0; k < c.program.micro_batches; ++k) CHECK(passes_of(program, k) == expected);
+      CHECK(program.back() == Task{.op = Op::commit});
+    }
+  }
+
+  TEST_CASE("program: a unit is gathered while the one before it is computed") {
+    const ModelShape shape{.dim = 32,
+                           .hidden = 48,
+                           .layers = 3,
+                           .heads = 2,
+                           .kv_heads = 2,
+                           .vocab = 64,
+                           .block_size = 8};
+    EngineOptions engine;
+    engine.shape = shape;
+    engine.sharding = Sharding::full_shard;
+    const BufferPlan plan = buffer_plan(engine, 1, 2, true, false);
+    const Program program = loss_program({.units = 5}, plan);
+    CHECK(to_text(program, units_of(shape)) ==
+          "gather embed, buffer 0\n"
+          "gather layers.0, buffer 1\n"
+          "embed embed, micro-batch 0\n"
+          "gather layers.1, buffer 2\n"
+          "forward layers.0, micro-batch 0\n"
+          "gather layers.2, buffer 1\n"
+          "forward layers.1, micro-batch 0\n"
+          "gather head, buffer 0\n"
+          "forward layers.2, micro-batch 0\n"
+          "evaluate head, micro-batch 0\n");
+  }
+}
+
+}  // namespace simplescale
