@@ -17,6 +17,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
     o.warmup.push_back(
         {runs[i + 1].first - 1,
          static_cast<int>(runs[i].size / static_cast<uint64_t>(plan.micro_batch_size))});
+  o.wave = static_cast<int>(plan.wave);
   o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
@@ -43,8 +44,9 @@ Program first_program(const Config& config, const Plan& plan) {
   const bool host = config.cluster.device != DeviceKind::cuda;
   return step_program({.units = units_of(plan.shape).size(),
                        .tied = plan.shape.tie_embeddings,
-                       .micro_batches = static_cast<int>(
-                           Shares::even(leaves_of(options, 1), groups, shards).turns(0)),
+                       .turns = Shares::even(leaves_of(options, 1), groups, shards,
+                                             static_cast<uint64_t>(options.wave))
+                                    .turns(0),
                        .sums_in_background = shards > 1 || !host},
                       buffer_plan(options, groups, shards, host, false));
 }
@@ -55,6 +57,7 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.precision = config.train.precision;
   o.recompute = config.train.activation_checkpointing;
+  o.frames = static_cast<int>(plan.wave);
   o.threads = threads;
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);

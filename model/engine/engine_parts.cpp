@@ -69,11 +69,12 @@ Status Engine::Parts::create_optimizer() {
 
 /// Deals the leaves of the following steps.
 void Engine::Parts::deal(uint64_t leaves) {
-  shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards);
+  shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards,
+                        static_cast<uint64_t>(options.wave));
   leaf_scale = 1.0f / static_cast<float>(leaves);
   step_tasks = step_program({.units = units.size(),
                              .tied = tied(),
-                             .micro_batches = static_cast<int>(shares.turns(group())),
+                             .turns = shares.turns(group()),
                              .sums_in_background = sums->in_background()},
                             plan);
 }
@@ -183,18 +184,23 @@ double& Engine::Parts::time_of(const Task& task, Run& r) {
 }
 
 Status Engine::Parts::execute(const Task& task, Run& r) {
-  if (task.op == Op::embed && has_leaf(task.micro_batch))
+  if (task.op == Op::embed && has_leaf(task.micro_batch)) {
     SS_RETURN_IF_ERROR(read_tokens(task.micro_batch, r));
+    if (task.frame == 0) r.turn = trace::Span("micro-batch", task.micro_batch);
+  }
   const Stopwatch watch(time_of(task, r));
   switch (task.op) {
     case Op::gather:
       gathered->start(task.slot, task.unit);
       return {};
+    case Op::add:
+      sums->add(task);
+      return {};
     case Op::reduce:
-      sums->reduce(task.unit, task.slot, task.micro_batch);
+      sums->reduce(task);
       return {};
     case Op::reduced:
-      return sums->reduced(task.slot, wait);
+      return sums->reduced(task, wait);
     case Op::exchange:
       sums->exchange(task.unit);
       return {};
@@ -235,7 +241,6 @@ Status Engine::Parts::read_tokens(int micro_batch, Run& r) {
     else
       r.ballot.failure = next.status();
   }
-  r.micro_batch = trace::Span("micro-batch", micro_batch);
   r.ballot.trained += trained_targets(r.tokens, options.micro_batch_size, options.shape.block_size);
   return {};
 }
@@ -296,7 +301,7 @@ void Engine::Parts::record(const Task& task, Run& r) {
   const double loss = backend.loss(task.frame);
   const bool poisoned = take_fault(EngineFault::nan_loss) || !sums->take_finite();
   r.ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
-  r.micro_batch.end();
+  r.turn.end();
 }
 
 void Engine::Parts::finish_store() {

@@ -76,9 +76,10 @@ struct Engine::Parts {
   Status create_optimizer();
   void deal(uint64_t leaves);
   uint64_t group() const { return static_cast<uint64_t>(replicate.rank()); }
-  /// True if this rank has a leaf in that turn: it computes the turn's micro-batch.
-  bool has_leaf(int turn) const {
-    return static_cast<uint64_t>(turn) < shares.count(group(), static_cast<uint64_t>(shard.rank()));
+  /// True if this rank has that micro-batch. In the step's last turn it may have none.
+  bool has_leaf(int micro_batch) const {
+    return static_cast<uint64_t>(micro_batch) <
+           shares.count(group(), static_cast<uint64_t>(shard.rank()));
   }
   void load();
   Status end(Status error);
@@ -99,7 +100,7 @@ struct Engine::Parts {
     Ballot ballot = {};
     StepResult result = {};
     const int32_t* tokens = nullptr;  // of the micro-batch that begins
-    trace::Span micro_batch = {};
+    trace::Span turn = {};
     double over_trained = 1;  // ENGINE-7
     bool all_agree = false;   // every rank returns this error: the engine can be used again
     double other_ms = 0;

@@ -41,6 +41,14 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
       made.slots_.push_back({.data = data});
     }
   }
+  for (const BufferPool& pool : plan.sums)
+    for (size_t i = 0; i < pool.slots; ++i) {
+      Sum& sum = made.sums_.emplace_back();
+      for (size_t digit = 0; digit < plan.sum_digits; ++digit) {
+        SS_ASSIGN(void* data, shard.allocate(pool.elements * sizeof(float)));
+        sum.digits.push_back(static_cast<float*>(data));
+      }
+    }
   std::vector<float*> digits;
   for (size_t i = 0; i < plan.digits; ++i) {
     SS_ASSIGN(void* data, replicate.allocate(sums.total * sizeof(float)));
@@ -95,32 +103,52 @@ void GradientSums::check_finite(const void* gradient, size_t count) {
   finite_ = finite;
 }
 
-void GradientSums::reduce(size_t unit, size_t index, int turn) {
-  const std::vector<TreeNode> leaves =
-      shares_->turn(static_cast<uint64_t>(replicate_->rank()), static_cast<uint64_t>(turn));
-  if (leaves.empty()) return;
-  const bool has_leaf = static_cast<size_t>(shard_->rank()) < leaves.size();
+void GradientSums::add(const Task& task) {
+  Sum& sum = sums_[task.sum];
+  Slot& slot = slots_[task.slot];
+  if (task.frame == 0) sum.wave.emplace(sum.digits, layout_.count[task.unit] * layout_.shards);
+  backend_->synchronize();
+  clear_padding(slot, task.unit);
+  check_finite(slot.data, elements_[task.unit]);
+  const uint64_t leaf = shares_->leaf(group(), static_cast<uint64_t>(shard_->rank()),
+                                      static_cast<uint64_t>(task.micro_batch));
+  const TreeSource source{{0, leaf}, slot.data, precision_};
+  sum.wave->add({&source, 1});
+}
+
+void GradientSums::reduce(const Task& task) {
+  const size_t unit = task.unit;
+  const std::vector<TreeNode> nodes = shares_->turn(group(), static_cast<uint64_t>(task.turn));
+  if (nodes.empty()) return;
+  const bool has_leaf = static_cast<size_t>(shard_->rank()) < nodes.size();
   PartialSum& slice = slices_[unit];
   if (!backend_->stream()) backend_->synchronize();
-  void* const gradient = this->gradient(unit, index);
-  if (!slots_.empty()) clear_padding(slots_[index], unit);
+  if (task.sum != Task::kNone) {  // every trainer has a node of a wave
+    Sum& sum = sums_[task.sum];
+    sum.work = shard_->reduce_scatter_leaves(sum.wave->data(0), layout_.count[unit], DType::f32,
+                                             nodes, slice);
+    return;
+  }
+  void* const gradient = this->gradient(unit, task.slot);
+  if (!slots_.empty()) clear_padding(slots_[task.slot], unit);
   if (has_leaf) check_finite(gradient, elements_[unit]);
   if (!in_background()) {
-    const TreeSource leaf{leaves[0], gradient, slots_.empty() ? DType::f32 : precision_};
-    slice.add({&leaf, 1});
+    const uint64_t leaf = shares_->leaf(group(), 0, static_cast<uint64_t>(task.micro_batch));
+    const TreeSource source{{0, leaf}, gradient, slots_.empty() ? DType::f32 : precision_};
+    slice.add({&source, 1});
     return;
   }
   if (!has_leaf) backend_->zero(gradient, elements_[unit] * bytes_of(precision_));
-  slots_[index].work =
-      shard_->reduce_scatter_leaves(gradient, layout_.count[unit], precision_, leaves, slice);
+  slots_[task.slot].work =
+      shard_->reduce_scatter_leaves(gradient, layout_.count[unit], precision_, nodes, slice);
 }
 
-Status GradientSums::reduced(size_t index, WaitClock& wait) {
-  Slot& slot = slots_[index];
-  if (!slot.work) return {};  // no rank of the group has a leaf
+Status GradientSums::reduced(const Task& task, WaitClock& wait) {
+  WorkPtr& work = task.sum == Task::kNone ? slots_[task.slot].work : sums_[task.sum].work;
+  if (!work) return {};  // no rank of the group has a leaf
   const Waiting waiting(wait);
-  const Status status = slot.work->wait();
-  slot.work.reset();
+  const Status status = work->wait();
+  work.reset();
   return status;
 }
 

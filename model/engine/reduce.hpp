@@ -9,12 +9,13 @@
 // all replicas of a shard. The compute thread makes them.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "model/backend.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "model/program/buffer_plan.hpp"
+#include "model/program/program.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {
@@ -36,11 +37,13 @@ class GradientSums {
   /// Where the backward pass writes the gradient of `unit`: the whole unit in compute precision, in
   /// this buffer, which no reduction uses.
   void* gradient(size_t unit, size_t slot);
-  /// Adds the gradients of turn k, of which the buffer holds this trainer's if it has a leaf in that
-  /// turn, to the sum of its shard of `unit`, or starts to.
-  void reduce(size_t unit, size_t slot, int turn);
-  /// Waits until the sum that was started from this buffer is made.
-  Status reduced(size_t slot, WaitClock& wait);
+  // These carry out the program's tasks; where this trainer has no leaf, a buffer counts as zero.
+  /// Adds the gradient of a micro-batch to its wave's. In host memory.
+  void add(const Task& task);
+  /// Adds the gradients of a turn to the sum of this trainer's shard, or starts to.
+  void reduce(const Task& task);
+  /// Waits until that sum is made.
+  Status reduced(const Task& task, WaitClock& wait);
   /// Starts the sum over all groups of `unit`, whose slice holds all leaves of this group. With one
   /// group adds the slice's nodes in place.
   void exchange(size_t unit);
@@ -68,6 +71,12 @@ class GradientSums {
         shard_(&shard),
         replicate_(&replicate),
         shares_(&shares) {}
+  struct Sum {
+    std::vector<float*> digits;
+    std::optional<PartialSum> wave;
+    WorkPtr work;
+  };
+  uint64_t group() const { return static_cast<uint64_t>(replicate_->rank()); }
   void clear_padding(Slot& slot, size_t unit);
   void check_finite(const void* gradient, size_t count);
 
@@ -80,6 +89,7 @@ class GradientSums {
   Collective* replicate_;
   const Shares* shares_;
   std::vector<Slot> slots_;         // empty: backward writes straight into the slices
+  std::vector<Sum> sums_;           // of waves
   std::vector<PartialSum> slices_;  // per unit
   std::vector<WorkPtr> across_;     // all-reduces in flight
   float* total_ = nullptr;

@@ -183,24 +183,28 @@ double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
 Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   const size_t shards = static_cast<size_t>(shard_->size()),
                groups = static_cast<size_t>(replicate_->size());
-  const size_t turns = shares_->most_turns();  // every record has room for that many losses
+  const uint64_t places = shares_->most_leaves();  // every record has room for that many losses
+  const size_t most = (places + shards - 1) / shards;
   std::vector<double> record = ballot.losses;
-  record.resize(turns);
+  record.resize(most);
   SS_ASSERT(ballot.squares.size() == trees_.size());
   record.insert(record.end(), ballot.squares.begin(), ballot.squares.end());
-  record.resize(turns + squares_);
+  record.resize(most + squares_);
   SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
   const Combined of_group = combined(group, shards, "trainer");
   BallotHeader header = header_of(of_group.ballot);
   header.failed = of_group.failed;
 
-  // The group's state hashes and norm, then its losses in leaf order: turn by turn.
+  // The group's state hashes and norm, then its losses in leaf order.
   std::vector<const double*> squares;
-  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + turns);
+  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + most);
   record.assign(2 * shards + 1, grad_norm(squares));
   std::memcpy(record.data(), group.state_hashes(shards).data(), shards * sizeof(Hash128));
-  for (size_t turn = 0; turn < turns; ++turn)
-    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[turn]);
+  record.resize(record.size() + places);
+  const auto own = static_cast<uint64_t>(replicate_->rank());
+  for (size_t rank = 0; rank < shards; ++rank)
+    for (uint64_t k = 0; k < shares_->count(own, rank); ++k)
+      record[2 * shards + 1 + shares_->place(own, rank, k)] = group.numbers(rank)[k];
   SS_ASSIGN(const Exchange world, exchange(*replicate_, header, record, wait));
   const Combined of_world = combined(world, groups, "group");
 
@@ -313,7 +317,7 @@ std::optional<int> suspect_of(std::span<const double> losses, const Shares& shar
   for (uint64_t group = 0; group < shares.groups(); ++group)
     for (uint64_t i = 0; i < shares.count(group); ++i) {
       if (std::isfinite(losses[shares.leaf(group, i)])) continue;
-      const int rank = static_cast<int>(group * shares.shards() + i % shares.shards());
+      const int rank = static_cast<int>(group * shares.shards() + shares.shard(group, i));
       if (suspect && *suspect != rank) return {};
       suspect = rank;
     }

@@ -1,6 +1,7 @@
 #include "model/program/buffer_plan.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "runtime/training/train_state.hpp"
 
@@ -39,6 +40,7 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
 size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
   const size_t shard_copies = digits + (separate_total ? 1 : 0);
   return bytes_of(gather, precision) + bytes_of(gradient, precision) +
+         bytes_of(sums, DType::f32) * sum_digits +
          shard_copies * (shard_total + tied_gradient) * sizeof(float) + device_state * shard_total +
          (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
 }
@@ -60,9 +62,14 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) {
     rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
-    if (tied) plan.pool_of_unit_gradient.push_back(0);  // lm_head's part comes before the embeddings'
+    if (tied)
+      plan.pool_of_unit_gradient.push_back(0);  // lm_head's part comes before the embeddings'
   }
   if (tied) plan.tied_gradient = padded[0] / shards;
+  if (options.wave > 1 && shards > 1) {
+    plan.sums = plan.gradient;
+    plan.sum_digits = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(options.wave)));
+  }
 
   // All groups must have the same plan: the group that needs most digits decides.
   if (!native_sums) {

@@ -24,6 +24,7 @@ struct BufferPool {
 ///   gradient  (2 U + E) e
 ///             0             if backward can write the sum itself: fp32, one shard, at most one
 ///                           leaf per group, host memory
+///   sums      (2 U + E) log2(W) 4     waves of W > 1 micro-batches, with several shards
 ///   slices    D (P + H) 4
 ///   total     (P + H) 4     more than one group, unless both collectives have native_sums()
 ///   state     P s           device memory
@@ -44,6 +45,9 @@ struct BufferPlan {
   // Per unit, and of gradients also for lm_head's part of tied embeddings; empty: no buffers.
   std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;
   std::vector<BufferPool> gather, gradient;
+  // The sums of a wave's gradients, whole units in fp32; as the gradients' pools.
+  std::vector<BufferPool> sums;
+  size_t sum_digits = 0;           // buffers of each of these sums
   bool gradient_in_slice = false;  // backward writes into the only digit of the slice
   size_t tied_gradient = 0;        // H
   size_t digits = 1;               // fp32 buffers of the shard for partial sums

@@ -1,5 +1,6 @@
 #include "model/program/engine_options.hpp"
 
+#include <bit>
 #include <ios>
 #include <sstream>
 #include <string>
@@ -22,6 +23,8 @@ Status check(const EngineOptions& options, int shards) {
   for (const WarmupLeaves& warmup : options.warmup)
     if (warmup.leaves < 1 || warmup.leaves > options.leaves)
       return bad("a step of the warm-up has no micro-batch, or more than later steps");
+  if (options.wave < 1 || !std::has_single_bit(static_cast<unsigned>(options.wave)))
+    return bad("a wave of " + std::to_string(options.wave) + " micro-batches: not a power of two");
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shards != 1)
     return bad("no_shard needs groups of one trainer, this group has " + std::to_string(shards));
@@ -31,7 +34,7 @@ Status check(const EngineOptions& options, int shards) {
 uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   std::ostringstream text;
   text << std::hexfloat << identity_text(o.shape);
-  for (int n : {int(o.precision), o.micro_batch_size, o.leaves, int(o.sharding),
+  for (int n : {int(o.precision), o.micro_batch_size, o.leaves, o.wave, int(o.sharding),
                 int(o.deterministic), int(o.fp8), shards, groups})
     text << n << ' ';
   for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';

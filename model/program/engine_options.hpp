@@ -28,6 +28,7 @@ struct EngineOptions {
   int micro_batch_size = 1;          // B, the backend's
   int leaves = 1;                    // M
   std::vector<WarmupLeaves> warmup;  // in order; later steps have `leaves` leaves
+  int wave = 1;  // W: the most micro-batches of a trainer that pass a unit together; a power of two
   Sharding sharding = Sharding::full_shard;
   /// Part of the options that all ranks must agree on. The engine does the same for both values; on
   /// GPUs, attention and the sums of collectives depend on it.

@@ -50,19 +50,28 @@ class Slots {
 bool computes(Op op) {
   return op >= Op::embed && op <= Op::backward_embed;
 }
+/// True if the task reads the unit's parameters.
+bool needs_unit(const Task& task) {
+  return computes(task.op) && task.op != Op::backward_embed;
+}
 
-/// The passes of micro-batch k, unit by unit.
-void add_passes(const ProgramOptions& o, int k, bool backward, Program& program) {
+/// The passes of a turn, unit by unit. k: its first micro-batch.
+void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, Program& program) {
   const size_t head = o.units - 1;
   const auto add = [&](Op op, size_t unit) {
-    program.push_back({.op = op, .unit = unit, .micro_batch = k});
+    for (int frame = 0; frame < o.turns[turn]; ++frame)
+      program.push_back({.op = op,
+                         .unit = unit,
+                         .turn = static_cast<int>(turn),
+                         .micro_batch = k + frame,
+                         .frame = frame});
   };
   add(Op::embed, 0);
   for (size_t unit = 1; unit < head; ++unit) add(Op::forward, unit);
   if (!backward) return add(Op::evaluate, head);
   add(Op::head, head);
   for (size_t unit = head - 1; unit > 0; --unit) {
-    if (unit == 1 && k + 1 == o.micro_batches) add(Op::hash, unit);
+    if (unit == 1 && turn + 1 == o.turns.size()) program.push_back({.op = Op::hash});
     add(Op::backward, unit);
   }
   add(Op::backward_embed, 0);
@@ -82,12 +91,11 @@ Program with_gathers(const Program& passes, const BufferPlan& plan) {
   };
   for (size_t i = 0; i < passes.size(); ++i) {
     const Task& task = passes[i];
-    if (computes(task.op) && task.op != Op::backward_embed) {
+    if (needs_unit(task)) {
       gather(task.unit, {});
       slots.use(*slots.find(task.unit), task.unit);
       size_t next = i + 1;
-      while (next < passes.size() &&
-             (!computes(passes[next].op) || passes[next].op == Op::backward_embed))
+      while (next < passes.size() && (!needs_unit(passes[next]) || passes[next].unit == task.unit))
         ++next;
       if (next < passes.size()) gather(passes[next].unit, task.unit);
     }
@@ -96,46 +104,68 @@ Program with_gathers(const Program& passes, const BufferPlan& plan) {
   return program;
 }
 
-/// Reduces each gradient after the pass that makes it, and waits for the reduction before. After the
-/// last micro-batch the groups exchange their sums.
+/// Reduces each turn's gradients of a unit after the passes that make them, and waits for the
+/// reduction before. A wave's gradients are added first, if there is a buffer for their sum. After
+/// the last turn the groups exchange their sums.
 Program with_reductions(const Program& passes, const ProgramOptions& o, const BufferPlan& plan) {
-  Slots slots(plan.pool_of_unit_gradient, plan.gradient);
-  struct Started {
-    size_t unit, slot;
-    bool last;
-  };
-  std::optional<Started> pending;
+  Slots slots(plan.pool_of_unit_gradient, plan.gradient),
+      sums(plan.pool_of_unit_gradient, plan.sums);
+  std::optional<Task> pending;  // a reduction
   Program program;
   const auto settle = [&] {
     if (!pending) return;
-    if (o.sums_in_background)
-      program.push_back({.op = Op::reduced, .unit = pending->unit, .slot = pending->slot});
-    if (pending->last) program.push_back({.op = Op::exchange, .unit = pending->unit});
+    if (o.sums_in_background) {
+      program.push_back(*pending);
+      program.back().op = Op::reduced;
+    }
+    const bool last = pending->turn + 1 == static_cast<int>(o.turns.size()) &&
+                      pending->frame + 1 == o.turns.back();
+    if (last) program.push_back({.op = Op::exchange, .unit = pending->unit});
     pending.reset();
   };
   const auto take = [&](size_t unit) -> size_t {
     if (slots.empty()) return 0;
     const size_t slot = slots.oldest(unit, {});
-    if (pending && pending->slot == slot) settle();
+    if (pending && pending->sum == Task::kNone && pending->slot == slot) settle();
     slots.use(slot, unit);
     return slot;
   };
-  const auto reduce = [&](const Task& task, size_t unit, size_t slot) {
-    program.push_back(
-        {.op = Op::reduce, .unit = unit, .micro_batch = task.micro_batch, .slot = slot});
+  const auto take_sum = [&](size_t unit) {
+    const size_t sum = sums.oldest(unit, {});
+    if (pending && pending->sum == sum) settle();
+    sums.use(sum, unit);
+  };
+  const auto reduce = [&](Task task, size_t unit, size_t slot) {
+    task.unit = unit;
+    task.slot = slot;
+    task.slot2 = 0;
+    const int wave = o.turns[static_cast<size_t>(task.turn)];
+    if (wave > 1 && !sums.empty()) {
+      task.op = Op::add;
+      task.sum = *sums.find(unit);
+      program.push_back(task);
+      if (task.frame + 1 < wave) return;
+    }
+    task.op = Op::reduce;
+    program.push_back(task);
     if (o.sums_in_background) settle();  // the one before
-    pending = {unit, slot, task.micro_batch + 1 == o.micro_batches};
+    pending = task;
     if (!o.sums_in_background) settle();
   };
   for (Task task : passes) {
     const bool makes =
         task.op == Op::head || task.op == Op::backward || task.op == Op::backward_embed;
+    const bool tied_head = task.op == Op::head && o.tied;
+    if (makes && task.frame == 0 && o.turns[static_cast<size_t>(task.turn)] > 1 && !sums.empty()) {
+      take_sum(task.unit);
+      if (tied_head) take_sum(o.units);
+    }
     if (makes) task.slot = take(task.unit);
-    if (task.op == Op::head && o.tied) task.slot2 = take(o.units);
+    if (tied_head) task.slot2 = take(o.units);
     program.push_back(task);
     if (!makes) continue;
     reduce(task, task.unit, task.slot);
-    if (task.op == Op::head && o.tied) reduce(task, o.units, task.slot2);
+    if (tied_head) reduce(task, o.units, task.slot2);
   }
   settle();
   return program;
@@ -145,25 +175,26 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
 
 Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
-  for (int k = 0; k < options.micro_batches; ++k) add_passes(options, k, true, passes);
+  int k = 0;
+  for (size_t turn = 0; turn < options.turns.size(); k += options.turns[turn++])
+    add_passes(options, turn, k, true, passes);
   passes.push_back({.op = Op::check});  // while the last sum is made
   Program program = with_reductions(with_gathers(passes, plan), options, plan);
-  for (const Op op : {Op::finish, Op::vote, Op::update, Op::commit})
-    program.push_back({.op = op});
+  for (const Op op : {Op::finish, Op::vote, Op::update, Op::commit}) program.push_back({.op = op});
   return program;
 }
 
 Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
-  add_passes(options, 0, false, passes);
+  add_passes(options, 0, 0, false, passes);
   return with_gathers(passes, plan);
 }
 
 const char* to_string(Op op) {
   static constexpr const char* kNames[] = {
-      "gather",         "embed",  "forward", "head",     "evaluate", "backward",
-      "backward_embed", "reduce", "reduced", "exchange", "record",   "hash",
-      "check",          "finish", "vote",    "update",   "commit"};
+      "gather",         "embed", "forward", "head",    "evaluate", "backward",
+      "backward_embed", "add",   "reduce",  "reduced", "exchange", "record",
+      "hash",           "check", "finish",  "vote",    "update",   "commit"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -171,11 +202,13 @@ std::string to_text(const Program& program, const std::vector<Unit>& units) {
   std::string text;
   for (const Task& task : program) {
     text += to_string(task.op);
-    if (task.op < Op::check)
+    if (task.op < Op::hash)
       text += ' ' + (task.unit < units.size() ? units[task.unit].name : "lm_head");
-    if (computes(task.op) || task.op == Op::reduce || task.op == Op::record)
+    if (computes(task.op) || task.op == Op::add || task.op == Op::reduce || task.op == Op::record)
       text += ", micro-batch " + std::to_string(task.micro_batch);
-    if (task.op == Op::gather || task.op == Op::reduce || task.op == Op::reduced)
+    if (task.sum != Task::kNone)
+      text += ", sum " + std::to_string(task.sum);
+    else if (task.op == Op::gather || task.op == Op::reduce || task.op == Op::reduced)
       text += ", buffer " + std::to_string(task.slot);
     text += '\n';
   }

@@ -21,16 +21,18 @@ enum class Op : unsigned char {
   evaluate,        // the head's loss only
   backward,        // of a block; the gradient goes to `slot`
   backward_embed,  // ends the micro-batch's passes; the gradient goes to `slot`
-  reduce,          // starts to add the gradient in `slot` to the sum of this trainer's shard
-  reduced,         // waits for that, and frees `slot`
-  exchange,        // starts to add the unit's sums of all groups
-  record,          // reads the loss of the micro-batch
-  hash,            // starts to hash the committed state
-  check,           // waits for that hash, and compares it with that of the commit
-  finish,          // waits for all sums
-  vote,            // all ranks decide about the step
-  update,          // the optimizer makes the next state
-  commit,          // which becomes the committed one
+  add,             // adds the gradient in `slot` to the wave's in `sum`
+  reduce,    // starts to add the gradient in `slot`, or the wave's in `sum`, to the sum of this
+             // trainer's shard
+  reduced,   // waits for that, and frees that buffer
+  exchange,  // starts to add the unit's sums of all groups
+  record,    // reads the loss of the micro-batch
+  hash,      // starts to hash the committed state
+  check,     // waits for that hash, and compares it with that of the commit
+  finish,    // waits for all sums
+  vote,      // all ranks decide about the step
+  update,    // the optimizer makes the next state
+  commit,    // which becomes the committed one
 };
 
 /// unit: of the model; for reduce, reduced and exchange also the number of units, which is lm_head's
@@ -38,10 +40,13 @@ enum class Op : unsigned char {
 struct Task {
   Op op = Op::gather;
   size_t unit = 0;
-  int micro_batch = 0;  // of this trainer in the step: its turn (sharding.hpp)
+  int turn = 0;         // of the group in the step (sharding.hpp)
+  int micro_batch = 0;  // of this trainer in the step
   int frame = 0;
   size_t slot = 0;   // gather: index in the gather pools' buffers, in order; else in the gradients'
   size_t slot2 = 0;  // head of tied embeddings: of lm_head's part of their gradient
+  size_t sum = kNone;  // index in the sums' buffers
+  static constexpr size_t kNone = static_cast<size_t>(-1);
   bool operator==(const Task&) const = default;
 };
 
@@ -50,7 +55,7 @@ using Program = std::vector<Task>;
 struct ProgramOptions {
   size_t units = 0;  // of the model: embeddings, blocks, head
   bool tied = false;
-  int micro_batches = 1;  // turns of the group (sharding.hpp)
+  std::vector<int> turns = {1};  // micro-batches of a trainer in each turn of the group
   /// True: `reduce` only starts a sum, which `reduced` waits for. False: it makes the sum.
   bool sums_in_background = true;
 };

@@ -176,6 +176,7 @@ struct TrainConfig {
 struct ParallelConfig {
   Strategy strategy = Strategy::automatic;
   int64_t group_nodes = 0;  // 0: by strategy
+  int64_t wave = 0;         // 0: auto
   int64_t collective_timeout_ms = 60'000;
 };
 

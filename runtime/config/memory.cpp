@@ -1,6 +1,7 @@
 // The memory that a trainer needs, estimated from the engine's buffers and never too low. The
 // estimate sizes groups, and `config show` prints it.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "runtime/config/topology.hpp"
@@ -19,7 +20,8 @@ namespace simplescale {
 //                no_shard in fp32: nothing, the state's are used
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
 //                4 P (1 + digits): the sum over groups, if there are several, and the partial sums
-//                of its leaves, here P counts tied embeddings twice; with Muon c (2 U + the matrices that it owns) more
+//                of its leaves, here P counts tied embeddings twice; in waves of W, with several
+//                shards, 4 (2 U + E) log2 W more; with Muon c (2 U + the matrices that it owns) more
 //   messages     what a trainer receives from the others of its group, and from other groups. CPU:
 //                c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
 //                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
@@ -64,17 +66,20 @@ double in_parts(double N, double row) {
 
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
 /// attention, k, v, gate, up, product.
-double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
+double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave) {
   const Widths w(train, shape);
   const double block =
       w.c * w.N * (4 * w.C + 2 * w.A + 2 * w.K + w.F + w.of_qk_norm + w.of_post_norm);
   const double inputs = train.activation_checkpointing == Recompute::block ? w.layers : 0;
   const double kept = w.c * w.N * (w.C * inputs + 2 * w.F * mlps_kept(train, w.layers)) +
                       block * blocks_kept(train, w.layers);
+  const double of_wave = (w.c * w.N * w.C * (w.layers + 2) +
+                          (train.activation_checkpointing == Recompute::block ? 0 : kept)) *
+                         static_cast<double>(std::max<int64_t>(1, wave) - 1);
   const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
   const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
   const double rounded = train.fp8 ? w.c * w.C * (2 * w.A + 2 * w.K + 3 * w.F) : 0;
-  return kept + logits + backward + rounded;
+  return kept + of_wave + logits + backward + rounded;
 }
 
 /// While attention's gradients are computed: of libtorch dq in fp32 (of deterministic flash attention
@@ -217,6 +222,9 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     const uint64_t sums =
         own + (shape.tie_embeddings ? whole[0] / static_cast<uint64_t>(shards) : 0);
     uint64_t bytes = c * in_turn + 4 * sums * (digits + (groups > 1 && !native ? 1 : 0));
+    if (config.parallel.wave > 1 && shards > 1)
+      bytes +=
+          4 * in_turn * static_cast<uint64_t>(std::bit_width(uint64_t(config.parallel.wave)) - 1);
     if (!cuda)
       bytes += shards > 1 ? c * own : 0;
     else if (native)
@@ -234,10 +242,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   };
   estimate.gradients = gradients_of(has_native_sums(config));
   estimate.staged_gradients = gradients_of(false);
-  const double activations =
-      (config.cluster.device == DeviceKind::cuda ? cuda_activations(config, shape)
-                                                 : cpu_activations(config.train, shape)) +
-      (muon ? orthogonalization(config.train, shape) : 0);
+  const double activations = (config.cluster.device == DeviceKind::cuda
+                                  ? cuda_activations(config, shape)
+                                  : cpu_activations(config.train, shape, config.parallel.wave)) +
+                             (muon ? orthogonalization(config.train, shape) : 0);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));
   estimate.nccl = nccl_connections(config, shards, groups);
   return estimate;

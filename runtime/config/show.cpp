@@ -96,6 +96,10 @@ std::string plan_text(const Config& config, const Plan& plan) {
                     counted(t.world(), "trainer") + " x " + accumulation_text(plan) +
                     " accumulated x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
+  if (plan.accumulation > 1)
+    line("wave", std::to_string(plan.wave) +
+                     (plan.wave == 1 ? " micro-batch passes" : " micro-batches pass") +
+                     " a unit at a time (" + plan.wave_reason + ")");
   if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +

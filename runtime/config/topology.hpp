@@ -84,6 +84,8 @@ struct Plan {
   int64_t accumulation = 1;       // A = M / world, rounded up: micro-batches of a trainer in a step
                                   // of the configured layout; more while groups are missing
   int64_t leaves = 1;             // M, micro-batches per step, after the batch's warm-up
+  int64_t wave = 1;               // the most micro-batches of a trainer that pass a unit together
+  std::string wave_reason;        // `config show` prints it
   int64_t global_batch_size = 1;  // M * B, samples per step, after the batch's warm-up
   BatchSchedule batch;            // samples of every step, at most M * B
   int64_t max_iters = 1;          // micro-batches per trainer in the run

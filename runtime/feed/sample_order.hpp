@@ -43,10 +43,11 @@ class BatchLayout {
  public:
   BatchLayout() : BatchLayout(1, 1, 1, BatchSchedule()) {}
   /// micro_batch_size: samples; batch: whole micro-batches.
-  BatchLayout(uint64_t groups, uint64_t shards, uint64_t micro_batch_size, BatchSchedule batch)
+  BatchLayout(uint64_t groups, uint64_t shards, uint64_t micro_batch_size, BatchSchedule batch,
+              uint64_t wave = 1)
       : micro_batch_size_(micro_batch_size), batch_(std::move(batch)) {
     for (const BatchSchedule::Steps& run : batch_.runs())
-      shares_.push_back(Shares::even(run.size / micro_batch_size, groups, shards));
+      shares_.push_back(Shares::even(run.size / micro_batch_size, groups, shards, wave));
   }
 
   uint64_t groups() const { return shares_[0].groups(); }

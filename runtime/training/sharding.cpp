@@ -19,12 +19,13 @@ uint64_t even_count(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t 
 
 }  // namespace
 
-Shares::Shares(std::vector<uint64_t> counts, uint64_t shards)
+Shares::Shares(std::vector<uint64_t> counts, uint64_t shards, uint64_t wave)
     : counts_(std::move(counts)),
       shards_(shards),
       leaves_(std::accumulate(counts_.begin(), counts_.end(), uint64_t{0})),
+      wave_(wave),
       blocks_(counts_.size()) {
-  SS_ASSERT(leaves_ > 0 && shards_ > 0);
+  SS_ASSERT(leaves_ > 0 && shards_ > 0 && std::has_single_bit(wave_));
   uint64_t next = 0;
   for (auto level = static_cast<uint32_t>(std::bit_width(leaves_)); level-- > 0;)
     for (size_t group = 0; group < counts_.size(); ++group) {
@@ -34,17 +35,54 @@ Shares::Shares(std::vector<uint64_t> counts, uint64_t shards)
     }
 }
 
-Shares Shares::even(uint64_t leaves, uint64_t groups, uint64_t shards) {
+Shares Shares::even(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave) {
   std::vector<uint64_t> counts;
   for (uint64_t group = 0; group < groups; ++group)
     counts.push_back(even_count(leaves, groups, shards, group));
-  return {std::move(counts), shards};
+  return {std::move(counts), shards, wave};
 }
 
-uint64_t Shares::most_turns() const {
-  uint64_t most = 1;
-  for (uint64_t group = 0; group < groups(); ++group) most = std::max(most, turns(group));
-  return most;
+uint64_t Shares::most_leaves() const {
+  return *std::ranges::max_element(counts_);
+}
+
+/// A turn's nodes are aligned: before it lie whole turns of its size or larger ones, and blocks fall
+/// in size, so its leaves lie in blocks of at least its size.
+std::vector<Shares::Turns> Shares::turns_of(uint64_t group) const {
+  std::vector<Turns> all;
+  uint64_t first = 0;
+  for (uint64_t size = wave_; size > 0; size /= 2) {
+    const uint64_t left = counts_[group] - first;
+    const uint64_t count = size > 1 ? left / (size * shards_) : (left + shards_ - 1) / shards_;
+    if (count > 0) all.push_back({first, count, size});
+    first += std::min(left, count * size * shards_);
+  }
+  if (all.empty()) all.push_back({0, 1, 1});
+  return all;
+}
+
+std::vector<int> Shares::turns(uint64_t group) const {
+  std::vector<int> sizes;
+  for (const Turns& turns : turns_of(group))
+    sizes.insert(sizes.end(), turns.count, static_cast<int>(turns.size));
+  return sizes;
+}
+
+uint64_t Shares::place(uint64_t group, uint64_t shard, uint64_t k) const {
+  for (const Turns& turns : turns_of(group)) {
+    if (k < turns.count * turns.size)
+      return turns.first + (k / turns.size * shards_ + shard) * turns.size + k % turns.size;
+    k -= turns.count * turns.size;
+  }
+  SS_ASSERT(false);
+  return 0;
+}
+
+uint64_t Shares::shard(uint64_t group, uint64_t i) const {
+  for (const Turns& turns : turns_of(group))
+    if (i < turns.end(shards_)) return (i - turns.first) / turns.size % shards_;
+  SS_ASSERT(false);
+  return 0;
 }
 
 uint64_t Shares::leaf(uint64_t group, uint64_t i) const {
@@ -54,11 +92,21 @@ uint64_t Shares::leaf(uint64_t group, uint64_t i) const {
   return block->first() + i;
 }
 
-std::vector<TreeNode> Shares::turn(uint64_t group, uint64_t k) const {
-  std::vector<TreeNode> leaves;
-  for (uint64_t shard = 0; shard < shards_ && k < count(group, shard); ++shard)
-    leaves.push_back({0, leaf(group, shard, k)});
-  return leaves;
+std::vector<TreeNode> Shares::turn(uint64_t group, uint64_t turn) const {
+  std::vector<TreeNode> nodes;
+  for (const Turns& turns : turns_of(group)) {
+    if (turn >= turns.count) {
+      turn -= turns.count;
+      continue;
+    }
+    const auto level = static_cast<uint32_t>(std::countr_zero(turns.size));
+    const uint64_t first = turns.first + turn * shards_ * turns.size;
+    for (uint64_t shard = 0; shard < shards_ && first + shard * turns.size < counts_[group];
+         ++shard)
+      nodes.push_back({level, leaf(group, first + shard * turns.size) >> level});
+    break;
+  }
+  return nodes;
 }
 
 size_t digits_of(uint64_t count, uint64_t shards) {

@@ -25,41 +25,58 @@ enum class Sharding : unsigned char {
 /// node of the tree, and a trainer has popcount(leaves) partial sums to exchange with other groups.
 ///
 /// A group computes its leaves in turns, because its trainers gather and reduce together. In a turn
-/// shard s computes the s-th of the group's next leaves; in the last turn the last shards may have
-/// none. A group without leaves has one turn, in which no trainer has one.
+/// each trainer computes as many consecutive leaves, 2^n of them and at most `wave`: a node of the
+/// tree. Shard s computes the s-th node of the group's next leaves. Turns fall in size; in the last
+/// one, of one leaf each, the last shards may have none. A group without leaves has one turn, in
+/// which no trainer has one.
 class Shares {
  public:
   Shares() = default;
-  /// counts: leaves of each group, in all at least one. shards: trainers of a group.
-  Shares(std::vector<uint64_t> counts, uint64_t shards);
+  /// counts: leaves of each group, in all at least one. shards: trainers of a group. wave: a power
+  /// of two.
+  Shares(std::vector<uint64_t> counts, uint64_t shards, uint64_t wave = 1);
   /// As even as possible: the numbers of leaves of two trainers differ by at most one.
-  static Shares even(uint64_t leaves, uint64_t groups, uint64_t shards);
+  static Shares even(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave = 1);
 
   /// Leaves of a group, and of the trainer of `shard` in it.
   uint64_t count(uint64_t group) const { return counts_[group]; }
   uint64_t count(uint64_t group, uint64_t shard) const {
     return (counts_[group] + shards_ - 1 - shard) / shards_;
   }
-  uint64_t turns(uint64_t group) const { return counts_[group] == 0 ? 1 : count(group, 0); }
-  uint64_t most_turns() const;
-  /// The group's i-th leaf, and the k-th of the trainer of `shard`, which is the one of turn k.
+  /// Leaves that each trainer of the group has in each of its turns.
+  std::vector<int> turns(uint64_t group) const;
+  /// The most leaves of a group.
+  uint64_t most_leaves() const;
+  /// The group's i-th leaf, and the k-th of the trainer of `shard`.
   uint64_t leaf(uint64_t group, uint64_t i) const;
   uint64_t leaf(uint64_t group, uint64_t shard, uint64_t k) const {
-    return leaf(group, k * shards_ + shard);
+    return leaf(group, place(group, shard, k));
   }
-  /// The leaves of turn k: of the first shards, in their order.
-  std::vector<TreeNode> turn(uint64_t group, uint64_t k) const;
+  /// The k-th leaf of the trainer of `shard` is the place-th of its group.
+  uint64_t place(uint64_t group, uint64_t shard, uint64_t k) const;
+  /// Whose the group's i-th leaf is.
+  uint64_t shard(uint64_t group, uint64_t i) const;
+  /// The nodes of a turn: of the first shards, in their order.
+  std::vector<TreeNode> turn(uint64_t group, uint64_t turn) const;
   /// The blocks of each group, in order.
   const std::vector<std::vector<TreeNode>>& blocks() const { return blocks_; }
   uint64_t groups() const { return counts_.size(); }
   uint64_t shards() const { return shards_; }
   uint64_t leaves() const { return leaves_; }
+  uint64_t wave() const { return wave_; }
   bool operator==(const Shares&) const = default;
 
  private:
   std::vector<uint64_t> counts_;
-  uint64_t shards_ = 1, leaves_ = 0;
+  uint64_t shards_ = 1, leaves_ = 0, wave_ = 1;
   std::vector<std::vector<TreeNode>> blocks_;
+
+  /// Turns of one size: the group's leaves from `first` on, `count` turns of `size` leaves a trainer.
+  struct Turns {
+    uint64_t first, count, size;
+    uint64_t end(uint64_t shards) const { return first + count * size * shards; }
+  };
+  std::vector<Turns> turns_of(uint64_t group) const;
 };
 
 /// The most partial sums ("digits") that a trainer ever holds of a group that has `count` leaves.

@@ -123,6 +123,24 @@ class Layouts(Case):
         self.command("train", self.config, f"--run={self.folder}/few", *STEPS, "--train.global_batch_size=3", *self.layout(2, 2), code=78)
         self.assertIn("train.global_batch_size = 3 is less than 4 trainers x 1 sample", self.stderr)
 
+    def test_waves_give_the_same_bits(self):
+        """Micro-batches that pass a unit together: 29 samples in turns of at most 8, also while trainers and a node die."""
+        flags = [*STEPS, "--train.global_batch_size=29"]
+        expected = self.undisturbed(*flags)
+        for wave, layout, more in ((4, (1, 3, "full_shard"), ["--train.activation_checkpointing=true"]), (8, (2, 1, "no_shard"), []),
+                                   (2, (2, 2, "shard_grad_op"), [])):
+            run = self.train(f"wave-{wave}", *flags, *self.layout(*layout), f"--parallel.wave={wave}", *more)
+            self.assertEqual(self.digest(run), expected, layout)
+        faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
+                          ((7, "kill_trainer", "n1.1"), (12, "kill_agent", "n1"), (18, "kill_trainer", "n0.0")))
+        run = self.train("faults", *flags, *self.layout(2, 2, "hybrid_shard"), "--parallel.wave=4", f"--inject.faults=[{faults}]")
+        self.assertEqual(self.digest(run), expected)
+        self.assertIn("30 steps of 29 samples, each sample exactly once", self.verify(run))
+        for wave, text in ((3, "parallel.wave = 3 is not a power of two"), (2, "on GPUs a micro-batch passes alone")):
+            device = ["--cluster.device=cuda"] if wave == 2 else []
+            self.command("train", self.config, f"--run={self.folder}/refused", *flags, f"--parallel.wave={wave}", *device, code=78)
+            self.assertIn(text, self.stderr)
+
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)

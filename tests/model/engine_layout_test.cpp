@@ -89,6 +89,25 @@ TEST_SUITE("engine_layout") {
     }
   }
 
+  TEST_CASE("engine: ENGINE-3, micro-batches that pass each unit in waves change no bit") {
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const bool tied : {false, true})
+        for (const int leaves : {16, 13, 3}) {
+          const Outcome expected = outcome(options_for(leaves, Sharding::no_shard, precision, tied),
+                                           {1, 1}, 2, fake_backends());
+          for (const int wave : {2, 4, 16})
+            for (const Layout layout :
+                 {Layout{1, 1}, {2, 1}, {1, 2}, {1, 3}, {2, 2}, {3, 2}, {2, 4}})
+              for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+                INFO("wave = ", wave, ", leaves = ", leaves, ", groups = ", layout.groups,
+                     ", shards = ", layout.shards, ", tied = ", tied);
+                EngineOptions options = options_for(leaves, sharding, precision, tied);
+                options.wave = wave;
+                check_same(expected, outcome(options, layout, 2, fake_backends()));
+              }
+        }
+  }
+
   TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {
     const MakeBackend cpu = [](const BackendOptions& o) { return make_cpu_backend(o).take(); };
     const int leaves = 12;

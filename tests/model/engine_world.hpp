@@ -100,6 +100,7 @@ class World {
         backend.shape = options.shape;
         backend.precision = options.precision;
         backend.micro_batch_size = options.micro_batch_size;
+        backend.frames = options.wave;
         backend.z_loss = options.z_loss;
         backend.fp8 = options.fp8;
         backend.muon = options.optimizer == Optimizer::muon;

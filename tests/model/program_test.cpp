@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -17,6 +18,7 @@ struct Case {
   ProgramOptions program;
   BufferPlan plan;
   bool host;
+  int micro_batches;
 };
 
 Case some_case(std::mt19937& random) {
@@ -32,10 +34,17 @@ Case some_case(std::mt19937& random) {
   c.shape.tie_embeddings = below(2) == 0;
   c.host = below(2) == 0;
   const int shards = 1 + below(4), groups = 1 + below(3);
-  c.program.micro_batches = 1 + below(4);
+  c.engine.wave = 1 << below(4);
+  const int turns = 1 + below(4);
+  c.program.turns.clear();
+  for (int i = 0, size = c.engine.wave; i < turns; ++i) {
+    c.program.turns.push_back(size);
+    if (below(2) == 0) size = std::max(1, size / 2);
+  }
+  c.micro_batches = std::accumulate(c.program.turns.begin(), c.program.turns.end(), 0);
   c.engine.shape = c.shape;
   c.engine.precision = below(2) == 0 ? DType::f32 : DType::bf16;
-  c.engine.leaves = c.program.micro_batches * groups * shards;
+  c.engine.leaves = c.micro_batches * groups * shards;
   c.engine.sharding = shards == 1     ? Sharding::no_shard
                       : below(2) == 0 ? Sharding::full_shard
                                       : Sharding::shard_grad_op;
@@ -73,30 +82,58 @@ struct Replay {
     unread[slot] = unit;
     used_by_gradients.insert(slot);
   }
+  /// A wave's gradients are added one by one, and then reduced together.
+  void add(const Task& task) {
+    REQUIRE(task.sum < slots_of(c.plan.sums));
+    CHECK_FALSE(sums_in_flight.contains(task.sum));
+    if (task.frame == 0) CHECK(waves.emplace(task.sum, task.unit).second);
+    CHECK(waves[task.sum] == task.unit);
+    CHECK(unread[task.slot] == task.unit);
+    unread.erase(task.slot);
+    CHECK(task.micro_batch == sums[task.unit]++);
+    used_sums.insert(task.sum);
+  }
+  void reduce_wave(const Task& task) {
+    CHECK(waves[task.sum] == task.unit);
+    CHECK(task.frame + 1 == c.program.turns[static_cast<size_t>(task.turn)]);
+    waves.erase(task.sum);
+    CHECK(sums_in_flight.emplace(task.sum, task.unit).second);
+  }
+  void add_to(const Task& task) {
+    if (c.program.sums_in_background) CHECK(in_flight.emplace(task.slot, task.unit).second);
+    CHECK(task.micro_batch == sums[task.unit]++);
+  }
   void reduce(const Task& task) {
+    if (task.sum != Task::kNone) return reduce_wave(task);
     if (!c.plan.gradient.empty()) {
       REQUIRE(unread.contains(task.slot));
       CHECK(unread[task.slot] == task.unit);
       unread.erase(task.slot);
     }
-    if (c.program.sums_in_background) CHECK(in_flight.emplace(task.slot, task.unit).second);
-    CHECK(task.micro_batch == sums[task.unit]++);
+    add_to(task);
   }
   void reduced(const Task& task) {
+    if (task.sum != Task::kNone) {
+      CHECK(sums_in_flight[task.sum] == task.unit);
+      sums_in_flight.erase(task.sum);
+      return;
+    }
     REQUIRE(in_flight.contains(task.slot));
     CHECK(in_flight[task.slot] == task.unit);
     in_flight.erase(task.slot);
   }
   void exchange(size_t unit) {
-    CHECK(sums[unit] == c.program.micro_batches);
+    CHECK(sums[unit] == c.micro_batches);
     for (const auto& [slot, other] : in_flight) CHECK(other != unit);
+    for (const auto& [sum, other] : sums_in_flight) CHECK(other != unit);
     CHECK(exchanged.insert(unit).second);
   }
 
   const Case& c;
-  std::map<size_t, size_t> held, in_flight, unread;  // unit to slot; slot to unit, twice
-  std::map<size_t, int> sums;                        // micro-batches, by unit
-  std::set<size_t> exchanged, used, used_by_gradients;
+  std::map<size_t, size_t> held;                                      // unit to slot
+  std::map<size_t, size_t> in_flight, unread, sums_in_flight, waves;  // slot or sum to unit
+  std::map<size_t, int> sums;                                         // micro-batches, by unit
+  std::set<size_t> exchanged, used, used_by_gradients, used_sums;
 };
 
 /// The passes of a program, in order: which unit, and in which direction.
@@ -118,7 +155,8 @@ TEST_SUITE("program") {
       const Case c = some_case(random);
       CAPTURE(i);
       CAPTURE(c.shape.layers);
-      CAPTURE(c.program.micro_batches);
+      CAPTURE(c.micro_batches);
+      CAPTURE(c.engine.wave);
       const Program program = step_program(c.program, c.plan);
       Replay replay(c);
       for (const Task& task : program) {
@@ -140,6 +178,9 @@ TEST_SUITE("program") {
           case Op::forward:
             replay.needs(task.unit);
             break;
+          case Op::add:
+            replay.add(task);
+            break;
           case Op::reduce:
             replay.reduce(task);
             break;
@@ -153,6 +194,8 @@ TEST_SUITE("program") {
             CHECK(replay.exchanged.size() == c.program.units + (c.program.tied ? 1 : 0));
             CHECK(replay.in_flight.empty());
             CHECK(replay.unread.empty());
+            CHECK(replay.sums_in_flight.empty());
+            CHECK(replay.waves.empty());
             break;
           default:
             break;
@@ -161,6 +204,7 @@ TEST_SUITE("program") {
       // The buffers of the plan are those that a step needs.
       CHECK(replay.used.size() == slots_of(c.plan.gather));
       CHECK(replay.used_by_gradients.size() == slots_of(c.plan.gradient));
+      if (c.program.turns[0] > 1) CHECK(replay.used_sums.size() == slots_of(c.plan.sums));
 
       std::vector<std::pair<Op, size_t>> expected{{Op::embed, 0}};
       for (size_t unit = 1; unit + 1 < c.program.units; ++unit)
@@ -169,7 +213,7 @@ TEST_SUITE("program") {
       for (size_t unit = c.program.units - 1; unit-- > 1;)
         expected.emplace_back(Op::backward, unit);
       expected.emplace_back(Op::backward_embed, 0);
-      for (int k = 0; k < c.program.micro_batches; ++k) CHECK(passes_of(program, k) == expected);
+      for (int k = 0; k < c.micro_batches; ++k) CHECK(passes_of(program, k) == expected);
       CHECK(program.back() == Task{.op = Op::commit});
     }
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -14,7 +15,7 @@ namespace {
 /// What Shares promises, whatever the counts are.
 void check_shares(const Shares& shares) {
   std::vector<int> computed(shares.leaves());
-  uint64_t most_turns = 1;
+  uint64_t most = 0;
   for (uint64_t group = 0; group < shares.groups(); ++group) {
     // The blocks are nodes of the tree, in order; one for each binary digit 1 of the count.
     const std::vector<TreeNode>& blocks = shares.blocks()[group];
@@ -23,22 +24,31 @@ void check_shares(const Shares& shares) {
     // In turns, the trainers compute the group's leaves in order, each the leaves that are its own.
     uint64_t next = 0;
     std::vector<uint64_t> own(shares.shards());
-    for (uint64_t turn = 0; turn < shares.turns(group); ++turn) {
-      const std::vector<TreeNode> leaves = shares.turn(group, turn);
-      REQUIRE(leaves.size() == std::min(shares.shards(), shares.count(group) - next));
-      for (uint64_t shard = 0; shard < leaves.size(); ++shard) {
-        REQUIRE(leaves[shard] == TreeNode{0, shares.leaf(group, next++)});
-        REQUIRE(leaves[shard] == TreeNode{0, shares.leaf(group, shard, turn)});
-        ++computed[leaves[shard].index];
-        ++own[shard];
-      }
+    const std::vector<int> turns = shares.turns(group);
+    REQUIRE(std::ranges::is_sorted(turns, std::greater()));
+    for (uint64_t turn = 0; turn < turns.size(); ++turn) {
+      const auto size = static_cast<uint64_t>(turns[turn]);
+      REQUIRE(std::has_single_bit(size));
+      REQUIRE(size <= shares.wave());
+      const std::vector<TreeNode> nodes = shares.turn(group, turn);
+      REQUIRE(nodes.size() == std::min(shares.shards(), shares.count(group) - next));
+      if (size > 1) REQUIRE(nodes.size() == shares.shards());
+      for (uint64_t shard = 0; shard < nodes.size(); ++shard)
+        for (uint64_t i = 0; i < size; ++i) {
+          REQUIRE(shares.leaf(group, next) == nodes[shard].first() + i);
+          REQUIRE(shares.shard(group, next) == shard);
+          REQUIRE(shares.place(group, shard, own[shard]) == next++);
+          ++computed[nodes[shard].first() + i];
+          ++own[shard];
+        }
+      REQUIRE((size > 1 || nodes.size() * size <= shares.shards()));
     }
     REQUIRE(next == shares.count(group));
     for (uint64_t shard = 0; shard < shares.shards(); ++shard)
       REQUIRE(own[shard] == shares.count(group, shard));
-    most_turns = std::max(most_turns, shares.turns(group));
+    most = std::max(most, shares.count(group));
   }
-  REQUIRE(shares.most_turns() == most_turns);
+  REQUIRE(shares.most_leaves() == most);
   REQUIRE(std::ranges::all_of(computed, [](int times) { return times == 1; }));
 }
 
@@ -46,7 +56,7 @@ void check_shares(const Shares& shares) {
 size_t most_nodes(const Shares& shares, uint64_t group) {
   std::vector<TreeNode> nodes;
   size_t most = 1;
-  for (uint64_t turn = 0; turn < shares.turns(group); ++turn) {
+  for (uint64_t turn = 0; turn < shares.turns(group).size(); ++turn) {
     for (const TreeNode& leaf : shares.turn(group, turn)) nodes.push_back(leaf);
     nodes = merged(nodes);
     most = std::max(most, nodes.size());
@@ -65,7 +75,7 @@ TEST_SUITE("sharding") {
       std::vector<uint64_t> counts(1 + random() % 9);
       for (uint64_t& count : counts) count = random() % 4 == 0 ? 0 : random() % 70;
       counts[random() % counts.size()] += 1;
-      const Shares shares(counts, 1 + random() % 9);
+      const Shares shares(counts, 1 + random() % 9, uint64_t{1} << random() % 5);
       CAPTURE(trial);
       REQUIRE(shares.leaves() == std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
       check_shares(shares);
@@ -82,7 +92,12 @@ TEST_SUITE("sharding") {
     CHECK(shares.turn(0, 2) == std::vector<TreeNode>{{0, 14}});
     CHECK(shares.turn(1, 2) == std::vector<TreeNode>{{0, 12}, {0, 13}});
     CHECK(shares.count(0, 1) == 2);
-    CHECK(Shares({0, 1}, 2).turns(0) == 1);
+    const Shares waves({13}, 2, 4);
+    CHECK(waves.turns(0) == std::vector<int>{4, 2, 1});
+    CHECK(waves.turn(0, 0) == std::vector<TreeNode>{{2, 0}, {2, 1}});
+    CHECK(waves.turn(0, 1) == std::vector<TreeNode>{{1, 4}, {1, 5}});
+    CHECK(waves.turn(0, 2) == std::vector<TreeNode>{{0, 12}});
+    CHECK(Shares({0, 1}, 2).turns(0) == std::vector<int>{1});
     CHECK(Shares({0, 1}, 2).turn(0, 0).empty());
   }
 
@@ -90,7 +105,7 @@ TEST_SUITE("sharding") {
     for (uint64_t groups = 1; groups <= 7; ++groups)
       for (uint64_t shards = 1; shards <= 5; ++shards)
         for (uint64_t leaves = 1; leaves <= 80; ++leaves) {
-          const Shares shares = Shares::even(leaves, groups, shards);
+          const Shares shares = Shares::even(leaves, groups, shards, leaves % 3 == 0 ? 4 : 1);
           INFO("groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
           REQUIRE(shares.leaves() == leaves);
           check_shares(shares);

@@ -160,7 +160,7 @@ TEST_SUITE("tree_sum") {
       std::vector<TreeSource> sources;
       for (uint64_t group = 0; group < counts.size(); ++group) {
         runs.emplace_back(elements);
-        for (uint64_t k = 0; k < shares.turns(group); ++k) {
+        for (uint64_t k = 0; k < shares.turns(group).size(); ++k) {
           std::vector<TreeSource> turn;
           for (const TreeNode& leaf : shares.turn(group, k))
             turn.push_back({leaf, leaves[leaf.index].data(), DType::f32});
