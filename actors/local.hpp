@@ -83,11 +83,12 @@ struct StepValidated {
 };
 
 /// publisher -> supervisor: a checkpoint has been published in `folder`, or, if `error` is not
-/// empty, has failed.
+/// empty, has failed. signature: the hash of the numerics signature in it.
 struct Published {
   uint64_t step;
   std::string folder, error;
   uint64_t generation;
+  std::string signature = {};
 };
 
 /// An actor's timer.

@@ -20,6 +20,7 @@
 #include "app/terminal.hpp"
 #include "app/usage.hpp"
 #include "app/usage_texts.hpp"
+#include "runtime/base/words.hpp"
 
 namespace simplescale {
 namespace {
@@ -82,6 +83,7 @@ class CommandLine {
     command.add_option("--skip-samples", skip_samples_,
                        "leave these samples out from now on: FIRST-LAST or a list, 84-87,92; the "
                        "message of a run that gave up names them");
+    add_change_option(command);
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
     add_trust_option(command);
@@ -108,6 +110,16 @@ class CommandLine {
                      "may write them");
   }
 
+  /// Stands for the key run.change_numerics.
+  void add_change_option(CLI::App& command) {
+    command
+        .add_option("--change-numerics", change_numerics_,
+                    "go on although this field of the numerics signature has changed, and with it "
+                    "the bits of the next steps; may be repeated")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+  }
+
   /// --from and --with-optimizer stand for the keys run.from and run.with_optimizer.
   void add_parent_options(CLI::App& command) {
     command.add_option("--from", from_,
@@ -121,6 +133,8 @@ class CommandLine {
     if (!from_.empty()) overrides.push_back("--run.from=" + from_);
     if (with_optimizer_) overrides.push_back("--run.with_optimizer=true");
     if (trust_folder_) overrides.push_back("--run.trust_folder=true");
+    if (!change_numerics_.empty())
+      overrides.push_back("--run.change_numerics=" + joined(change_numerics_, ","));
     if (!skip_samples_.empty()) overrides.push_back("--data.skip_samples=" + skip_samples_);
     return overrides;
   }
@@ -156,6 +170,7 @@ class CommandLine {
         });
     submit->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*submit);
+    add_change_option(*submit);
     add_trust_option(*submit);
     submit->add_flag("--dry-run", dry_run_, "only print the script; write and submit nothing");
 
@@ -173,14 +188,19 @@ class CommandLine {
     CLI::App* show = add_with_config(
         *config, "show", "print every key, its value and its origin, and the run's plan",
         [this](CLI::App* command) {
-          return report_status(program_
-                                   ? config_program_command(config_, command->remaining())
-                                   : config_show_command(config_, command->remaining(), changed_));
+          return report_status(
+              program_ ? config_program_command(config_, command->remaining())
+                       : config_show_command(config_, command->remaining(), changed_, signature_));
         });
     CLI::Option* changed =
         show->add_flag("--changed", changed_, "only keys with another value than their default");
+    CLI::Option* signature =
+        show->add_flag("--signature", signature_,
+                       "only the numerics signature: all that may change a bit of the weights")
+            ->excludes(changed);
     show->add_flag("--program", program_,
                    "only the order of a step: what is gathered, computed and summed when")
+        ->excludes(signature)
         ->excludes(changed);
     add_with_config(*config, "validate",
                     "print all that is wrong, with file and line, or that the config is valid",
@@ -404,15 +424,15 @@ class CommandLine {
   std::string process_, grep_, level_, key_, trace_name_, trace_output_, shell_, from_;
   std::string skip_samples_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";
-  std::vector<std::string> commands_, runs_, help_;
+  std::vector<std::string> commands_, runs_, help_, change_numerics_;
   GenerateOptions generate_;
   EvaluateOptions evaluate_;
   SweepOptions sweep_;
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
   HostRank rank_;
-  bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false,
-       program_ = false;
+  bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
+  bool signature_ = false, program_ = false;
   bool trust_folder_ = false;
   bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;

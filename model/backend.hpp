@@ -19,6 +19,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/arithmetic.hpp"
 #include "runtime/training/block_tree.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/recompute.hpp"
@@ -50,7 +51,7 @@ struct BackendOptions {
   // CUDA: bytes of logits, and of an MLP's gate and up, that are computed at a time. Where a
   // micro-batch has more, the head or the MLP computes some of its rows at a time, and the gradients
   // of their matrices are rounded after each of these parts.
-  int64_t part_bytes = int64_t{2} << 30;
+  int64_t part_bytes = arithmetic::kPartBytes;
 };
 
 /// How a state stores its moments.

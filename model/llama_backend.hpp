@@ -175,9 +175,10 @@ class LlamaBackend : public Backend {
   }
 
   /// Muon's Newton-Schulz step X = a X + (b A + c A^2) X with A = X X^T, and the bound of the norm.
-  static constexpr int kMuonSteps = 5;
-  static constexpr float kMuonA = 3.4445f, kMuonB = -4.7750f, kMuonC = 2.0315f;
-  static constexpr double kMuonEpsilon = 1e-7;
+  static constexpr int kMuonSteps = arithmetic::kMuonSteps;
+  static constexpr float kMuonA = arithmetic::kMuonA, kMuonB = arithmetic::kMuonB,
+                         kMuonC = arithmetic::kMuonC;
+  static constexpr double kMuonEpsilon = arithmetic::kMuonEpsilon;
   /// Over all matrices of a block: the largest smaller side, and the most elements.
   int64_t muon_side() const { return std::max(std::min(A_, C_), std::min(F_, C_)); }
   int64_t muon_elements() const { return std::max({A_, K_, F_}) * C_; }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "actors/essential.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/observe/trace.hpp"
@@ -222,7 +223,8 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   if (!folder.ok()) return fail(folder.status().message());
   s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
   s.val_losses.erase(s.val_losses.begin(), s.val_losses.upper_bound(shard.step));
-  self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
+  self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation,
+                                          text_of(signature_record_in(info.resume), "hash")});
 }
 
 std::vector<uint64_t> prune(const PublisherOptions& options, uint64_t until_step) {

@@ -1,9 +1,11 @@
 #include "actors/supervisor/job_options.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "actors/checkpoint/uploader.hpp"
 #include "actors/supervisor/rates.hpp"
+#include "actors/supervisor/run_signature.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/training/names.hpp"
@@ -62,9 +64,11 @@ PublisherOptions publisher_options(const JobOptions& o) {
   const auto schedule =
       o.plan.mixture.empty() ? nullptr : std::make_shared<const MixtureSchedule>(o.plan.mixture);
   p.resume_at = [schedule, skipped = o.plan.skipped, epoch_samples = o.epoch_samples,
-                 of_run = o.resume_facts, rates = o.run.learning_rates()](uint64_t places) {
-    const auto set = read_text(rates);  // missing while no user has set one
-    const std::string facts = set.ok() ? with_rates(of_run, *set) : of_run;
+                 of_run = o.resume_facts, run = o.run, config = o.config,
+                 plan = o.plan](uint64_t places) {
+    std::string facts = with_signature(of_run, json_of(signature_of_run(run, config, plan)));
+    const auto set = read_text(run.learning_rates());  // missing while no user has set one
+    if (set.ok()) facts = with_rates(facts, *set);
     if (!schedule) return facts;
     return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch_samples},
                        facts);

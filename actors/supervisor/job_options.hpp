@@ -58,6 +58,7 @@ struct JobOptions {
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
   job::Rates rates;                     // that users have set in earlier starts of this run
   std::vector<std::string> skipped;     // why newer checkpoints are invalid, a line for each
+  std::string signature;                // hash of signature_of_run(), as far as it is known
   std::string tokenizer;                // tokenizer to keep with checkpoints; may be empty
   std::vector<uint64_t> epoch_samples;  // of each source of data.blend, to keep with checkpoints
   std::string resume_facts =

@@ -116,6 +116,7 @@ json plan_json(const JobSupervisorState& s) {
 json run_json(const JobSupervisorState& s) {
   return {{"run", s.options.config.run.name},
           {"instance", s.options.leadership.instance},
+          {"signature", s.options.signature},
           {"state", job::to_string(s.job.phase)},
           {"generation", s.job.generation},
           {"step", s.job.committed_step},

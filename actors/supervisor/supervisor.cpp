@@ -261,6 +261,15 @@ void publish_shards(Self* self) {
 }
 
 void published(Self* self, const local::Published& published) {
+  // SIGNATURE-1: what trainers choose in the first steps of a run completes it; later it changes.
+  if (std::string& known = self->state.options.signature;
+      !published.signature.empty() && published.signature != known) {
+    if (self->state.job.has_checkpoint)
+      record(self, {"", "changed", "signature",
+                    "was " + known + " and is now " + published.signature +
+                        ": it has what trainers have chosen since this start (control/products)"});
+    known = published.signature;
+  }
   if (published.error.empty())
     handle(self, job::CheckpointSaved{published.step, published.generation});
   else

@@ -5,6 +5,7 @@
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/engine_setup.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/signature.hpp"
 #include "runtime/observe/trace.hpp"
 #include "transport/nccl/device_plane.hpp"
 
@@ -310,6 +311,13 @@ void ComputeThread::prefault_state() {
   prefault_.emplace(std::vector{all_of(next), all_of(1 - next)}, std::min(options_.threads, 8));
 }
 
+/// Of this trainer's device and host. What GPUs choose is left out: they may still choose it.
+Hash128 ComputeThread::signature_hash() const {
+  Arithmetic arithmetic = arithmetic_of_host(options_.config);
+  arithmetic.cuda = device_index_.has_value();
+  return signature_of(options_.config, options_.plan, arithmetic).hash();
+}
+
 Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   const trace::Span span("make engine");
   SS_ASSIGN(Backend * backend, this->backend());
@@ -318,8 +326,9 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
       BatchReader::open(order.ring_segment, order.ring, order.generation,
                         std::chrono::milliseconds(options_.config.supervision.progress_timeout_ms),
                         [this, &order] { return fenced_ > order.generation; }));
-  SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
-                                     *g.shard, *g.replicate, *g.state));
+  EngineOptions options = engine_options(options_.config, options_.plan);
+  options.signature = signature_hash();
+  SS_ASSIGN(g.engine, Engine::create(options, *backend, *g.shard, *g.replicate, *g.state));
   if (order.source == JoinSource::initialize) {
     SS_RETURN_IF_ERROR(g.engine->initialize());
   } else {

@@ -24,6 +24,7 @@
 #include "actors/trainer/warm_gpus.hpp"
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/prefault.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
@@ -99,6 +100,7 @@ class ComputeThread {
   Status restore_state(Generation& g, const JoinTrainer& order, Restore& restore);
   Status join_generation(Generation& g, const JoinTrainer& order);
   void prefault_state();
+  Hash128 signature_hash() const;
   Status make_engine(Generation& g, const JoinTrainer& order);
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);

@@ -19,7 +19,6 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
          static_cast<int>(runs[i].size / static_cast<uint64_t>(plan.micro_batch_size))});
   o.wave = static_cast<int>(plan.wave);
   o.sharding = plan.topology.sharding;
-  o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
   o.weight_decay = static_cast<float>(config.train.weight_decay);
   o.beta1 = static_cast<float>(config.train.betas[0]);

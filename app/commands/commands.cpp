@@ -33,6 +33,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/show.hpp"
+#include "runtime/config/signature.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/run/agent_lock.hpp"
@@ -130,7 +131,8 @@ Status prepare_command(const std::string& config, const Overrides& overrides, in
   return prepare_data(loaded.config, jobs);
 }
 
-Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
+Status config_show_command(const std::string& config, const Overrides& overrides, bool changed,
+                           bool signature) {
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
   report_notes(loaded.notes);
   (void)resolve_device(loaded);
@@ -139,13 +141,17 @@ Status config_show_command(const std::string& config, const Overrides& overrides
   set_token_folders(chosen);
   if (std::exchange(loaded.config.tokenizer.kind, chosen.tokenizer.kind) != chosen.tokenizer.kind)
     loaded.origin["tokenizer.kind"] = "auto";
+  if (signature) {
+    SS_ASSIGN(const Plan plan, make_plan(loaded));
+    return print(signature_of(loaded.config, plan, arithmetic_of_host(loaded.config)).text());
+  }
   return print(show_config(loaded) + mixture_text(loaded.config));
 }
 
 Status config_program_command(const std::string& config, const Overrides& overrides) {
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
   (void)resolve_device(loaded);
-  SS_ASSIGN(const Plan plan, make_plan(loaded.config));
+  SS_ASSIGN(const Plan plan, make_plan(loaded));
   return print(to_text(first_program(loaded.config, plan), units_of(plan.shape)));
 }
 
@@ -242,6 +248,8 @@ Status status_command(const std::string& run, bool json, bool watch) {
     if (redraw) terminal::cursor::out(terminal::cursor::kClearScreen);
     SS_RETURN_IF_ERROR(
         print(json ? printable(json_text(document, watch ? -1 : 1)) : render_tree(document, look)));
+    if (const std::string signature = text_of(document, "signature"); !json && !signature.empty())
+      terminal::print("signature: %s\n", signature.c_str());
     if (!json && !has_ended(document)) {
       show_network(RunFolder{run});
       show_page(RunFolder{run});

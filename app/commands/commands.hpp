@@ -29,7 +29,8 @@ int supervisor_command(const std::string& run, const std::string& node,
 
 Status prepare_command(const std::string& config, const Overrides& overrides, int jobs);
 /// changed: only the keys that have another value than their default.
-Status config_show_command(const std::string& config, const Overrides& overrides, bool changed);
+Status config_show_command(const std::string& config, const Overrides& overrides, bool changed,
+                           bool signature);
 /// Prints the tasks of a step of the trainers of the first group.
 Status config_program_command(const std::string& config, const Overrides& overrides);
 /// Prints every error in the values on a line of its own; without one, the first error of

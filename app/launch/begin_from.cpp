@@ -289,6 +289,8 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   facts.update({{"from", from},
                 {"from_step", parent->info().step},
                 {"with_optimizer", config.run.with_optimizer}});
+  const auto signature = signature_record_in(parent->info().resume);
+  if (config.run.with_optimizer && !signature.is_null()) facts[kParentSignatureFact] = signature;
   info.resume = json_text(facts);
   terminal::error("copying the weights of step %llu of %s\n",
                   static_cast<unsigned long long>(parent->info().step), from.c_str());

@@ -10,6 +10,10 @@
 
 namespace simplescale {
 
+/// In CheckpointInfo::resume of the first checkpoint with run.with_optimizer: the record of the
+/// parent's numerics signature.
+inline constexpr const char* kParentSignatureFact = "from_signature";
+
 /// The file of the tokenizer with which the weights of `from` were trained; "" if it is unknown.
 Result<std::string> tokenizer_of(const std::string& from);
 

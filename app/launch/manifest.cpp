@@ -137,6 +137,10 @@ std::string program_facts() {
                      all["caf"].get<std::string>(), SIMPLESCALE_TORCH);
 }
 
+std::optional<Signature> recorded_signature(const RunFolder& run) {
+  return signature_in(member_of(last_start(read_starts(run)), "signature"));
+}
+
 std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
   std::vector<ConfigChange> changes;
   const json start = last_start(read_starts(run));
@@ -152,16 +156,20 @@ Status check_same_inputs(const RunFolder& run, const Config& config, const DataF
 }
 
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
-                    uint64_t step, const std::vector<ConfigChange>& changes,
+                    uint64_t step, const Signature& signature,
+                    const std::vector<ConfigChange>& changes,
                     const std::function<bool(const std::string&)>& trained) {
   json document = read_starts(run);
   SS_ASSIGN(const json inputs, inputs_of(document, run, config, files, trained));
   if (!member_of(document, "starts").is_array()) document = {{"starts", json::array()}};
   json& starts = document["starts"];
+  if (!starts.empty() && starts.back().contains("signature"))
+    starts.back()["signature"].erase("fields");  // those of the newest start say all
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
                     {"libraries", libraries()},
-                    {"host", host()}});
+                    {"host", host()},
+                    {"signature", json_of(signature)}});
   starts.back().update(inputs);
   if (!config.run.from.empty()) {
     starts.back()["from"] = {{"path", path_as_text(config.run.from)},

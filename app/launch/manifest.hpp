@@ -4,11 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/config/signature.hpp"
 #include "runtime/data/data_files.hpp"
 #include "runtime/run/run_folder.hpp"
 
@@ -29,13 +31,17 @@ struct ConfigChange {
 /// as same_data(); bad_data: the tokenizer or the file train.tasks differs from the previous start's.
 Status check_same_inputs(const RunFolder& run, const Config& config, const DataFiles& files,
                          const std::function<bool(const std::string&)>& trained);
-/// Adds an entry for this start, which begins at `step`, with its changes and its parent (run.from).
-/// Errors as check_same_inputs(); io: the file cannot be written.
+/// Adds an entry for this start, which begins at `step`, with its signature, its changes and its parent
+/// (run.from). Errors as check_same_inputs(); io: the file cannot be written.
 Status record_start(const RunFolder& run, const Config& config, const DataFiles& files,
-                    uint64_t step, const std::vector<ConfigChange>& changes,
+                    uint64_t step, const Signature& signature,
+                    const std::vector<ConfigChange>& changes,
                     const std::function<bool(const std::string&)>& trained);
 /// identity_of_parent() of run.from when the run began; "": not recorded.
 std::string recorded_parent(const RunFolder& run);
+/// The numerics signature of the newest start, as far as it knew it. Nothing: an earlier version began
+/// it, or the manifest cannot be read.
+std::optional<Signature> recorded_signature(const RunFolder& run);
 /// The changes of the newest start. Empty if the manifest cannot be read.
 std::vector<ConfigChange> recorded_changes(const RunFolder& run);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/supervisor/rates.hpp"
+#include "actors/supervisor/run_signature.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/auto_device.hpp"
 #include "app/launch/begin_from.hpp"
@@ -14,6 +15,7 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/launch/moved_run.hpp"
+#include "app/launch/numerics.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/prepare_tasks.hpp"
 #include "app/report.hpp"
@@ -44,6 +46,13 @@ std::string text_of(const KeyDifference& d) {
   return "was " + d.was + " and is now " + d.now;
 }
 
+std::string joined_text(const std::vector<KeyDifference>& differences) {
+  std::string text;
+  for (const KeyDifference& d : differences)
+    text += (text.empty() ? "" : ", ") + d.key + " " + text_of(d);
+  return text;
+}
+
 namespace {
 
 /// All values except paths must be UTF-8, because config.toml is, which all processes read.
@@ -64,13 +73,6 @@ bool only_parent_missing(const std::vector<KeyDifference>& differences, const Co
   return config.run.from.empty() && std::ranges::all_of(differences, [](const KeyDifference& d) {
            return d.key == "run.from" || d.key == "run.with_optimizer" || d.key == "tokenizer.path";
          });
-}
-
-std::string joined_text(const std::vector<KeyDifference>& differences) {
-  std::string text;
-  for (const KeyDifference& d : differences)
-    text += (text.empty() ? "" : ", ") + d.key + " " + text_of(d);
-  return text;
 }
 
 /// Step of the newest checkpoint, by the sizes of its files; 0 without one.
@@ -118,10 +120,13 @@ Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
 /// beyond its new end, or has trained a sample that is now skipped or is another sample.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
                                              const Plan& plan, uint64_t step) {
-  std::vector<ConfigChange> changes;
+  SS_ASSIGN(std::vector<ConfigChange> changes, numerics_changes(run, config, plan, step));
   if (!fs::exists(run.config())) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
-  for (const KeyDifference& d : diff(before.config, config).allowed) {
+  const ConfigDifference differences = diff(before.config, config);
+  for (const KeyDifference& d : differences.defining)  // check_run_folder() has refused others
+    changes.push_back({d.key, text_of(d) + kAllowedByName});
+  for (const KeyDifference& d : differences.allowed) {
     changes.push_back({d.key, text_of(d)});
     if (d.key == "train.ema_decay" && before.config.train.ema_decay == 0)
       changes.back().reason +=
@@ -283,7 +288,10 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                         " already holds a run and run.resume = \"never\"; choose another "
                         "folder with --run=FOLDER");
     SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
-    const auto differences = diff(before.config, config).defining;
+    auto differences = diff(before.config, config).defining;
+    std::erase_if(differences, [names = change_names(config)](const KeyDifference& d) {
+      return allows(names, d.key);
+    });
     if (!differences.empty() && only_parent_missing(differences, config))
       return Status(Code::bad_config,
                     shown_path(run.path) + " began with the weights of " + before.config.run.from +
@@ -291,10 +299,12 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                         command_line({"resume", shown_path(run.path)}));
     const bool other_model = std::ranges::any_of(
         differences, [](const KeyDifference& d) { return d.key.starts_with("model."); });
+    const std::string how = how_to_change(differences);
     if (!differences.empty())
       return Status(
           Code::bad_config,
           shown_path(run.path) + " holds another run: " + joined_text(differences) +
+              (how.empty() ? "" : "; " + how) +
               (other_model ? "; its weights do not fit this model; to train it in a new run, add " +
                                  std::string("--run=NEW_FOLDER")
                            : "; to train from its weights in a new run: " +
@@ -344,11 +354,14 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
   SS_ASSIGN(const auto trained, trained_sources(run, plan, step));
-  SS_RETURN_IF_ERROR(record_start(run, config, data.files, step, changes, trained));
+  SS_RETURN_IF_ERROR(record_start(run, config, data.files, step,
+                                  signature_of_run(run, config, plan), changes, trained));
   SS_RETURN_IF_ERROR(data.files.save_listing(run.objects()));
   SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
   SS_RETURN_IF_ERROR(keep_tokenizer(run, config));
-  return save_config(run.path, config);
+  Config kept = config;
+  kept.run.change_numerics.clear();
+  return save_config(run.path, kept);
 }
 
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan) {

@@ -13,6 +13,10 @@ namespace simplescale {
 
 /// The difference of a key, as text for messages and events: "was 3 and is now 4".
 std::string text_of(const KeyDifference& difference);
+/// "train.max_steps was 3 and is now 4, ...".
+std::string joined_text(const std::vector<KeyDifference>& differences);
+/// What the text of a change ends with that --change-numerics has allowed.
+inline constexpr const char* kAllowedByName = "; --change-numerics allows it";
 
 struct RunStart {
   Config

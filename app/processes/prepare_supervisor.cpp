@@ -10,6 +10,7 @@
 #include "actors/supervisor/claim.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/records_end.hpp"
+#include "actors/supervisor/run_signature.hpp"
 #include "actors/supervisor/take_over.hpp"
 #include "app/launch/manifest.hpp"
 #include "runtime/base/files.hpp"
@@ -85,6 +86,7 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t term, const Supe
   job.run = p.run();
   job.node = p.options.node;
   job.tokenizer = p.data.tokenizer;
+  job.signature = signature_of_run(job.run, p.config, p.plan).hash().hex();
   if (!p.plan.mixture.empty())
     for (const RunData::Source& source : p.data.sources)
       job.epoch_samples.push_back(source.data.train.samples(p.plan.shape.block_size));

@@ -115,7 +115,7 @@ ComputeOptions make_compute_options(const RunFolder& run, const Config& config, 
       threads.empty() ? threads_per_trainer(config, usable_cores(), plan.topology.trainers_per_node)
                       : std::max(1, std::atoi(threads.c_str())),
       {},
-      run.control() + "/products",
+      run.products(),
       run.traces(),
       {}};
   if (!gpu) return options;

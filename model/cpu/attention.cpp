@@ -7,11 +7,12 @@
 #include "model/cpu/gemm.hpp"
 #include "model/cpu/kernels.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/arithmetic.hpp"
 
 namespace simplescale::cpu {
 namespace {
 
-constexpr int64_t kQueryRows = 64;  // query rows of one block
+using arithmetic::kQueryRows;
 
 constexpr size_t aligned(size_t bytes) {
   return (bytes + 63) / 64 * 64;

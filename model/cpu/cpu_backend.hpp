@@ -80,11 +80,11 @@ class CpuBackend final : public LlamaBackend {
   /// cast() on this thread.
   void cast_piece(int64_t count, const float* from, T* to) const;
 
-  static constexpr int64_t kRows = 256;          // rows per chunk in the blocks
-  static constexpr int64_t kHeadRows = 128;      // rows per chunk in the head
-  static constexpr int64_t kWeightRows = 512;    // the most rows of a weight's gradient per task
-  static constexpr int64_t kWeightTokens = 512;  // tokens added to a weight's gradient at a time
-  static constexpr int64_t kLogitBytes = int64_t{64} << 20;  // the most d logits kept at a time
+  static constexpr int64_t kRows = arithmetic::kRows;          // rows per chunk in the blocks
+  static constexpr int64_t kHeadRows = arithmetic::kHeadRows;  // rows per chunk in the head
+  static constexpr int64_t kWeightRows = arithmetic::kWeightRows;
+  static constexpr int64_t kWeightTokens = arithmetic::kWeightTokens;
+  static constexpr int64_t kLogitBytes = arithmetic::kLogitBytes;
 
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {

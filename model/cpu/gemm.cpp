@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "runtime/training/arithmetic.hpp"
+
 // libtorch_cpu.so exports its MKL (LP64, column-major); its wheel ships no header for it.
 extern "C" {
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
@@ -68,15 +70,13 @@ void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const Bf16*
   gemm_bf16bf16f32_(&tb, &ta, &in, &im, &ik, &one, &B->bits, &ib, &A->bits, &ia, &beta, C, &ic);
 }
 
-namespace {
-constexpr int kPackedFor = 256;  // rows of A that MKL packs for; any number of rows then works
-constexpr size_t kPackedMax = size_t{64} << 20;
-}  // namespace
+// Any number of rows works with what MKL has packed for kPackedRows.
+using arithmetic::kPackedBytes, arithmetic::kPackedRows;
 
 size_t packed_bytes(const Weight<float>& w) {
   const int n = int(w.n), k = int(w.k);
-  const size_t bytes = sgemm_pack_get_size_("A", &n, &kPackedFor, &k);
-  return bytes <= kPackedMax ? bytes : 0;
+  const size_t bytes = sgemm_pack_get_size_("A", &n, &kPackedRows, &k);
+  return bytes <= kPackedBytes ? bytes : 0;
 }
 
 void pack(const Weight<float>& w) {
@@ -85,7 +85,7 @@ void pack(const Weight<float>& w) {
   const char trans = code(w.transpose);
   const int n = int(w.n), k = int(w.k), ld = int(w.ld);
   const float one = 1;
-  sgemm_pack_("A", &trans, &n, &kPackedFor, &k, &one, w.data, &ld, w.packed);
+  sgemm_pack_("A", &trans, &n, &kPackedRows, &k, &one, w.data, &ld, w.packed);
 }
 
 void gemm(int64_t m, const float* A, int64_t lda, const Weight<float>& w, float* C, int64_t ldc) {

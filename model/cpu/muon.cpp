@@ -9,8 +9,9 @@
 namespace simplescale::cpu {
 namespace {
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
-constexpr int64_t kBlockRows = 64;     // rows of a symmetric product per task
-constexpr int64_t kProductRows = 128;  // rows of another product per task
+constexpr int64_t kBlockRows = arithmetic::kMuonGramRows;       // of a task
+constexpr int64_t kProductRows = arithmetic::kMuonProductRows;  // of a task
+static_assert(kElements == arithmetic::kMuonNormElements, "normalize() sums each task's squares");
 }  // namespace
 
 template <class T>

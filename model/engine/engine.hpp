@@ -144,7 +144,7 @@ class Engine {
   ///                differ, or a rank's state has changed in memory (see damaged()). Every rank
   ///                returns it, except that the check after the vote (ENGINE-5) is this rank's own
   ///                and ends this engine.
-  ///   internal     Ranks disagree on step, options or learning rate. Every rank returns it.
+  ///   internal     Ranks disagree on step, signature, layout or learning rate. Every rank returns it.
   ///   any code     batch() of a rank failed. Every rank returns its code and message.
   ///   aborted      abort() was called, or batch() of this rank returned aborted.
   ///   deadline     A collective timed out, or a reader pins the side to be written.

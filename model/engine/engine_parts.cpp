@@ -37,7 +37,7 @@ Status Engine::Parts::create() {
     shard.follow(stream);
     replicate.follow(stream);
   }
-  options_hash = hash_of(options, shard.size(), replicate.size());
+  layout_of_step = layout_hash(options, shard.size(), replicate.size());
   SS_ASSIGN(gathered, GatheredUnits::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(sums, GradientSums::create(plan, units, layout, options.precision, backend, shard,
                                        replicate, shares));
@@ -147,8 +147,11 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
   cause.clear();
   damaged = false;
   wait.ms = 0;
-  Ballot ballot{
-      .step = step, .options_hash = options_hash, .learning_rate = learning_rate, .control = mine};
+  Ballot ballot{.step = step,
+                .signature = options.signature,
+                .layout = layout_of_step,
+                .learning_rate = learning_rate,
+                .control = mine};
   if (optimizer->step() + 1 != step)
     ballot.failure = {Code::internal,
                       "holds " + at_step(optimizer->step()) + ", cannot make " + at_step(step)};

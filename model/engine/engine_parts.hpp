@@ -42,7 +42,7 @@ struct Engine::Parts {
   std::vector<Unit> units;
   ShardLayout layout;
   BufferPlan plan;
-  uint64_t options_hash = 0;
+  Hash128 layout_of_step;
   float leaf_scale = 1;  // 1/M
   Program step_tasks, loss_tasks;
   std::optional<GatheredUnits> gathered;

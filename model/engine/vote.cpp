@@ -11,9 +11,9 @@ namespace {
 /// The fixed part of a ballot on the wire; doubles follow. Peers run the same build on the same
 /// machine type.
 struct BallotHeader {
-  uint64_t step, options_hash;
+  uint64_t step;
   uint64_t trained;  // of a group: of all its ranks
-  Hash128 state_hash;
+  Hash128 state_hash, signature, layout;
   float learning_rate;
   uint8_t stop, save, pause, code;
   int32_t failed;  // of a group: the shard that failed, -1 for none
@@ -24,7 +24,8 @@ static_assert(sizeof(BallotHeader) % sizeof(double) == 0);
 BallotHeader header_of(const Ballot& ballot) {
   BallotHeader header{};
   header.step = ballot.step;
-  header.options_hash = ballot.options_hash;
+  header.signature = ballot.signature;
+  header.layout = ballot.layout;
   header.trained = ballot.trained;
   header.learning_rate = ballot.learning_rate;
   header.state_hash = ballot.state_hash;
@@ -92,8 +93,8 @@ struct Combined {
 };
 
 /// Combines the headers of all voters. Numbers of targets are whole, so their sum is exact. The
-/// failure is the first in rank order, where a voter that disagrees with voter 0 on step, options or
-/// learning rate counts as failed.
+/// failure is the first in rank order, where a voter that disagrees with voter 0 on step, signature,
+/// layout or learning rate counts as failed.
 Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Combined found;
   Ballot& result = found.ballot;
@@ -102,7 +103,8 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
     const std::string voter = voter_kind + " " + std::to_string(rank);
     if (rank == 0) {
       result.step = header.step;
-      result.options_hash = header.options_hash;
+      result.signature = header.signature;
+      result.layout = header.layout;
       result.learning_rate = header.learning_rate;
     }
     result.trained += header.trained;
@@ -118,9 +120,10 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
     };
     if (header.step != result.step)
       differ("step ", std::to_string(result.step), std::to_string(header.step));
-    if (header.options_hash != result.options_hash)
-      differ("options hash ", std::to_string(result.options_hash),
-             std::to_string(header.options_hash));
+    if (header.signature != result.signature)  // SIGNATURE-1
+      differ("numerics signature ", result.signature.hex(), header.signature.hex());
+    if (header.layout != result.layout)
+      differ("layout hash ", result.layout.hex(), header.layout.hex());
     if (header.learning_rate != result.learning_rate)
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
     if (result.failure.ok()) result.failure = failure;

@@ -21,7 +21,7 @@ namespace simplescale {
 /// What one rank contributes to the vote.
 struct Ballot {
   uint64_t step = 0;
-  uint64_t options_hash = 0;  // all ranks must run the same options
+  Hash128 signature, layout;  // EngineOptions::signature, layout_hash(): the same on all ranks
   float learning_rate = 0;
   Hash128 state_hash;          // of this rank's shard of the state of step - 1
   StepControl control;         // this rank's requests

@@ -1,11 +1,7 @@
 #include "model/program/engine_options.hpp"
 
 #include <bit>
-#include <ios>
-#include <sstream>
 #include <string>
-
-#include "runtime/base/hash.hpp"
 
 namespace simplescale {
 
@@ -31,23 +27,12 @@ Status check(const EngineOptions& options, int shards) {
   return {};
 }
 
-uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
-  std::ostringstream text;
-  text << std::hexfloat << identity_text(o.shape);
-  for (int n : {int(o.precision), o.micro_batch_size, o.leaves, o.wave, int(o.sharding),
-                int(o.deterministic), int(o.fp8), shards, groups})
-    text << n << ' ';
-  for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
-  for (const ParameterGroup& group : o.groups)
-    text << group.pattern << '\0' << group.learning_rate_factor << ' '
-         << group.weight_decay.value_or(-1) << ' ';
+Hash128 layout_hash(const EngineOptions& o, int shards, int groups) {
+  std::string text;
+  for (const int n : {shards, groups, int(o.sharding), o.leaves, o.wave}) text += std::to_string(n) + ' ';
   for (const WarmupLeaves& warmup : o.warmup)
-    text << warmup.until_step << ' ' << warmup.leaves << ' ';
-  text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ' << o.ema_decay
-       << ' ';
-  if (o.moments != DType::f32) text << int(o.moments) << ' ' << o.seed << ' ';
-  const std::string bytes = text.str();
-  return hash128(bytes.data(), bytes.size()).low;
+    text += std::to_string(warmup.until_step) + ' ' + std::to_string(warmup.leaves) + ' ';
+  return hash128(text.data(), text.size());
 }
 
 }  // namespace simplescale

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/muon_plan.hpp"
@@ -30,9 +31,9 @@ struct EngineOptions {
   std::vector<WarmupLeaves> warmup;  // in order; later steps have `leaves` leaves
   int wave = 1;  // W: the most micro-batches of a trainer that pass a unit together; a power of two
   Sharding sharding = Sharding::full_shard;
-  /// Part of the options that all ranks must agree on. The engine does the same for both values; on
-  /// GPUs, attention and the sums of collectives depend on it.
-  bool deterministic = true;
+  /// Hash of the run's numerics signature (runtime/config/signature.hpp). A rank votes with it: all
+  /// ranks must agree on all options that change bits, these and the backend's.
+  Hash128 signature;
   float grad_clip = 1.0f;  // 0: no clipping
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   Optimizer optimizer = Optimizer::adamw;
@@ -57,7 +58,7 @@ uint64_t leaves_of(const EngineOptions& options, uint64_t step);
 
 /// bad_config: what is wrong with the options for groups of `shards` trainers.
 Status check(const EngineOptions& options, int shards);
-/// Hash of everything that all ranks of the world must agree on.
-uint64_t hash_of(const EngineOptions& options, int shards, int groups);
+/// Hash of how a step's leaves are divided among ranks, and in which order they are computed.
+Hash128 layout_hash(const EngineOptions& options, int shards, int groups);
 
 }  // namespace simplescale

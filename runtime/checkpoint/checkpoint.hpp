@@ -43,6 +43,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -142,6 +143,12 @@ void set_generation(CheckpointInfo& info, uint64_t generation);
 std::string run_in(const std::string& resume);
 /// `resume` with that id.
 std::string with_run(const std::string& resume, const std::string& run);
+
+/// `resume` with the record of a numerics signature (runtime/config/signature.hpp).
+std::string with_signature(const std::string& resume, const nlohmann::json& record);
+/// That record; null if there is none, because an earlier version made the checkpoint, or it was
+/// imported.
+nlohmann::json signature_record_in(const std::string& resume);
 
 /// Renames those checkpoints of steps beyond `after` for which undone(step, generation) returns
 /// true to step-N.undone, where no reader finds them. generation: as in generation_of(); 0 also for

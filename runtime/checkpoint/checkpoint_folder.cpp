@@ -31,11 +31,25 @@ std::string run_in(const std::string& resume) {
   return text_of(parse_json(resume), "run");
 }
 
-std::string with_run(const std::string& resume, const std::string& run) {
+namespace {
+std::string with_fact(const std::string& resume, const char* name, nlohmann::json value) {
   auto facts = parse_json(resume);
   if (!facts.is_object()) return resume;  // write_manifest() reports it
-  facts["run"] = run;
+  facts[name] = std::move(value);
   return facts.dump();
+}
+}  // namespace
+
+std::string with_run(const std::string& resume, const std::string& run) {
+  return with_fact(resume, "run", run);
+}
+
+std::string with_signature(const std::string& resume, const nlohmann::json& record) {
+  return with_fact(resume, "signature", record);
+}
+
+nlohmann::json signature_record_in(const std::string& resume) {
+  return member_of(parse_json(resume), "signature");
 }
 
 std::string checkpoint_format::made_by_another(const std::string& folder) {

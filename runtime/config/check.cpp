@@ -8,6 +8,7 @@
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/signature.hpp"
 #include "runtime/config/wandb_names.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/training/skipped_samples.hpp"
@@ -171,6 +172,8 @@ std::vector<Status> check_combinations(const Config& c) {
   unless(is_token_width(c.data.token_bytes), "data.token_bytes",
          "must be 2 or 4, or 0 for not said");
   for (Status& problem : check_blend(c)) problems.push_back(std::move(problem));
+  if (const Status names = check_change_names(change_names(c)); !names.ok())
+    unless(false, "run.change_numerics", names.message());
   if (const auto skipped = SkippedSamples::parse(c.data.skip_samples); !skipped.ok())
     unless(false, "data.skip_samples", skipped.status().message());
   if (const auto trusted = parse_trusted_networks(c.transport.trusted_networks); !trusted.ok())

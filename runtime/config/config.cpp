@@ -105,29 +105,31 @@ std::string place_in(const schema::Key& key, const Config& config) {
 }
 }  // namespace
 
+Config comparable(const Config& config) {
+  Config c = config;
+  make_paths_absolute(c);
+  c = with_derived_values(c);
+  if (make_plan(config).ok()) c.train.max_iters = c.train.max_tokens = 0;  // max_steps says it
+  // What is not said is read as u16, and a header of another width contradicts 2.
+  if (c.data.token_bytes == 0) c.data.token_bytes = 2;
+  // Runs of before the key have bpe. The kind means nothing beside a path, which differs by itself.
+  TokenizerKind& kind = c.tokenizer.kind;
+  if (!c.tokenizer.path.empty() || kind == TokenizerKind::automatic) kind = TokenizerKind::bpe;
+  return c;
+}
+
 ConfigDifference diff(const Config& given_a, const Config& given_b) {
   Config a = given_a, b = given_b;
   make_paths_absolute(a);
   make_paths_absolute(b);
-  Config was = with_derived_values(a), now = with_derived_values(b);
-  // max_steps alone counts as the run's length. What warmup_iters comes to depends on the layout:
-  // schedule_change() tells that, since the user has not changed the key.
+  Config was = comparable(a), now = comparable(b);
+  // What warmup_iters comes to depends on the layout: schedule_change() tells that, since the user has
+  // not changed the key.
   const auto old_plan = make_plan(a), new_plan = make_plan(b);
-  if (old_plan.ok() && new_plan.ok()) {
-    was.train.max_iters = now.train.max_iters = 0;
-    was.train.max_tokens = now.train.max_tokens = 0;
-    if (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps ||
-        a.train.warmup_iters == b.train.warmup_iters)
-      was.train.warmup_iters = now.train.warmup_iters;
-  }
-  for (Config* c : {&was, &now}) {
-    // What is not said is read as u16, and a header of another width contradicts 2.
-    if (c->data.token_bytes == 0) c->data.token_bytes = 2;
-    // Runs of before the key have bpe. The kind means nothing beside a path, which differs by itself.
-    const bool trained = a.tokenizer.path.empty() && b.tokenizer.path.empty();
-    TokenizerKind& kind = c->tokenizer.kind;
-    if (!trained || kind == TokenizerKind::automatic) kind = TokenizerKind::bpe;
-  }
+  if (old_plan.ok() && new_plan.ok() &&
+      (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps ||
+       a.train.warmup_iters == b.train.warmup_iters))
+    was.train.warmup_iters = now.train.warmup_iters;
   // Without sources the run trains on data.folder.
   const auto trains_on_folder = [](const Config& c) {
     return c.data.source.empty() && c.data.blend.empty();
@@ -138,13 +140,15 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
   for (const schema::Key& key : schema::keys()) {
     const std::string name = key.full_name();
     if (name == "run.folder" || name == "run.name") continue;  // a run may be moved
+    if (name == "run.change_numerics") continue;               // of one start
     const bool is_place =
         key.matters == schema::Matters::place || (folder_is_source && name == "data.folder");
     const std::string from = is_place ? place_in(key, was) : "",
                       to = is_place ? place_in(key, now) : "";
     const bool moved = is_place && !from.empty() && !to.empty();
     if (moved && (same_place(from, to) || place_in(key, a) == place_in(key, b))) continue;
-    const bool defines = key.matters == schema::Matters::always || (is_place && !moved) ||
+    const bool defines = key.matters == schema::Matters::always ||
+                         key.matters == schema::Matters::numerics || (is_place && !moved) ||
                          (key.matters == schema::Matters::layout && layout_matters);
     const bool derived = defines || moved || key.matters == schema::Matters::recipe;
     KeyDifference difference{name, schema::to_toml(key.in(derived ? was : a)),

@@ -61,7 +61,8 @@ struct RunConfig {
   std::string from;  // a run, checkpoint or Hugging Face folder; empty: random weights
   bool with_optimizer = false;
   Resume resume = Resume::automatic;
-  bool trust_folder = false;  // other users may own or write checkpoint.folder and data.folder
+  std::string change_numerics;  // fields of the signature that this start may change: "a.b,c.d"
+  bool trust_folder = false;    // other users may own or write checkpoint.folder and data.folder
 };
 
 struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
@@ -329,6 +330,10 @@ void make_paths_absolute(Config& config);
 /// Every key of the config as a TOML file. load_config() reads it back to an equal Config. Paths may
 /// hold any bytes (path_as_text()).
 std::string to_toml(const Config& config);
+
+/// The configuration with one value for all that mean the same: rules are replaced by what they give,
+/// paths are absolute.
+Config comparable(const Config& config);
 
 struct KeyDifference {
   std::string key, was, now;  // values in TOML syntax

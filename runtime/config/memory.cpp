@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/config/topology.hpp"
+#include "runtime/training/arithmetic.hpp"
 #include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
@@ -60,8 +61,7 @@ double mlps_kept(const TrainConfig& train, double layers) {
 }
 /// Bytes of `row` bytes for each of N rows if at most BackendOptions::part_bytes are kept at a time.
 double in_parts(double N, double row) {
-  constexpr double kPartBytes = 2.0 * (1u << 30);
-  return row * std::clamp(std::floor(kPartBytes / row), 1.0, N);
+  return row * std::clamp(std::floor(double{arithmetic::kPartBytes} / row), 1.0, N);
 }
 
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,

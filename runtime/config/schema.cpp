@@ -67,8 +67,8 @@ constexpr Range fraction{.min = 0, .max = 1, .below_max = true};
 
 #define REF(member) [](Config& c) -> Ref { return &c.member; }
 #define ENUM(member, names) [](Config& c) -> Ref { return named(c.member, names); }
-constexpr Matters run = Matters::always, layout = Matters::layout, recipe = Matters::recipe,
-                  place = Matters::place, no = Matters::never;
+constexpr Matters run = Matters::always, layout = Matters::layout, bits = Matters::numerics,
+                  recipe = Matters::recipe, place = Matters::place, no = Matters::never;
 
 // clang-format off
 const Key table[] = {
@@ -78,6 +78,7 @@ const Key table[] = {
   {"run", "from", REF(run.from), any, place, "Begin with the weights of this run (its newest checkpoint), checkpoint, Hugging Face folder, or s3://BUCKET/PREFIX. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
+  {"run", "change_numerics", REF(run.change_numerics), any, no, "Fields of the numerics signature, separated by commas, that may change when this run is started again, although the bits of its steps then do (docs/guarantees.md#signature-1). --change-numerics sets it, for one start."},
   {"run", "trust_folder", REF(run.trust_folder), any, no, "Write to checkpoint.folder and data.folder also if another user owns them or may write them. --trust-folder sets it."},
 
   {"model", "preset", REF(model.preset), any, no, "A known shape, such as micro, mini, small, tinyllama, llama-3.2-1b, qwen3-0.6b (all: docs/models.md). Keys below override it. Empty: all seven sizes must be set."},
@@ -121,8 +122,8 @@ const Key table[] = {
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},
-  {"data", "document_mask", REF(data.document_mask), any, run, "Tokens attend to tokens of their own document only (docs/data.md#documents)."},
-  {"data", "document_boundary_loss", REF(data.document_boundary_loss), any, run, "Train to predict the token behind the end of a document from that document (docs/data.md#documents). false: the loss does not count these targets; it is the mean over the others of the global batch."},
+  {"data", "document_mask", REF(data.document_mask), any, bits, "Tokens attend to tokens of their own document only (docs/data.md#documents)."},
+  {"data", "document_boundary_loss", REF(data.document_boundary_loss), any, bits, "Train to predict the token behind the end of a document from that document (docs/data.md#documents). false: the loss does not count these targets; it is the mean over the others of the global batch."},
   {"data", "document_begin", REF(data.document_begin), {-1, 536'870'911}, run, "Id of the token that begins every document (BOS). -1: none; with document_end = -1, too: the tokenizer's BOS, or what a Megatron index says."},
   {"data", "document_end", REF(data.document_end), {-1, 536'870'911}, run, "Id of the token that ends every document (EOD, <|endoftext|>). -1: none."},
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
@@ -134,10 +135,10 @@ const Key table[] = {
   {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, recipe, "Length of the run in tokens. 0: not set. Of max_tokens, max_iters and max_steps, the one that was said last counts; of several in one place, the first that is reached."},
   {"train", "max_iters", REF(train.max_iters), {0, 1e12}, recipe, "Length of the run in micro-batches per trainer. 0: not set."},
   {"train", "max_steps", REF(train.max_steps), {0, 1e12}, recipe, "Length of the run in optimizer steps. 0: not set."},
-  {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, run, "Samples that a trainer computes at once."},
+  {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, bits, "Samples that a trainer computes at once."},
   {"train", "global_batch_size", REF(train.global_batch_size), {0, 1e9}, run, "Samples per step; a multiple of micro_batch_size, and at least micro_batch_size x trainers. 0: that product, without gradient accumulation."},
-  {"train", "precision", ENUM(train.precision, precision_names), any, run, "Precision of matrix products, activations and gathered parameters. Master parameters and gradient sums are always fp32; for the moments see moments_precision."},
-  {"train", "fp8", REF(train.fp8), any, run, "Round both factors of the blocks' matrix products to fp8, with a scale for each block of values: weights and activations to e4m3, gradients to e5m2 (docs/models.md#products-in-fp8). Needs Hopper GPUs (sm_90); CPU trainers emulate it, to show what it does to a loss."},
+  {"train", "precision", ENUM(train.precision, precision_names), any, bits, "Precision of matrix products, activations and gathered parameters. Master parameters and gradient sums are always fp32; for the moments see moments_precision."},
+  {"train", "fp8", REF(train.fp8), any, bits, "Round both factors of the blocks' matrix products to fp8, with a scale for each block of values: weights and activations to e4m3, gradients to e5m2 (docs/models.md#products-in-fp8). Needs Hopper GPUs (sm_90); CPU trainers emulate it, to show what it does to a loss."},
   {"train", "learning_rate", REF(train.learning_rate), {0, 1}, recipe, "Peak learning rate, reached after the warm-up; schedule then decays it to min_learning_rate."},
   {"train", "min_learning_rate", REF(train.min_learning_rate), {-1, 1}, recipe, "Learning rate at the end of the run: of its last step with wsd and with decay_steps, else what a step behind it would have. -1: a tenth of learning_rate."},
   {"train", "schedule", ENUM(train.schedule, schedule_names), any, recipe, "How the learning rate falls after the warm-up. wsd: constant, then linear in the last tenth of the run. polynomial: by decay_power. constant: not at all."},
@@ -158,7 +159,7 @@ const Key table[] = {
   {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", ENUM(train.activation_checkpointing, recompute_names), any, no, "What the backward pass computes again, to need less memory. true: each block from its input, about a third more compute. mlp: the first product of each block's MLP, about a sixth more compute. The bits are the same."},
-  {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout and after every recovery; on GPUs, another run has them if it begins with control/products of the first. false: on GPUs, NCCL's own sums, whose bits depend on the layout, and attention whose bits may differ when a step is made again. CPU trainers give the same bits anyway."},
+  {"train", "deterministic", REF(train.deterministic), any, bits, "Give the same bits on every layout and after every recovery; on GPUs, another run has them if it begins with control/products of the first. false: on GPUs, NCCL's own sums, whose bits depend on the layout, and attention whose bits may differ when a step is made again. CPU trainers give the same bits anyway."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
   {"train", "tasks", REF(train.tasks), any, no, "File of questions and texts that the model is scored by, at the start and at the end of the run (docs/operations.md#questions-for-a-model). Empty: none.", true},

@@ -31,9 +31,11 @@ using Ref = std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef,
                          Axes*, Blend*, Stages*, Groups*, BatchStages*>;
 
 /// Whether a difference in a key makes a different run: always, only without train.deterministic
-/// (layout), or never. recipe: never, but the steps from then on have other bits. place: the contents
-/// of what lies there matter, so only a place instead of none makes a different run.
-enum class Matters : unsigned char { always, layout, recipe, place, never };
+/// (layout), or never. numerics: always, unless --change-numerics names the key, because only the bits
+/// of the steps from then on differ. recipe: never, but the steps from then on have other bits. place:
+/// the contents of what lies there matter, so only a place instead of none makes a different run.
+/// All keys but those that never matter are in the numerics signature (signature.hpp).
+enum class Matters : unsigned char { always, layout, numerics, recipe, place, never };
 
 struct Range {
   double min = -std::numeric_limits<double>::infinity();

@@ -10,6 +10,7 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/config/signature.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace simplescale {
@@ -124,6 +125,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
   if (device == DeviceKind::cuda && config.supervision.warm_context)
     line("warm contexts", std::to_string(config.supervision.warm_processes) +
                               " per node; each takes about 0.5 GiB of every GPU (an estimate)");
+  line("signature", signature_of(config, plan, arithmetic_of_host(config)).hash().hex());
   const Risk risk = risk_of(config, plan);
   line("lost trainer", "costs " + risk.trainer);
   line("lost node",
@@ -151,6 +153,9 @@ const char* when_changed(schema::Matters matters) {
       return "cannot change; `train CONFIG --from RUN` begins a new run with its weights";
     case schema::Matters::layout:
       return "may change; without train.deterministic it cannot";
+    case schema::Matters::numerics:
+      return "cannot change, unless --change-numerics names it; the steps from then on have other "
+             "bits";
     case schema::Matters::recipe:
       return "may change; the steps from then on have other results";
     case schema::Matters::place:

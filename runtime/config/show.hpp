@@ -9,8 +9,8 @@
 namespace simplescale {
 
 /// A table of every key with its value and origin (and the result of rules such as 0, -1 or ""),
-/// then the plan: groups, shards, batch, steps, memory per trainer. If no plan is possible: the
-/// reason.
+/// then the plan: groups, shards, batch, steps, memory per trainer, and the hash of the numerics
+/// signature on this host. If no plan is possible: the reason.
 std::string show_config(const LoadedConfig& loaded);
 /// The lines of that table whose keys have another value than their default; no plan.
 std::string show_changed(const LoadedConfig& loaded);

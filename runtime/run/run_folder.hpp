@@ -39,6 +39,8 @@ struct RunFolder {
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
   /// train.tasks as tokens (runtime/feed/task_tokens.hpp).
   std::string tasks() const { return control() + "/tasks.jsonl"; }
+  /// Folder of the algorithms that GPUs have chosen (chosen_products.hpp).
+  std::string products() const { return control() + "/products"; }
   /// The contents of the data's buckets when the run started (runtime/data/data_files.hpp).
   std::string objects() const { return control() + "/objects.json"; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.

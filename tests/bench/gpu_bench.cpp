@@ -27,6 +27,7 @@
 #include "model/cuda/fastest.hpp"
 #include "model/cuda/gemm.hpp"
 #include "runtime/base/dtype.hpp"
+#include "runtime/training/arithmetic.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "tests/temp_folder.hpp"
 #include "transport/nccl/tree_program.hpp"
@@ -37,7 +38,6 @@ using namespace simplescale::cuda;
 namespace {
 
 constexpr int64_t kMicroBatchSize = 8, kBytes = 2;  // of an element
-constexpr int64_t kLogitBytes = int64_t{2} << 30;   // BackendOptions::part_bytes
 /// What docs/benchmarks.md assumes of an H200: bytes/s of a kernel, FLOP/s of products and of
 /// attention, bytes/s to the host.
 constexpr double kKernelBytes = 0.85 * 4.8e12, kProductFlop = 0.7 * 989e12, kAttentionFlop = 350e12,
@@ -253,7 +253,7 @@ class Rows {
   }
 
   void head() {
-    const int64_t R = std::clamp<int64_t>(kLogitBytes / (V * kBytes), 1, N);
+    const int64_t R = std::clamp<int64_t>(arithmetic::kPartBytes / (V * kBytes), 1, N);
     const double count = double(N) / double(R);
     product("lm_head", Transpose::no, Transpose::yes, R, V, C, count);
     kernel("cross_entropy", R, V, 2.0 * kBytes * double(R * V), count, [=, this] {

@@ -25,8 +25,12 @@ class ObjectStore(BucketCase):
         shown = self.command("config", "show", self.config, *self.upload)
         self.assertNotIn(SECRET, shown)
         shutil.rmtree(run)
-        run = self.train("run", *self.flat, *self.upload, "--train.max_steps=8")
+        # SIGNATURE-1: what was trained tells the numerics, although config.toml is lost.
+        self.train("run", *self.flat, *self.upload, "--train.max_steps=8", "--run.seed=5", code=78)
         self.assertIn(f"downloading step 4 from {self.url}", self.stderr)
+        self.assertIn("run has another numerics signature: data.seed was 1337 and is now 5, run.seed was 1337 and is now 5;", self.stderr)
+        run = self.train("run", *self.flat, *self.upload, "--train.max_steps=8")
+        self.assertIn("train.max_steps was 4 and is now 8", [f"{e['subject']} {e['reason']}" for e in events(run, "changed")])
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
         self.assert_no_secret(run)

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "model/cuda/cuda_backend.hpp"
+#include "runtime/run/chosen_products.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/long.hpp"
@@ -129,14 +130,22 @@ TEST_SUITE("gpu") {
 
   TEST_CASE("gpu: BACKEND-2, measured products are near the CPU's; the run's next backend agrees") {
     const test::TempFolder folder;
+    const RunFolder run{folder.path};
     const TestModel m(small(false), 2);
     BackendOptions options = m.options(DType::bf16);
     auto cpu = must(make_cpu_backend(options));
     const Outcome expected = run_micro_batch(**cpu, m, DType::bf16);
-    options.gemm_folder = folder.path;
-    const Outcome ours = run_micro_batch(*gpu(options), m, DType::bf16),
-                  again = run_micro_batch(*gpu(options), m, DType::bf16);
-    CHECK_FALSE(std::filesystem::is_empty(folder.path));
+    options.gemm_folder = run.products();
+    CHECK(chosen_products(run).empty());
+    const Outcome ours = run_micro_batch(*gpu(options), m, DType::bf16);
+    // SIGNATURE-1: the signature has them all.
+    const auto chosen = chosen_products(run);
+    const auto files = std::filesystem::recursive_directory_iterator(run.products());
+    CHECK(std::ssize(chosen) ==
+          std::ranges::count_if(files, [](const auto& entry) { return entry.is_regular_file(); }));
+    CHECK(chosen.size() > 1);
+    const Outcome again = run_micro_batch(*gpu(options), m, DType::bf16);
+    CHECK(chosen_products(run) == chosen);
     CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(1e-2));
     CHECK(ours.losses == again.losses);
     for (size_t u = 0; u < ours.grads.size(); ++u) {

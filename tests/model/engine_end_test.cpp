@@ -118,21 +118,14 @@ TEST_SUITE("engine_end") {
   }
 
   TEST_CASE("engine: ranks that run different options make no step") {
-    const std::vector<std::function<void(EngineOptions&)>> changes{
-        [](EngineOptions& o) { o.grad_clip = 0.5f; },
-        [](EngineOptions& o) { o.weight_decay = 0.2f; },
-        [](EngineOptions& o) {
-          o.groups = {{"*norm*", 0.5, {}}};
-        },
-        [](EngineOptions& o) { o.z_loss = 1e-4f; },
-        [](EngineOptions& o) { o.muon_momentum = 0.9f; },
-        [](EngineOptions& o) { o.ema_decay = 0.8; },
-        [](EngineOptions& o) { o.beta1 = 0.8f; },
-        [](EngineOptions& o) { o.beta2 = 0.9f; },
-        [](EngineOptions& o) { o.eps = 1e-6f; },
-        [](EngineOptions& o) { o.deterministic = false; },
-        [](EngineOptions& o) { o.shape.rope_theta *= 2; },
-        [](EngineOptions& o) { o.shape.norm_eps *= 2; },
+    // SIGNATURE-1: the vote tells which of the two differs.
+    const std::vector<std::pair<std::string, std::function<void(EngineOptions&)>>> changes{
+        {"numerics signature ", [](EngineOptions& o) { ++o.signature.low; }},
+        {"numerics signature ", [](EngineOptions& o) { ++o.signature.high; }},
+        {"layout hash ",
+         [](EngineOptions& o) {
+           o.warmup = {{0, 2}};
+         }},
     };
     for (size_t change = 0; change < changes.size(); ++change) {
       for (const size_t odd : {size_t{1}, size_t{2}}) {  // in the same group, in another group
@@ -144,7 +137,7 @@ TEST_SUITE("engine_end") {
         const std::string before = world.digest();
         Seat& seat = world.seats[odd];
         EngineOptions options = world.options;
-        changes[change](options);
+        changes[change].second(options);
         Result<std::unique_ptr<Engine>> made =
             must(Engine::create(options, *seat.backend, world.shard_communicator(seat),
                                 world.replicate_communicator(seat), *seat.state));
@@ -155,7 +148,7 @@ TEST_SUITE("engine_end") {
           statuses[static_cast<size_t>(&each - world.seats.data())] = world.step(each, 1).status();
         });
         for (const Status& status : statuses) {
-          CHECK(says(status, Code::internal, "options hash"));
+          CHECK(says(status, Code::internal, changes[change].first));
         }
         CHECK(world.digest() == before);
         for (const TrainState& state : world.states) CHECK(state.step() == 0);

@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/json_members.hpp"
+
 namespace simplescale {
 namespace {
 
@@ -41,8 +43,11 @@ Result<std::string> digest(Checkpoint& checkpoint) {
       SS_RETURN_IF_ERROR(stream_parameters(checkpoint, kind, unit, sink));
     }
   }
+  const std::string signature =
+      text_of(signature_record_in(checkpoint.info().resume), "hash", "none");
   const std::string all = text + "step " + std::to_string(checkpoint.info().step) + "\n";
-  return text + "total " + hash128(all.data(), all.size()).hex() + "\n";
+  return text + "signature " + signature + "\ntotal " + hash128(all.data(), all.size()).hex() +
+         "\n";
 }
 
 }  // namespace simplescale

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <caf/all.hpp>
+#include <nlohmann/json.hpp>
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "tests/must.hpp"
@@ -137,16 +138,19 @@ TEST_SUITE("publisher") {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
-  TEST_CASE("publisher: a checkpoint keeps its run's mixture beside the generation") {
+  TEST_CASE("publisher: a checkpoint keeps its run's mixture and signature beside the generation") {
     Job job;
     uint64_t asked = 0;
     job.options.resume_at = [&](uint64_t next_sample) {
       asked = next_sample;
-      return std::string(R"({"mixture":{"sources":[],"stages":[]}})");
+      return with_signature(R"({"mixture":{"sources":[],"stages":[]}})", {{"hash", "0123"}});
     };
     const caf::actor publisher = job.publisher();
     for (const size_t shard : {0, 1}) job.report(publisher, shard);
-    const CheckpointInfo info = Checkpoint::open(job.wait().folder)->info();
+    const local::Published published = job.wait();
+    const CheckpointInfo info = Checkpoint::open(published.folder)->info();
+    CHECK(published.signature == "0123");
+    CHECK(signature_record_in(info.resume) == nlohmann::json{{"hash", "0123"}});
     CHECK(info.next_sample == asked);
     CHECK(generation_of(info) > 0);
     CHECK(info.state.ema);

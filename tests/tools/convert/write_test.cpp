@@ -175,9 +175,11 @@ TEST_CASE("digest: equal for equal states in any number of shards, different for
   MemoryFolder folder;
   const ModelShape shape = some_shape();
   State whole = random_state(shape, 4);
+  CheckpointInfo info = info_of(shape, 0);
   auto text = [&](const char* name, uint64_t step, size_t shards) {
     const std::string at = folder / name;
-    const auto saved = must(save(at, whole, info_of(shape, step), shards));
+    info.step = step;
+    const auto saved = must(save(at, whole, info, shards));
     auto checkpoint = must(Checkpoint::open(*saved));
     const auto digested = must(digest(*checkpoint));
     return *digested;
@@ -187,15 +189,22 @@ TEST_CASE("digest: equal for equal states in any number of shards, different for
   CHECK(one.starts_with("model.embed_tokens.weight [300, 16] float32 "));
   CHECK(one.find("\nlm_head.weight.exp_avg_sq [300, 16] float32 ") != std::string::npos);
   const size_t lines = static_cast<size_t>(std::count(one.begin(), one.end(), '\n'));
-  CHECK(lines == 3 * (1 + 2 * 9 + 2) + 1);
+  CHECK(lines == 3 * (1 + 2 * 9 + 2) + 2);
   const std::string next_step = text("c", 6, 1);
   CHECK(one.substr(0, one.rfind("total")) == next_step.substr(0, next_step.rfind("total")));
   CHECK(one != next_step);
+  // The signature stands beside the total, which is that of the state alone.
+  const auto total = [](const std::string& of) { return of.substr(of.rfind("total ")); };
+  CHECK(has(one, "\nsignature none\ntotal "));
+  info.resume = with_signature(info.resume, {{"hash", "0123"}});
+  const std::string with_one = text("s", 5, 1);
+  CHECK(has(with_one, "\nsignature 0123\ntotal "));
+  CHECK(total(with_one) == total(one));
   whole.values[2][3] = std::bit_cast<float>(std::bit_cast<uint32_t>(whole.values[2][3]) ^ 1u);
   CHECK(one != text("d", 5, 1));
   whole.values[3] = whole.values[0];
   const std::string with_average = text("e", 5, 4);
-  CHECK(std::count(with_average.begin(), with_average.end(), '\n') == 4 * (1 + 2 * 9 + 2) + 1);
+  CHECK(std::count(with_average.begin(), with_average.end(), '\n') == 4 * (1 + 2 * 9 + 2) + 2);
   CHECK(with_average.find("\nlm_head.weight.ema [300, 16] float32 ") != std::string::npos);
   whole.values[3][3] = std::bit_cast<float>(std::bit_cast<uint32_t>(whole.values[3][3]) ^ 1u);
   CHECK(with_average != text("f", 5, 4));
