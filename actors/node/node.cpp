@@ -121,6 +121,7 @@ caf::behavior node_actor(node::Self* self, caf::actor supervisor, NodeOptions op
   s.options = std::move(options);
   s.supervisor = std::move(supervisor);
   const NodeOptions& o = s.options;
+  s.instructions = o.run_instructions;
   const SupervisionConfig& config = o.config.supervision;
   s.table = SlotTable(o.name(), o.plan.topology.trainers_per_node,
                       static_cast<int>(config.warm_processes));
@@ -134,7 +135,8 @@ caf::behavior node_actor(node::Self* self, caf::actor supervisor, NodeOptions op
   self->set_down_handler([self](const caf::down_msg& down) { node::actor_down(self, down); });
   node::to_supervisor(self, NodeHello{o.name(), node::host_name(), getpid(),
                                       static_cast<uint32_t>(s.table.slots().size()), 0, o.address,
-                                      o.plane ? o.plane->address() : std::vector<uint8_t>()});
+                                      o.plane ? o.plane->address() : std::vector<uint8_t>(),
+                                      o.instructions, o.run_instructions});
   return node::own_handlers(self)
       .or_else(node::process_handlers(self))
       .or_else(node::generation_handlers(self))

@@ -56,6 +56,8 @@ struct NodeOptions {
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string batch_log;        // Slurm's log file, in the run's logs folder; "": not read
   std::vector<CpuList> places;  // CPUs of each slot; empty: all CPUs of the agent
+  InstructionSet instructions = InstructionSet::automatic;      // NodeHello's
+  InstructionSet run_instructions = InstructionSet::automatic;  // the run's, if they are known
   std::function<void()> kill_supervisors;  // those of this agent, for the drill kill_agent
   std::string name() const { return node_name(index); }
 };
@@ -68,7 +70,8 @@ struct NodeState {
   SlotTable table;
   LivenessMonitor liveness{LivenessOptions{}};
   LifelineWatcher lifelines;
-  FillPlan fill;                   // for the newest generation in which trainers of this node train
+  FillPlan fill;  // for the newest generation in which trainers of this node train
+  InstructionSet instructions = InstructionSet::automatic;  // the run's; automatic: not known
   uint64_t ended = 0;              // the newest that has ended: a trainer that dies has left it
   std::vector<ShardSaved> saving;  // failure reports, kept for the saves under way
   struct {

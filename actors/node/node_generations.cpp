@@ -44,6 +44,7 @@ void join(Self* self, const JoinGeneration& job) {
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, o.states->segment(name), process->data_address});
   if (o.plane) locals.push_back({o.name(), "", o.plane->address()});
+  tell_instructions(self, job.instructions);
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
   if (job.source == JoinSource::agents) return save_from_memory(self, job);

@@ -35,6 +35,9 @@ CpuList cpus_of(const NodeOptions& options, const std::string& slot);
 /// Kills the process with SIGKILL. TrainerDown will give this reason.
 void kill_process(Self* self, const std::string& id, const Reason& reason);
 
+/// Tells all processes that are up with which instructions the run computes, once that is known.
+void tell_instructions(Self* self, InstructionSet set);
+
 void dataloader_started(Self* self, const caf::actor& dataloader);
 
 void checkpoint_started(Self* self, const caf::actor& checkpoint);

@@ -70,6 +70,8 @@ void process_up(Self* self, const TrainerHello& hello) {
         caf::anon_send(node, local::ProcessDying{id, pid});
       });
   if (!status.ok()) log::warn("{}", status.message());
+  if (s.instructions != InstructionSet::automatic)
+    self->send(process->actor, UseInstructions{s.instructions});
   if (!process->slot.empty()) report_trainer_up(self, process->slot);
 }
 
@@ -152,6 +154,14 @@ void kill_process(Self* self, const std::string& id, const Reason& reason) {
             reason.text);
   if (!process->kill_reason) process->kill_reason = reason;
   kill(process->pid, SIGKILL);
+}
+
+void tell_instructions(Self* self, InstructionSet set) {
+  NodeState& s = self->state;
+  if (set == s.instructions || set == InstructionSet::automatic) return;
+  s.instructions = set;
+  for (const auto& [id, process] : s.table.processes())
+    if (process.up) self->send(process.actor, UseInstructions{set});
 }
 
 caf::message_handler process_handlers(Self* self) {

@@ -245,6 +245,8 @@ auto relayed(LinkActor* self, Update<Message> update = nullptr) {
 
 void joined(LinkState& s, const JoinGeneration& job) {
   s.generation = job.generation;
+  if (s.hello && job.instructions != InstructionSet::automatic)
+    s.hello->run_instructions = job.instructions;
   for (const Member& member : job.members)
     if (auto at = s.trainers.find(member.trainer); at != s.trainers.end()) {
       at->second.up.generation = member.group == no_group ? 0 : job.generation;

@@ -156,6 +156,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
   order.rates = s.job.rates.changes;
+  order.instructions = s.job.instructions;
   std::set<std::string> known;
   for (const job::Place& place : places) {
     order.groups = std::max(order.groups, place.group + 1);
@@ -184,6 +185,15 @@ struct CarryOut {
   void publish_generation(uint64_t generation) const {
     s.options.journal->replace("control/generation", std::to_string(generation) + "\n");
   }
+  /// Before trainers use them, as store_rates().
+  void store_instructions() const {
+    if (s.job.instructions == s.stored_instructions ||
+        s.job.instructions == InstructionSet::automatic)
+      return;
+    s.stored_instructions = s.job.instructions;
+    s.options.journal->replace("control/instructions",
+                               std::string(to_string(s.stored_instructions)) + "\n");
+  }
   void operator()(const job::Record& r) const { record(self, r); }
   void operator()(const job::CheckNode& check) const { examine(self, check); }
   void operator()(const job::Fence& fence) const {
@@ -206,6 +216,7 @@ struct CarryOut {
     // a line that is older than one before it.
     s.steps.begin(join.generation, members, join.step);
     record_up_to(self, join.step);
+    store_instructions();
     publish_generation(join.generation);
     to_nodes(self, join_order(s, join, join.by_agents ? std::vector<job::Place>{} : members));
     s.steps.set_rates(s.job.rates.changes);

@@ -56,6 +56,9 @@ struct JobOptions {
   bool had_checkpoint = false;              // checkpoints existed, but none is usable
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
+  // With which the run computes; automatic: not chosen yet, or on GPUs; and the recorded one.
+  InstructionSet instructions = InstructionSet::automatic;
+  InstructionSet recorded_instructions = InstructionSet::automatic;
   job::Rates rates;                     // that users have set in earlier starts of this run
   std::vector<std::string> skipped;     // why newer checkpoints are invalid, a line for each
   std::string signature;                // hash of signature_of_run(), as far as it is known

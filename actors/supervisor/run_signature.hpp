@@ -1,4 +1,5 @@
-// The numerics signature of a run as far as it has begun: its GPUs choose algorithms in its first step.
+// The numerics signature of a run as far as it has begun: its GPUs choose algorithms in its first step,
+// and until its hosts have reported, its instructions are the best of this one.
 // Any thread; blocks on the file system.
 #pragma once
 

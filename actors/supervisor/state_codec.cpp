@@ -29,7 +29,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, step, generation,
                                    ready, unreadable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
-                                   failed_at_step, checking, peer)
+                                   failed_at_step, checking, peer, instructions)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     State, rules, max_steps, join_timeout_ms, restart_timeout_ms, fence_timeout_ms, save_timeout_ms,
@@ -39,7 +39,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     older_checkpoints, failed_checkpoint, failed_checkpoint_reason, suspect_steps, rollbacks,
     committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
     waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
-    exit_reason, unrecorded_stop)
+    exit_reason, unrecorded_stop, instructions)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,
@@ -58,11 +58,13 @@ bool consistent(const State& s) {
   for (int value : {r.trainers_per_node, r.shards, r.domain_nodes, r.domains, r.min_domains})
     if (value < 1 || value > 1'000'000) return false;
   if (!known(s.phase, Phase::failed) || !known(s.exit, Code::io)) return false;
+  if (!known(s.instructions, InstructionSet::amx)) return false;
   if (s.node_order.size() != s.nodes.size()) return false;
   for (const std::string& name : s.node_order)
     if (!s.nodes.contains(name)) return false;
   for (const auto& [name, node] : s.nodes) {
-    if (!known(node.state, NodeState::lost)) return false;
+    if (!known(node.state, NodeState::lost) || !known(node.instructions, InstructionSet::amx))
+      return false;
     for (int slot = 0; slot < r.trainers_per_node; ++slot)
       if (!s.trainers.contains(trainer_name(name, slot))) return false;
   }

@@ -40,7 +40,7 @@ StepLedger::StepLedger(const Config& config, const Plan& plan,
 void StepLedger::set_members(uint64_t generation, std::vector<job::Place> members) {
   generation_ = generation;
   members_ = std::move(members);
-  groups_ = 0;
+  groups_ = 1;
   for (const job::Place& place : members_) groups_ = std::max<uint64_t>(groups_, place.group + 1);
 }
 

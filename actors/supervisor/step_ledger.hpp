@@ -155,7 +155,7 @@ class StepLedger {
   Plan plan_;
   double peak_flops_ = 0;  // of a device; 0: unknown
   bool keeps_ledger_ = true;
-  uint64_t generation_ = 0, groups_ = 0;
+  uint64_t generation_ = 0, groups_ = 1;
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_, first_after_;

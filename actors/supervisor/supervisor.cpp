@@ -44,7 +44,8 @@ void node_hello(Self* self, const NodeHello& hello) {
   self->monitor(agent);
   s.lead.node_joined(hello.node, now_ms(self));
   self->send(agent, s.lead.announcement(s.options.journal->marked()));
-  handle(self, job::NodeUp{hello.node, hello.pid, hello.data_address});
+  handle(self, job::NodeUp{hello.node, hello.pid, hello.data_address, hello.instructions,
+                           hello.run_instructions});
 }
 
 void node_health(Self* self, const NodeHealth& report) {
@@ -357,6 +358,7 @@ void start(Self* self, JobOptions options) {
   s.job = initial_state(s.options);
   s.job.waiting_since_ms = s.seen_ms = now;
   s.stored_rates = s.job.rates;
+  s.stored_instructions = s.options.recorded_instructions;
   s.publisher = spawn_publisher(self->system(), caf::actor_cast<caf::actor>(self),
                                 publisher_options(s.options));
   const UploaderOptions upload{config, s.options.run, s.options.leads};

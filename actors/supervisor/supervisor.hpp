@@ -53,6 +53,7 @@ struct JobSupervisorState {
   TracePlan traces;
   std::vector<InjectFault> planned;  // faults to inject while a given step is made
   job::Rates stored_rates;           // in control/learning_rates.json
+  InstructionSet stored_instructions = InstructionSet::automatic;  // in control/instructions
   /// A console's command that is answered once its event is in events.jsonl.
   struct PendingReply {
     caf::response_promise promise;

@@ -87,6 +87,8 @@ void take_over(Self* self, SupervisorState from) {
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
   s.job = job::resumed(std::move(from.job), s.options.generation_floor, now);
+  if (s.job.instructions == InstructionSet::automatic)  // the predecessor's decision is lost
+    s.job.instructions = s.options.instructions;
   const bool ended = over(s.job);  // the predecessor ended the job
 
   const uint64_t joined = job::newest_joined(s.job);

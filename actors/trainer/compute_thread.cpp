@@ -4,6 +4,7 @@
 
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/engine_setup.hpp"
+#include "model/cpu/instructions.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/signature.hpp"
 #include "runtime/observe/trace.hpp"
@@ -52,6 +53,12 @@ void ComputeThread::join(JoinTrainer order) {
 void ComputeThread::prepare(PrepareGpus order) {
   std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(order));
+  wake_.notify_one();
+}
+
+void ComputeThread::prepare(UseInstructions order) {
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(order);
   wake_.notify_one();
 }
 
@@ -117,8 +124,8 @@ void ComputeThread::run() {
   trace::name_thread("compute");
   // While the first generation is being agreed on, load what every generation needs. The GPU's
   // index follows from the trainer's name, which comes with that generation.
-  const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
-  if (!loaded.ok()) log::error("{}", loaded.message());
+  if (options_.choose_device)
+    if (const Status loaded = load_cuda_backend(); !loaded.ok()) log::error("{}", loaded.message());
   // While there is nothing else to do: any trainer of this node may have to be replaced. If the node
   // has told which GPUs they use, the guess is out of date.
   if (!is_told()) warm_gpus_.make([this] { return is_needed(); });
@@ -144,6 +151,12 @@ void ComputeThread::run() {
       if (device_index_) continue;
       warm_gpus_.change({gpus->gpus.begin(), gpus->gpus.end()});
       warm_gpus_.make([this] { return is_needed(); });
+      continue;
+    }
+    if (const auto* use = std::get_if<UseInstructions>(&job)) {
+      if (options_.choose_device) continue;
+      instructions_ = cpu::use_instructions(use->instructions);
+      if (const Status made = backend().status(); !made.ok()) log::error("{}", made.message());
       continue;
     }
     const auto& order = std::get<JoinTrainer>(job);
@@ -185,6 +198,7 @@ void ComputeThread::report_failure(const JoinTrainer& order, const Status& statu
 
 Result<Backend*> ComputeThread::backend() {
   if (backend_) return backend_.get();
+  SS_RETURN_IF_ERROR(instructions_);
   BackendOptions options = backend_options(options_.config, options_.plan, options_.threads);
   if (device_index_) {
     options.device_index = *device_index_;
@@ -315,6 +329,7 @@ void ComputeThread::prefault_state() {
 Hash128 ComputeThread::signature_hash() const {
   Arithmetic arithmetic = arithmetic_of_host(options_.config);
   arithmetic.cuda = device_index_.has_value();
+  arithmetic.instructions = to_string(cpu::used_instructions());
   return signature_of(options_.config, options_.plan, arithmetic).hash();
 }
 

@@ -69,6 +69,8 @@ class ComputeThread {
   /// From now until the first generation, these GPUs are ready instead of those of
   /// ComputeOptions::warm_gpus.
   void prepare(PrepareGpus order);
+  /// Makes the CPU's backend. Until then none is made, since it depends on the instructions.
+  void prepare(UseInstructions order);
   /// Proposes to leave this generation after the next step. The vote makes all ranks leave.
   void leave_after_step(uint64_t generation) { leave_ = generation; }
   /// Proposes to stop training after the next step. The vote makes all ranks stop.
@@ -91,7 +93,7 @@ class ComputeThread {
     uint64_t generation;
     std::string reason;
   };
-  using Job = std::variant<JoinTrainer, Fenced, PrepareGpus>;
+  using Job = std::variant<JoinTrainer, Fenced, PrepareGpus, UseInstructions>;
   bool is_told();    // which GPUs to prepare
   bool is_needed();  // for anything else
   void run();
@@ -131,6 +133,7 @@ class ComputeThread {
   std::optional<TrainState> state_;
   std::optional<Prefault> prefault_;
   std::unique_ptr<Backend> backend_;
+  Status instructions_;                       // whether this process can use those of the run
   std::vector<ValidationSource> validation_;  // opened by open_validation()
   bool validates_ = false;                    // a source of validation_ has micro-batches
   std::optional<TaskBatches> tasks_;          // opened when they are first due

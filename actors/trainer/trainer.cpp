@@ -40,6 +40,7 @@ caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::a
         self->state.compute->leave_after_step(order.generation);
       },
       [self](const PrepareGpus& order) { self->state.compute->prepare(order); },
+      [self](const UseInstructions& order) { self->state.compute->prepare(order); },
       [self](const StopTraining&) { self->state.compute->stop_after_step(); },
       [self](const SaveCheckpoint&) { self->state.compute->save_after_step(); },
       [self](const InjectFault& fault) { inject_into_trainer(*self->state.compute, fault); },

@@ -70,18 +70,6 @@ Result<BatchModel> load_batch_model(const std::string& path, bool ema, int batch
   return model;
 }
 
-/// The run that a path names: a run folder, or RUN/checkpoints/CHECKPOINT. Links are not followed.
-RunFolder run_of(const std::string& path) {
-  namespace fs = std::filesystem;
-  fs::path folder = fs::absolute(path).lexically_normal();
-  if (folder.filename().empty()) folder = folder.parent_path();
-  std::error_code error;
-  const fs::path around = folder.parent_path();
-  const bool inside =
-      !fs::exists(folder / "config.toml", error) && around.filename() == "checkpoints";
-  return {(inside ? around.parent_path() : folder).string()};
-}
-
 constexpr int kBatch = 8;
 
 /// With the precision and the micro-batches of the run that the model is from; in fp32 if it is not

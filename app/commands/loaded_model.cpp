@@ -1,13 +1,42 @@
 #include "app/commands/loaded_model.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
+#include "app/terminal.hpp"
+#include "model/cpu/instructions.hpp"
+#include "runtime/config/run_instructions.hpp"
 #include "tools/convert/commands.hpp"
 
 namespace simplescale {
 
+namespace {
+Status use_instructions_of(const RunFolder& run) {
+  SS_ASSIGN(const InstructionSet set, run_instructions(run));
+  if (set == InstructionSet::automatic) return {};
+  if (can_use(best_instructions(), set)) return cpu::use_instructions(set);
+  terminal::error(
+      "simplescale: warning: the run's trainers compute with %s instructions, and the best of this "
+      "host are %s: the last digits may differ\n",
+      to_string(set), to_string(best_instructions()));
+  return {};
+}
+}  // namespace
+
+RunFolder run_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::absolute(path).lexically_normal();
+  if (folder.filename().empty()) folder = folder.parent_path();
+  std::error_code error;
+  const fs::path around = folder.parent_path();
+  const bool inside =
+      !fs::exists(folder / "config.toml", error) && around.filename() == "checkpoints";
+  return {(inside ? around.parent_path() : folder).string()};
+}
+
 Result<LoadedModel> load_model(const std::string& path, bool ema) {
+  SS_RETURN_IF_ERROR(use_instructions_of(run_of(path)));
   SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
   SS_ASSIGN(const StateKind kind, weights_kind(checkpoint, ema));
   LoadedModel model;

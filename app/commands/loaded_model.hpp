@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/training/model_shape.hpp"
 
@@ -16,8 +17,11 @@ struct LoadedModel {
   std::vector<std::vector<float>> units;  // flat parameters, fp32
 };
 
-/// path: a run's folder or a checkpoint. ema: the average of the weights. Errors as
-/// resolve_checkpoint() and weights_kind().
+/// The run that a path names: a run folder, or RUN/checkpoints/CHECKPOINT. Links are not followed.
+RunFolder run_of(const std::string& path);
+/// path: a run's folder or a checkpoint. ema: the average of the weights. From then on this process
+/// computes with the run's instructions; if this host lacks them, a warning is printed. Errors as
+/// resolve_checkpoint(), weights_kind() and run_instructions().
 Result<LoadedModel> load_model(const std::string& path, bool ema);
 /// The model's tokenizer. bad_data: the checkpoint `path` has none, which `purpose` needs.
 Result<Tokenizer> load_tokenizer(const LoadedModel& model, const std::string& path,

@@ -23,6 +23,7 @@
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/instruction_set.hpp"
 #include "runtime/base/network.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
@@ -223,6 +224,7 @@ Status check_this_machine(const Target& target, bool json) {
                     nlohmann::json{{"host", name.nodename},
                                    {"kernel", name.release},
                                    {"cores", cores},
+                                   {"instructions", to_string(best_instructions())},
                                    {"memory_gib", memory_gib},
                                    {"version", SIMPLESCALE_VERSION},
                                    {"environment", environment()},
@@ -236,9 +238,10 @@ Status check_this_machine(const Target& target, bool json) {
                         .dump(1)
                         .c_str());
   } else {
-    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s%s%s", name.nodename,
-                    cores, memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str(),
-                    hardware_text(hardware).c_str(), logind_text().c_str());
+    terminal::print("%s: %u cores with %s, %.1f GiB, Linux %s, simplescale %s\n%s%s%s",
+                    name.nodename, cores, to_string(best_instructions()), memory_gib, name.release,
+                    SIMPLESCALE_VERSION, table(results).c_str(), hardware_text(hardware).c_str(),
+                    logind_text().c_str());
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());

@@ -65,6 +65,9 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
     const std::string rates = rates_in(fetched->info().resume);
     if (!rates.empty() && !fs::exists(run.learning_rates()))
       SS_RETURN_IF_ERROR(write_file_atomic(run.learning_rates(), rates + "\n"));
+    const std::string instructions = instructions_in(fetched->info().resume);
+    if (!instructions.empty() && !fs::exists(run.instructions()))
+      SS_RETURN_IF_ERROR(write_file_atomic(run.instructions(), instructions + "\n"));
     SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));
   }
   // From now on, if a copy of the run still trains elsewhere, it uploads nothing (CHECKPOINT-6).

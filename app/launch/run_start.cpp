@@ -27,6 +27,7 @@
 #include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/config/run_instructions.hpp"
 #include "runtime/config/secrets.hpp"
 #include "runtime/config/sweep.hpp"
 #include "runtime/data/manifest.hpp"
@@ -328,6 +329,35 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
   return check_checkpoints_owner(run, checkpoint_folder(config));
 }
 
+namespace {
+/// A run keeps its instructions from its first checkpoint on, unless --change-numerics names them.
+/// bad_config: this start names others.
+Status check_instructions(const RunFolder& run, const Config& config) {
+  const InstructionSet asked = config.cluster.instructions;
+  SS_ASSIGN(const InstructionSet required, required_instructions(run, config));
+  const bool allowed = allows(change_names(config), "arithmetic.instructions");
+  if (config.cluster.device == DeviceKind::cuda) return {};
+  if (!allowed && (asked == InstructionSet::automatic || asked == required)) return {};
+  if (allowed || newest_step(config) == 0) {
+    std::error_code error;
+    fs::remove(run.instructions(), error);
+    return error ? Status(path_error(error.value(), Code::io),
+                          "cannot remove " + run.instructions() + ": " + error.message())
+                 : Status();
+  }
+  return {
+      Code::bad_config,
+      std::string("cluster.instructions = \"") + to_string(asked) + "\": " + shown_path(run.path) +
+          " computes with " + to_string(required) +
+          ", and others give other bits; leave the key out, add "
+          "--change-numerics=arithmetic.instructions to go on with other bits, or train its "
+          "weights "
+          "in a new run: " +
+          command_line({"train", "CONFIG", "--from", shown_path(run.path), "--run=NEW_FOLDER"}) +
+          " (--with-optimizer continues its steps)"};
+}
+}  // namespace
+
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan,
                        const RunData& data, bool rate_said) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
@@ -347,6 +377,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
       found.status().code() == Code::bad_data)
     return found.status();
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer, rate_said));
+  SS_RETURN_IF_ERROR(check_instructions(run, config));
   const uint64_t step = newest_step(config);
   SS_ASSIGN(std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (ConfigChange& change : changes_of_program(run, data, step))

@@ -27,6 +27,7 @@
 #include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/named_descriptors.hpp"
+#include "runtime/config/run_instructions.hpp"
 #include "runtime/diagnostics/hardware.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/observe/trace.hpp"
@@ -259,6 +260,7 @@ Result<int> run_agent(const AgentOptions& o) {
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  SS_ASSIGN(const InstructionSet required, required_instructions(run, config));
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events)); !status.ok())
     log::warn("no traces: {}", status.message());
   SS_ASSIGN(const std::string key, read_run_key(run));
@@ -318,6 +320,8 @@ Result<int> run_agent(const AgentOptions& o) {
                       std::make_shared<LogRules>(std::move(rules)),
                       slurm::batch_log(slurm_task()),
                       places};
+  if (config.cluster.device != DeviceKind::cuda) options.instructions = best_instructions();
+  options.run_instructions = required;
   options.kill_supervisors = [supervisors] { supervisors->kill(); };
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);

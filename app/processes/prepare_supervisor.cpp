@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
+#include "runtime/config/run_instructions.hpp"
 
 namespace simplescale {
 
@@ -111,6 +112,10 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t term, const Supe
   SS_ASSIGN(job.resume_facts, kept_facts(folder));
   SS_ASSIGN(const std::string id, run_id(p.run()));
   job.resume_facts = with_run(job.resume_facts, id);
+  SS_ASSIGN(job.recorded_instructions,
+            with_retries(kReadRetries, [&] { return run_instructions(p.run()); }));
+  SS_ASSIGN(job.instructions,
+            with_retries(kReadRetries, [&] { return required_instructions(p.run(), p.config); }));
   if (from) {
     SS_RETURN_IF_ERROR(find_left(p, folder, from->job, files, job));
     return job;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "model/cpu/instructions.hpp"
 #include "runtime/training/arithmetic.hpp"
 
 // libtorch_cpu.so exports its MKL (LP64, column-major); its wheel ships no header for it.
@@ -32,15 +33,17 @@ __attribute__((visibility("default"), used)) int mkl_serv_intel_cpu_true() {
 namespace simplescale::cpu {
 namespace {
 
-/// Makes MKL use only the calling thread, from its first call on. On a CPU without AVX-512 MKL's
-/// bf16 product ignores its own setting and starts an OpenMP team for every call, whose threads spin
-/// for each other when processes share the cores; so libtorch's OpenMP is told, too.
-void one_thread() {
+/// Makes MKL use this process's instructions and only the calling thread, from its first call on. On
+/// a CPU without AVX-512 MKL's bf16 product ignores its own setting and starts an OpenMP team for
+/// every call, whose threads spin for each other when processes share the cores; so libtorch's OpenMP
+/// is told, too.
+void prepare_mkl() {
   static const int one = 1;
   static const auto set_omp_threads =
       reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   [[maybe_unused]] static thread_local const int before = [] {
     if (set_omp_threads) set_omp_threads(1);
+    (void)used_instructions();
     return mkl_set_num_threads_local_(&one);
   }();
 }
@@ -54,7 +57,7 @@ char code(Transpose t) {
 // MKL is column-major: a row-major matrix is its own transpose there, so C^T = B^T A^T is computed.
 void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const float* A, int64_t lda,
           const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
-  one_thread();
+  prepare_mkl();
   const char ta = code(a), tb = code(b);
   const int im = int(m), in = int(n), ik = int(k), ia = int(lda), ib = int(ldb), ic = int(ldc);
   const float one = 1;
@@ -63,7 +66,7 @@ void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const float
 
 void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const Bf16* A, int64_t lda,
           const Bf16* B, int64_t ldb, float beta, float* C, int64_t ldc) {
-  one_thread();
+  prepare_mkl();
   const char ta = code(a), tb = code(b);
   const int im = int(m), in = int(n), ik = int(k), ia = int(lda), ib = int(ldb), ic = int(ldc);
   const float one = 1;
@@ -74,13 +77,14 @@ void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const Bf16*
 using arithmetic::kPackedBytes, arithmetic::kPackedRows;
 
 size_t packed_bytes(const Weight<float>& w) {
+  prepare_mkl();
   const int n = int(w.n), k = int(w.k);
   const size_t bytes = sgemm_pack_get_size_("A", &n, &kPackedRows, &k);
   return bytes <= kPackedBytes ? bytes : 0;
 }
 
 void pack(const Weight<float>& w) {
-  one_thread();
+  prepare_mkl();
   if (!w.packed) return;
   const char trans = code(w.transpose);
   const int n = int(w.n), k = int(w.k), ld = int(w.ld);
@@ -93,7 +97,7 @@ void gemm(int64_t m, const float* A, int64_t lda, const Weight<float>& w, float*
     gemm(Transpose::no, w.transpose, m, w.n, w.k, A, lda, w.data, w.ld, 0, C, ldc);
     return;
   }
-  one_thread();
+  prepare_mkl();
   const int im = int(m), n = int(w.n), k = int(w.k), ld = int(w.ld), ia = int(lda), ic = int(ldc);
   const float zero = 0;
   sgemm_compute_("P", "N", &n, &im, &k, w.packed, &ld, A, &ia, &zero, C, &ic);

@@ -1,5 +1,8 @@
 #include "model/cpu/kernels.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 namespace simplescale::cpu {
 
 #define SS_DECLARE(isa)                         \
@@ -14,47 +17,34 @@ SS_DECLARE(avx512)
 SS_DECLARE(avx512_bf16)
 #undef SS_DECLARE
 
-Isa best_isa() {
-#if defined(__x86_64__)
-  static const Isa isa = [] {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-      return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
-    return Isa::generic;
-  }();
-  return isa;
-#else
-  return Isa::generic;
-#endif
+namespace {
+size_t table_of(InstructionSet set) {
+  const auto last = InstructionSet::avx512_bf16, first = InstructionSet::generic;
+  return static_cast<size_t>(std::min(set, last)) - static_cast<size_t>(first);
 }
-
-const char* to_string(Isa isa) {
-  static constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16"};
-  return kNames[static_cast<int>(isa)];
-}
+}  // namespace
 
 template <>
-const Kernels<float>& kernels(Isa isa) {
+const Kernels<float>& kernels(InstructionSet set) {
   static constexpr const Kernels<float>* kTables[] = {&generic::float_kernels, &avx2::float_kernels,
                                                       &avx512::float_kernels,
                                                       &avx512_bf16::float_kernels};
-  return *kTables[static_cast<int>(isa)];
+  return *kTables[table_of(set)];
 }
 
 template <>
-const Kernels<Bf16>& kernels(Isa isa) {
+const Kernels<Bf16>& kernels(InstructionSet set) {
   static constexpr const Kernels<Bf16>* kTables[] = {&generic::bf16_kernels, &avx2::bf16_kernels,
                                                      &avx512::bf16_kernels,
                                                      &avx512_bf16::bf16_kernels};
-  return *kTables[static_cast<int>(isa)];
+  return *kTables[table_of(set)];
 }
 
-const ShardKernels& shard_kernels(Isa isa) {
+const ShardKernels& shard_kernels(InstructionSet set) {
   static constexpr const ShardKernels* kTables[] = {
       &generic::kernels_of_a_shard, &avx2::kernels_of_a_shard, &avx512::kernels_of_a_shard,
       &avx512_bf16::kernels_of_a_shard};
-  return *kTables[static_cast<int>(isa)];
+  return *kTables[table_of(set)];
 }
 
 }  // namespace simplescale::cpu

@@ -1,6 +1,6 @@
 // Element-wise and row-wise kernels. A kernel runs on one thread and on plain memory; callers cut
 // tensors into fixed blocks of rows. The same source is compiled for four instruction sets
-// (kernels_*.cpp), and kernels<T>() selects the best one that this CPU can run.
+// (kernels_*.cpp); kernels<T>() are those of the set that this process uses (instructions.hpp).
 //
 // T is float or Bf16. Arithmetic is fp32; a result is rounded to T once, when it is stored. Any
 // size, any alignment. Any thread.
@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "model/cpu/element.hpp"
+#include "model/cpu/instructions.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
 
 namespace simplescale::cpu {
@@ -142,13 +143,9 @@ struct ShardKernels {
   void (*average)(int64_t count, float weight, const float* params, const float* from, float* to);
 };
 
-enum class Isa { generic, avx2, avx512, avx512_bf16 };
-/// The best instruction set that this CPU has.
-Isa best_isa();
-const char* to_string(Isa isa);
-
+/// set: not automatic, and one that this CPU has. amx has no kernels of its own.
 template <class T>
-const Kernels<T>& kernels(Isa isa = best_isa());
-const ShardKernels& shard_kernels(Isa isa = best_isa());
+const Kernels<T>& kernels(InstructionSet set = used_instructions());
+const ShardKernels& shard_kernels(InstructionSet set = used_instructions());
 
 }  // namespace simplescale::cpu

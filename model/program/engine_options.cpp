@@ -29,7 +29,8 @@ Status check(const EngineOptions& options, int shards) {
 
 Hash128 layout_hash(const EngineOptions& o, int shards, int groups) {
   std::string text;
-  for (const int n : {shards, groups, int(o.sharding), o.leaves, o.wave}) text += std::to_string(n) + ' ';
+  for (const int n : {shards, groups, int(o.sharding), o.leaves, o.wave})
+    text += std::to_string(n) + ' ';
   for (const WarmupLeaves& warmup : o.warmup)
     text += std::to_string(warmup.until_step) + ' ' + std::to_string(warmup.leaves) + ' ';
   return hash128(text.data(), text.size());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
+#include "runtime/base/instruction_set.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/learning_rate.hpp"
 #include "runtime/training/model_shape.hpp"
@@ -186,6 +187,7 @@ struct ClusterConfig {
   int64_t spares = 0;  // idle nodes beyond `nodes`
   int64_t min_groups = 1;
   DeviceKind device = DeviceKind::automatic;
+  InstructionSet instructions = InstructionSet::automatic;  // of CPU trainers
   int64_t threads_per_trainer = 0;  // 0: by the host's cores; see threads_per_trainer()
   int64_t join_timeout_ms = 120'000;
   double memory_per_trainer_gib = 0;  // 0: unknown

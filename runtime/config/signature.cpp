@@ -92,7 +92,10 @@ Hash128 Signature::hash() const {
 }
 
 Arithmetic arithmetic_of_host(const Config& config) {
-  return {config.cluster.device == DeviceKind::cuda, to_string(best_instructions()), {}};
+  const InstructionSet set = config.cluster.instructions;
+  return {config.cluster.device == DeviceKind::cuda,
+          to_string(set == InstructionSet::automatic ? best_instructions() : set),
+          {}};
 }
 
 Signature signature_of(const Config& config, const Plan& plan, const Arithmetic& arithmetic) {

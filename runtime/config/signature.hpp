@@ -37,7 +37,7 @@ struct Arithmetic {
   std::map<std::string, std::string> products;  // chosen_products()
 };
 
-/// The config's device, and the best instructions of this host.
+/// The config's device, and its instructions, or the best ones of this host.
 Arithmetic arithmetic_of_host(const Config& config);
 
 /// plan: of the config, with the configured layout. The layout is a part of it only without

@@ -37,6 +37,8 @@ struct RunFolder {
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
   /// The learning rates that users have set during the run (actors/supervisor/rates.hpp).
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
+  /// With which vector instructions the run computes (runtime/config/run_instructions.hpp).
+  std::string instructions() const { return control() + "/instructions"; }
   /// train.tasks as tokens (runtime/feed/task_tokens.hpp).
   std::string tasks() const { return control() + "/tasks.jsonl"; }
   /// Folder of the algorithms that GPUs have chosen (chosen_products.hpp).

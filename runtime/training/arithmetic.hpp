@@ -1,6 +1,7 @@
 // Constants of the arithmetic: with another value, a step has other bits. The numerics signature has
 // all of them (runtime/config/signature.cpp), so that a program with other values is noticed. What
-// changes bits and has no constant here (a kernel, the order of a sum) changes kVersion.
+// changes bits and has no constant here (a kernel, the order of a sum) changes
+// kVersion; tests/model/golden notices it.
 #pragma once
 
 #include <cstddef>

@@ -290,8 +290,7 @@ class Rows {
     });
     backward_product("q, k, v", Q, C, N, L);
     kernel("embed_backward", V, C, kBytes * double((N + V) * C), 1, [=, this] {
-      return embed_backward(stream(), V, C, begins(), tokens() + N, at(2, N * C), false,
-                            at(5, V * C));
+      return embed_backward(stream(), V, C, begins(), tokens() + N, at(2, N * C), at(5, V * C));
     });
     kernel("run_tree_program", 1, E, 6.0 * double(E), P / double(E), [=, this] {
       const auto program = std::make_unique<nccl::TreeProgram>();

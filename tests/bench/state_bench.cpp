@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "runtime/training/sharding.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/train_state.hpp"
 #include "runtime/training/tree_sum.hpp"

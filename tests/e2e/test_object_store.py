@@ -60,6 +60,13 @@ class ObjectStore(BucketCase):
         run = self.train("run", *keys, *self.upload)  # its folder was lost
         self.assertEqual({m["lr"] for m in lines(run / "metrics.jsonl")}, {.004})
 
+    def test_the_instructions_of_a_run_are_in_the_bucket_too(self):
+        keys = [*self.flat, *self.upload]
+        shutil.rmtree(self.train("run", *keys, "--train.max_steps=2", "--cluster.instructions=avx2"))
+        run = self.train("run", *keys, "--train.max_steps=4")
+        self.assertEqual((run / "control/instructions").read_text(), "avx2\n")
+        self.assertFalse(events(run, "instructions"))
+
     def test_training_goes_on_while_the_server_hangs(self):
         self.faults({"match": "step-", "kind": "hang"})
         run, process = self.start("run", *self.flat, *self.upload, "--train.max_steps=12")

@@ -121,7 +121,7 @@ class Options(Case):
         self.assertRegex(text, r"(?m)^train.max_steps +7 +command line$")
         self.assertNotIn("train.eps", text)
         self.assertNotIn("plan", text)
-        order = self.command("config", "show", self.config, "--program").splitlines()
+        order = self.command("config", "show", self.config, "--program", "--train.max_steps=1").splitlines()
         self.assertEqual((order[0].split()[0], order[-3:]), ("embed", ["vote", "update", "commit"]))
 
     def test_submit_with_dry_run_writes_nothing(self):

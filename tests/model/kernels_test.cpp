@@ -18,11 +18,12 @@
 namespace simplescale::cpu {
 namespace {
 
-std::vector<Isa> isas() {
-  std::vector<Isa> all = {Isa::generic};
-  if (best_isa() >= Isa::avx2) all.push_back(Isa::avx2);
-  if (best_isa() >= Isa::avx512) all.push_back(Isa::avx512);
-  if (best_isa() >= Isa::avx512_bf16) all.push_back(Isa::avx512_bf16);
+/// Those that have kernels of their own.
+std::vector<InstructionSet> isas() {
+  std::vector<InstructionSet> all;
+  for (const InstructionSet set : {InstructionSet::generic, InstructionSet::avx2,
+                                   InstructionSet::avx512, InstructionSet::avx512_bf16})
+    if (set <= best_instructions()) all.push_back(set);
   return all;
 }
 
@@ -62,7 +63,7 @@ void check_near(const Values<T>& ours, const std::vector<double>& expected, doub
 /// Calls test(kernels, columns) for both types, all instruction sets and several sizes.
 template <class Test>
 void for_all(Test test) {
-  for (Isa isa : isas())
+  for (InstructionSet isa : isas())
     for (int64_t columns : {1, 3, 16, 37, 128}) {
       INFO("to_string(isa) = ", to_string(isa), ", columns = ", columns);
       test(kernels<float>(isa), columns, float{});
@@ -350,7 +351,7 @@ TEST_SUITE("kernels") {
   }
 
   TEST_CASE("kernels: a NaN logit makes the loss NaN; huge logits do not") {
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       const Kernels<float>& k = kernels<float>(isa);
       std::vector<float> logits(40, 0.0f), losses(1);
       const int32_t target = 3;
@@ -371,13 +372,13 @@ TEST_SUITE("kernels") {
     from[0] = std::numeric_limits<float>::quiet_NaN();
     from[1] = std::numeric_limits<float>::infinity();
     from[2] = std::bit_cast<float>(0x7f7fffffu);
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       std::vector<Bf16> to(from.size());
       shard_kernels(isa).to_bf16(int64_t(from.size()), from.data(), to.data());
       size_t wrong = 0;
       for (size_t i = 0; i < from.size(); ++i) {
         const bool normal = !(std::abs(from[i]) < std::numeric_limits<float>::min());
-        const bool flushed = (to[i].bits & 0x7fff) == 0 && isa == Isa::avx512_bf16;
+        const bool flushed = (to[i].bits & 0x7fff) == 0 && isa == InstructionSet::avx512_bf16;
         wrong += to[i].bits != f32_to_bf16(from[i]) && (normal || !flushed);
       }
       CHECK(wrong == 0);
@@ -386,7 +387,7 @@ TEST_SUITE("kernels") {
 
   TEST_CASE("kernels: square_sums adds in element order in double") {
     Values<float> values(11 * 1024);
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       std::vector<double> sums(11), expected(11);
       shard_kernels(isa).square_sums(11, values.data(), sums.data());
       for (int64_t i = 0; i < values.size(); ++i)
@@ -402,7 +403,7 @@ TEST_SUITE("kernels") {
     for (int64_t i = 0; i < n; ++i) sq.data()[i] = root.data()[i] * root.data()[i];
     const ShardKernels::AdamWConstants c{0.5f, 0.99f, 0.9f, 0.95f, 1e-2f, 1.5f, 1e-8f};
     std::string first;  // replicas on different CPUs must get the same bits
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       shard_kernels(isa).adamw(n, c, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
                                to_avg.data(), to_sq.data());
       std::vector<double> e_p, e_avg, e_sq;
@@ -440,7 +441,7 @@ TEST_SUITE("kernels") {
         up += ours.data()[i].bits != value >> 16;
       }
     };
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       const ShardKernels& kernels = shard_kernels(isa);
       std::copy_n(p.data(), n, wide_p.data());
       for (int64_t i = 0; i < n; ++i) wide_avg.data()[i] = float(avg[i]);
@@ -483,7 +484,7 @@ TEST_SUITE("kernels") {
     }
     const std::vector<float> before(from.data(), from.data() + n);
     CHECK(before != expected);
-    for (Isa isa : isas()) {
+    for (InstructionSet isa : isas()) {
       shard_kernels(isa).average(n, 0.003f, params.data(), from.data(), to.data());
       CHECK(std::ranges::equal(std::span(to.data(), size_t(n)), expected));
       shard_kernels(isa).average(n, 0.003f, params.data(), from.data(), from.data());

@@ -248,6 +248,10 @@ void Cluster::start_supervisor(const Claim& claim) {
     supervisor.job.generation_floor = above;
     supervisor.job.waiting_since_ms = now / ms;
   }
+  if (supervisor.job.instructions == InstructionSet::automatic)  // as take_over()
+    supervisor.job.instructions = disk.instructions;
+  if (options.bug == Bug::instructions_forgotten)
+    supervisor.job.instructions = InstructionSet::automatic;
   if (options.bug == Bug::number_adopted)
     supervisor.job.generation = std::max(supervisor.job.generation, known);
   if (options.bug == Bug::generation_reused) {

@@ -193,9 +193,18 @@ bool Cluster::kept_down(int node) const {
 
 // --- Agents ---
 
+void Cluster::choose_host(int index) {
+  Node& node = nodes[index];
+  const uint64_t draw = splitmix64_at(options.seed << 20 ^ static_cast<uint64_t>(pids_), index);
+  if (index >= options.nodes - options.spares)
+    node.instructions = draw % 3 == 0 ? InstructionSet::avx2 : InstructionSet::avx512;
+}
+
 void Cluster::start_agent(int index) {
   Node& node = nodes[index];
   if (node.up) return;
+  choose_host(index);
+  node.run_instructions = InstructionSet::automatic;
   node.up = true;
   node.pid = ++pids_;
   node.run_over = false;

@@ -116,6 +116,9 @@ struct Node {
   bool up = false;
   int32_t pid = 0;
   Time hung_until = 0;
+  // The best of its host, and those of the run, once its agent knows them.
+  InstructionSet instructions = InstructionSet::avx512,
+                 run_instructions = InstructionSet::automatic;
   int slow = 1;                                     // its steps take this many times as long
   bool sick = false;                                // a diagnosis finds a fault
   std::map<uint32_t, std::vector<StateCopy>> peer;  // by shard: of two steps, the newest last
@@ -164,6 +167,7 @@ struct Generation {
   };
   std::map<int, Agent> agents;  // by node: those that send copies
   std::vector<job::Move> moves;
+  InstructionSet instructions = InstructionSet::automatic;
   bool by_agents = false;            // as job::Join::by_agents
   size_t trainers = 0;               // number of members without helpers
   size_t joined = 0, applied = 0;    // number of members that have joined, applied the step
@@ -296,7 +300,8 @@ struct Disk {
     bool ended = true;  // false: what is written next continues it
     bool synced = false;
   };
-  std::vector<Line> metrics, ledger;               // in the order of the file
+  std::vector<Line> metrics, ledger;  // in the order of the file
+  InstructionSet instructions = InstructionSet::automatic;
   std::map<SavedStep, Folder> folders;             // not published
   std::map<uint64_t, Checkpoint> steps, replaced;  // step-N, step-N.replaced
   bool ever_published = false;                     // those that were set aside stay on the disk
@@ -401,6 +406,8 @@ class Cluster {
   void leave_deposed_leader(int node);
   void find_supervisor(int node);
   void report_to_supervisor(int node);
+  /// Spares may run on older hosts, and come back on others.
+  void choose_host(int node);
   void start_agent(int node);
   void start_trainer(int trainer, Time delay);
   void to_supervisor(int node, const job::Event& event);

@@ -341,6 +341,9 @@ void Invariants::check_layout(const Supervisor& supervisor) {
       const bool saves = s.giving_up && state == job::NodeState::drained;
       require(state == job::NodeState::up || saves, "layout",
               name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
+      const Node& node = cluster_.nodes[static_cast<size_t>(cluster_.node_index.at(name))];
+      require(!node.up || node.instructions >= s.instructions, "BACKEND-3",
+              name + " lacks the instructions with which the run computes");
       require(!lost_.contains({supervisor.term, name}), "layout",
               name + " is in the layout although it was lost");
     }
@@ -440,6 +443,11 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
     require(join->generation > joined_ && join->generation >= acted_generation_, "GEN-2",
             "generation " + number(join->generation) + " begins again");
     joined_ = acted_generation_ = join->generation;
+    const InstructionSet set = supervisor.job.instructions;
+    if (instructions_ == InstructionSet::automatic) instructions_ = set;
+    require(set == instructions_ || set == InstructionSet::automatic, "BACKEND-3",
+            std::string("a run that has computed with ") + to_string(instructions_) +
+                " goes on with " + to_string(set));
     const uint64_t committed = committed_;
     set_committed(join->step);
     if (join->regained) {

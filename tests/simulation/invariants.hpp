@@ -119,6 +119,7 @@ class Invariants {
   std::set<std::pair<uint64_t, std::string>> lost_;  // (term, node)
   Round round_;                                      // the newest
   Round whole_;  // the newest of which the keepers have held every copy
+  InstructionSet instructions_ = InstructionSet::automatic;  // of the run
   uint64_t joined_ = 0, acted_generation_ = 0;
   uint64_t newest_maker_ = 0;           // the newest generation of which a rank has applied a step
   std::map<uint64_t, uint64_t> users_;  // generation number -> term that has used it

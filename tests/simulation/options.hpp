@@ -78,6 +78,8 @@ enum class Bug : unsigned char {
   gone_checkpoints_kept,     // a successor keeps checkpoints of its state that the disk has not
   effects_counted,           // each failure that one cause brings counts for the restart budget
   stop_counted,              // time in which all processes were stopped counts as waiting
+  hosts_taken_for_equal,     // every host counts as one that has all instructions
+  instructions_forgotten,    // a successor chooses the run's instructions again
 };
 inline constexpr uint64_t kSeldom = 20'000, kRare = 1'000'000;
 struct BugName {
@@ -150,6 +152,8 @@ inline constexpr BugName bug_names[] = {
     {Bug::gone_checkpoints_kept, "gone_checkpoints_kept", kRare},
     {Bug::effects_counted, "effects_counted", kSeldom},
     {Bug::stop_counted, "stop_counted"},
+    {Bug::hosts_taken_for_equal, "hosts_taken_for_equal"},
+    {Bug::instructions_forgotten, "instructions_forgotten"},
 };
 
 struct Options {

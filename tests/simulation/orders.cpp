@@ -93,6 +93,10 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   g->begun_at = g->step = order.step;
   g->stop = order.save_only;
   g->by_agents = order.by_agents;
+  g->instructions = supervisor.job.instructions;
+  if (std::max(disk.failing_until, folder_works_at(supervisor.host)) <= now &&
+      g->instructions != InstructionSet::automatic)
+    disk.instructions = g->instructions;
   g->moves = order.moves;
   auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
     const int index = trainer_index.at(name);
@@ -122,6 +126,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   for (int n = 0; n < options.nodes; ++n)
     command(supervisor, n, "join", [this, n, g] {
       nodes[n].generation = nodes[n].ended = g->number;
+      if (g->instructions != InstructionSet::automatic) nodes[n].run_instructions = g->instructions;
       g->by_agents ? save_from_memory(n, *g) : join_members(n, g);
     });
   after(2 * collective_timeout, [this, g] {

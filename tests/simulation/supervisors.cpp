@@ -135,7 +135,12 @@ void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, in
   supervisor.joined_at = now;
   const std::vector<uint8_t> address(options.bug == Bug::agents_send_nothing ? 0 : 1);
   if (options.bug == Bug::orders_overtake) tell_decided(supervisor, node);
-  handle(supervisor, job::NodeUp{nodes[node].name, pid, address});
+  const Node& n = nodes[node];
+  const bool equal = options.bug == Bug::hosts_taken_for_equal;
+  const bool tells = options.bug != Bug::instructions_forgotten;
+  handle(supervisor,
+         job::NodeUp{n.name, pid, address, equal ? InstructionSet::avx512 : n.instructions,
+                     tells ? n.run_instructions : InstructionSet::automatic});
 }
 
 void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {

@@ -133,6 +133,7 @@ struct Body {
     reportProgress @43 :ReportProgress;
     nodeProgress @44 :NodeProgress;
     prepareGpus @45 :PrepareGpus;
+    useInstructions @46 :UseInstructions;
   }
 }
 
@@ -148,9 +149,20 @@ struct Pong {
   payload @1 :Text;
 }
 
+enum InstructionSet $header("runtime/base/instruction_set.hpp") {
+  automatic @0;
+  generic @1;
+  avx2 @2;
+  avx512 @3;
+  avx512Bf16 @4;
+  amx @5;
+}
+
 struct NodeHello {
   # Agent to supervisor: registers a node, also with a new supervisor during the run. term: of the agent's previous
-  # supervisor, 0 for none. address: of the agent's transport. data_address: of its data plane.
+  # supervisor, 0 for none. address: of the agent's transport. data_address: of its data plane. instructions: the best
+  # set of the host, `automatic` if its trainers compute on GPUs. run_instructions: those of the run, `automatic` if the
+  # agent does not know them.
 
   node @0 :Text;
   host @1 :Text;
@@ -159,6 +171,8 @@ struct NodeHello {
   term @4 :UInt64;
   address @5 :Text;
   dataAddress @6 :Data;
+  instructions @7 :InstructionSet;
+  runInstructions @8 :InstructionSet;
 }
 
 struct TrainerHello {
@@ -262,7 +276,7 @@ enum JoinSource {
 
 struct JoinGeneration {
   # Supervisor to nodes: a generation of `groups` groups begins at `step`. transfers: to the trainers that lack the
-  # state of that step. rates: the changes of the learning rate so far.
+  # state of that step. rates: the changes of the learning rate so far. instructions: with which all trainers compute.
 
   generation @0 :UInt64;
   source @1 :JoinSource;
@@ -272,6 +286,7 @@ struct JoinGeneration {
   members @5 :List(Member);
   transfers @6 :List(Transfer);
   rates @7 :List(RateChange);
+  instructions @8 :InstructionSet;
 }
 
 struct DataAddress {
@@ -499,6 +514,12 @@ struct PrepareGpus {
   # Node to a warm process: the GPUs of the node's trainers, one of which it may have to replace.
 
   gpus @0 :List(UInt64);
+}
+
+struct UseInstructions {
+  # Node to its trainer processes, warm ones too, once it knows with which instructions the run computes.
+
+  instructions @0 :InstructionSet;
 }
 
 struct ReportProgress {

@@ -62,11 +62,9 @@ void Decider::operator()(const Tick&) {
   if (over() || s_.stop_requested || s_.paused || !s_.examined.empty() ||
       !awaiting_first_step(s_) || all_in_generation(s_) || !waited(s_.join_timeout_ms))
     return;
-  const bool drained = std::ranges::any_of(
-      s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
-  give_up(drained ? Code::gave_up : Code::requeue,
-          "There were not enough nodes for " + groups_needed(s_) + " within " +
-              milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes(s_));
+  give_up(too_few_nodes(s_), "There were not enough nodes for " + groups_needed(s_) + " within " +
+                                 milliseconds(s_.join_timeout_ms) +
+                                 "; missing: " + missing_nodes(s_));
   plan();  // fewer nodes suffice to save
 }
 

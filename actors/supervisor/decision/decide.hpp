@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/layout.hpp"
+#include "runtime/base/instruction_set.hpp"
 #include "runtime/base/status.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -103,6 +104,7 @@ struct Node {
   uint64_t answered = 0;             // the newest fence that its agent has answered (PeerCopies)
   std::vector<std::string> failed;   // the node and the trainers that failed by the cause of the
                                      // newest of failures_ms; empty once they have recovered
+  InstructionSet instructions = InstructionSet::automatic;  // the best that its host has
 };
 
 /// finished: all steps are trained; stopped: ended before that on request; failed: gave up.
@@ -144,6 +146,8 @@ struct State {
   uint64_t budget_steps = 50;
   double learning_rate = 0;       // the configured peak
   double min_learning_rate = -1;  // -1: a tenth of the peak
+  // With which all trainers compute. automatic: the first generation chooses; all GPUs: none does.
+  InstructionSet instructions = InstructionSet::automatic;
   // Changes during the run.
   Phase phase = Phase::starting;
   uint64_t generation = 0;              // the newest number that was used
@@ -200,11 +204,13 @@ using simplescale::Fault, simplescale::NodeChecked, simplescale::PeerCopies,
     simplescale::TrainerDown, simplescale::TrainerFinished, simplescale::TrainerIdle,
     simplescale::TrainerReady, simplescale::TrainerUp;
 /// The agent of a node reports. pid: the agent's. If the pid is known already, the same agent now
-/// reports to a new supervisor.
+/// reports to a new supervisor. The instructions are as in NodeHello.
 struct NodeUp {
   std::string node;
   int32_t pid = 0;
-  std::vector<uint8_t> address;
+  std::vector<uint8_t> address = {};
+  InstructionSet instructions = InstructionSet::automatic;
+  InstructionSet run_instructions = InstructionSet::automatic;
 };
 /// The agent of a node no longer reports.
 struct NodeLost {

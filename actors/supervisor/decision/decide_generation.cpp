@@ -54,7 +54,7 @@ void Decider::plan() {
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
     if (hopeless) {
-      give_up(Code::gave_up, "every node is drained: " + missing_nodes(s_));
+      give_up(too_few_nodes(s_), "every node is drained: " + missing_nodes(s_));
       plan();  // drained nodes may save
     } else if (!awaiting_first_step(s_)) {
       end_generation("nodes");
@@ -71,6 +71,10 @@ void Decider::plan() {
         "does not begin again by itself: repair a checkpoint that events.jsonl names "
         "as skipped, or start a new run with --run=FOLDER");
   if (s_.giving_up && beginning.source != Source::memory) return end_without_copies();
+  if (s_.instructions == InstructionSet::automatic) choose_instructions();
+  for (const auto& domain : next.domains)
+    for (const std::string& name : domain)
+      if (lacks_instructions(s_, s_.nodes.at(name))) return plan();  // with the other nodes
   join(std::move(next), beginning);
 }
 

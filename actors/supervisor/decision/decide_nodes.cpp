@@ -16,6 +16,8 @@ void Decider::operator()(const NodeUp& e) {
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
   node->address = e.address;
+  node->instructions = e.instructions;
+  if (s_.instructions == InstructionSet::automatic) use_instructions(e.run_instructions);
   if (known && node->pid == e.pid) {  // the same agent reports to a new supervisor
     // JOB-1: this node has not got this supervisor's order to save what memory holds: order it
     // again.
@@ -69,6 +71,8 @@ void Decider::operator()(const DrainRequested& e) {
   } else if (e.drain && node->state != NodeState::drained) {
     drain_node(e.node, e.reason);
     if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
+  } else if (!e.drain && lacks_instructions(s_, *node)) {
+    set_reason(e.node + " cannot train: " + why_unfit(s_, *node));
   } else if (!e.drain && node->state == NodeState::drained) {
     node->failures_ms.clear();
     node->failed.clear();
@@ -114,6 +118,8 @@ void Decider::operator()(const Suspected& e) {
 
 void Decider::set_node_state(const std::string& name, NodeState state, std::string reason) {
   Node& node = s_.nodes.at(name);
+  if (state == NodeState::up && lacks_instructions(s_, node))
+    return drain_node(name, why_unfit(s_, node));
   node.state = state;
   node.reason = std::move(reason);
   node.since_ms = now_;
@@ -148,6 +154,37 @@ void Decider::drain_node(const std::string& name, const std::string& reason) {
   if (over()) return;  // the failure has ended the run
   set_node_state(name, NodeState::drained, reason);
   record("", "drained", name, reason);
+}
+
+void Decider::use_instructions(InstructionSet of_run) {
+  s_.instructions = of_run;
+  for (const std::string& name : s_.node_order)
+    if (const Node& node = s_.nodes.at(name); node.state == NodeState::up)
+      set_node_state(name, NodeState::up, node.reason);  // drains one that lacks them
+}
+
+void Decider::choose_instructions() {
+  InstructionSet most = InstructionSet::automatic;
+  for (const auto& [name, node] : s_.nodes)
+    if (is_here(node)) most = std::max(most, node.instructions);
+  InstructionSet best = most;
+  std::vector<std::string> limits;  // nodes whose hosts lack better ones
+  for (const std::string& name : s_.node_order) {
+    const Node& node = s_.nodes.at(name);
+    // A host without AVX2 trains with its like alone.
+    if (!is_here(node) || !can_use(most, node.instructions)) continue;
+    if (node.instructions < best) limits.clear();
+    best = std::min(best, node.instructions);
+    if (node.instructions == best) limits.push_back(name);
+  }
+  if (best == InstructionSet::automatic) return;  // GPUs
+  record("", "instructions", to_string(best),
+         std::string("the best that all hosts have") +
+             (best == most ? ""
+                           : "; " + joined(limits) + (limits.size() == 1 ? " has" : " have") +
+                                 " none better") +
+             (s_.has_checkpoint ? "; none are recorded for the steps before" : ""));
+  use_instructions(best);
 }
 
 void Decider::enforce_restart_budget(const std::string& name) {

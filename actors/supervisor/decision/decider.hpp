@@ -88,6 +88,10 @@ class Decider {
   void declare_lost(const std::string& name, const Reason& reason);
   void suspect_node(const std::string& name, const std::string& reason);
   void drain_node(const std::string& name, const std::string& reason);
+  /// BACKEND-3: the run computes with this set from now on. Drains the nodes whose hosts lack it.
+  void use_instructions(InstructionSet of_run);
+  /// BACKEND-3: chooses the best set that all hosts have which report now. No effect on GPUs.
+  void choose_instructions();
   /// Drains a node that has used up its restart budget.
   void enforce_restart_budget(const std::string& name);
   /// Makes a node suspect if its trainers do not restart in time.

@@ -20,13 +20,35 @@ std::vector<std::string> usable_nodes(const State& s, bool with_training) {
   if (with_training)
     for (const auto& domain : s.layout.domains) training.insert(domain.begin(), domain.end());
   for (const std::string& name : s.node_order) {
-    const NodeState state = s.nodes.at(name).state;
-    if (state != NodeState::up && !(s.giving_up && state == NodeState::drained)) continue;
+    const Node& node = s.nodes.at(name);
+    const bool saves = s.giving_up && node.state == NodeState::drained;
+    if ((node.state != NodeState::up && !saves) || lacks_instructions(s, node)) continue;
     if (node_is_idle(s, name) || training.contains(name)) list.push_back(name);
   }
   std::ranges::stable_sort(
       list, {}, [&](const std::string& name) { return s.nodes.at(name).failures_ms.size(); });
   return list;
+}
+
+bool lacks_instructions(const State& s, const Node& node) {
+  return !can_use(node.instructions, s.instructions);
+}
+
+std::string why_unfit(const State& s, const Node& node) {
+  return std::string("this run computes with ") + to_string(s.instructions) +
+         " instructions, and the best of its host are " + to_string(node.instructions) +
+         "; use a host that has them, or train the run's weights in a new run (train --from)";
+}
+
+Code too_few_nodes(const State& s) {
+  bool away = false, unfit = false;
+  for (const auto& [name, node] : s.nodes) {
+    const bool drained = node.state == NodeState::drained, lacks = lacks_instructions(s, node);
+    if (drained && !lacks) return Code::gave_up;
+    away = away || !is_here(node);
+    unfit = unfit || drained;
+  }
+  return unfit && !away ? Code::bad_config : Code::requeue;
 }
 
 bool can_spare(const State& s, const std::string& name) {

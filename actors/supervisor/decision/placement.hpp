@@ -9,9 +9,15 @@
 namespace simplescale::job {
 
 /// Nodes that a new layout may use, those with the fewest failures first: nodes that are up and
-/// idle. A run that gives up also uses drained nodes. with_training: also the nodes of the current
-/// layout.
+/// idle. A run that gives up also uses drained nodes that have its instructions. with_training: also
+/// the nodes of the current layout.
 std::vector<std::string> usable_nodes(const State& s, bool with_training);
+/// BACKEND-3: true if the node's host lacks the instructions with which the run computes.
+bool lacks_instructions(const State& s, const Node& node);
+/// Why such a node does not train, and what to do, as text for users.
+std::string why_unfit(const State& s, const Node& node);
+/// With which code a run ends that has too few nodes.
+Code too_few_nodes(const State& s);
 /// True if enough failure domains remain without this node.
 bool can_spare(const State& s, const std::string& name);
 /// The nodes that cannot train now, with the reason for each, as text for users.

@@ -33,6 +33,8 @@ SupervisorState some_state() {
   s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "",          1000,
                        {900, 950},         12, false,  {{1, 33, 6}}};
   s.job.nodes["n0"].failed = {"n0.1"};
+  s.job.nodes["n0"].instructions = InstructionSet::amx;
+  s.job.instructions = InstructionSet::avx512;
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
@@ -67,6 +69,8 @@ TEST_SUITE("job records") {
     CHECK(back->job.saving.step == 0);
     CHECK(back->job.nodes["n0"].answered == 0);
     CHECK(back->job.layout == s.job.layout);
+    CHECK(back->job.instructions == InstructionSet::avx512);
+    CHECK(back->job.nodes["n0"].instructions == InstructionSet::amx);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
     CHECK(back->job.trainers["n2.1"].held == std::vector<StateVersion>{{32, 6}, {33, 7}});
     CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);

@@ -50,6 +50,7 @@ TakenOver take_over_from(const SupervisorState& left,
   options.checkpoint_step = found.newest;
   options.older_checkpoints = found.older;
   options.had_checkpoint = found.had;
+  options.instructions = InstructionSet::avx512;
   options.leadership.watch =
       std::make_shared<TermWatch>(TermFiles({folder / "unmounted"}, "a"), nullptr);
   std::promise<job::State> taken;
@@ -96,6 +97,14 @@ TEST_SUITE("take over") {
           "it leads after step 5 (term 2); the steps after 5 up to 7 in the records do not count");
     CHECK(taken_over({}, 1, "term 2") ==
           "it leads (term 2); the steps up to 1 in the records do not count");
+  }
+
+  TEST_CASE("take over: BACKEND-3, the predecessor's instructions count, else the recorded ones") {
+    SupervisorState left;
+    left.job = known();
+    CHECK(take_over_from(left).job.instructions == InstructionSet::avx512);
+    left.job.instructions = InstructionSet::avx2;
+    CHECK(take_over_from(left).job.instructions == InstructionSet::avx2);
   }
 
   TEST_CASE("take over: LEAD-1, only the end that the predecessor decided is written at once") {
