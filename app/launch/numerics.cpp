@@ -12,6 +12,7 @@
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/schema.hpp"
 
 namespace simplescale {
@@ -58,6 +59,7 @@ Result<std::vector<ConfigChange>> numerics_changes(const RunFolder& run, const C
                                                    const Plan& plan, uint64_t step) {
   std::error_code error;
   const bool begun = std::filesystem::exists(run.config(), error);
+  if (!begun && !has_id(run)) return std::vector<ConfigChange>();  // checkpoints are a stranger's
   const Signature now = signature_of_run(run, config, plan);
   const std::string facts = newest_facts(config);
   const Signature was = recorded(run, facts);

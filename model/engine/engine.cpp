@@ -84,8 +84,9 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const Stopwatch watch(r.result.step_ms);
     const trace::Span span("step", static_cast<int64_t>(step));
     r.ballot = p.begin_step(step, learning_rate, mine);
-    if (const Status status = p.run(p.step_tasks, r); !status.ok())
-      return r.all_agree ? status : p.end(status.in(at_step(step)));
+    const Status status = p.run(p.step_tasks, r);
+    r.turn.end();  // before the span of the step
+    if (!status.ok()) return r.all_agree ? status : p.end(status.in(at_step(step)));
     p.at(StepPhase::none);
   }
   r.result.wait_ms = p.wait.ms;
@@ -98,7 +99,7 @@ Result<double> Engine::loss(const int32_t* tokens) {
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
   const Batch batch = [&](int) { return tokens; };
-  Parts::Run r{.batch = batch};
+  Parts::Run r{.batch = batch, .loss_only = true};
   if (const Status status = p.run(p.loss_tasks, r); !status.ok()) return p.end(status);
   return p.backend.loss(0);
 }

@@ -187,7 +187,7 @@ double& Engine::Parts::time_of(const Task& task, Run& r) {
 }
 
 Status Engine::Parts::execute(const Task& task, Run& r) {
-  if (task.op == Op::embed && has_leaf(task.micro_batch)) {
+  if (task.op == Op::embed && (r.loss_only || has_leaf(task.micro_batch))) {
     SS_RETURN_IF_ERROR(read_tokens(task.micro_batch, r));
     if (task.frame == 0) r.turn = trace::Span("micro-batch", task.micro_batch);
   }
@@ -263,7 +263,7 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
   if (is_head && tied()) {
     SS_ASSIGN(tied_params, gathered->use(0, wait));
   }
-  if (!has_leaf(task.micro_batch)) return {};
+  if (!r.loss_only && !has_leaf(task.micro_batch)) return {};
   void* const grad = forward ? nullptr : sums->gradient(task.unit, task.slot);
   switch (task.op) {
     case Op::embed: {

@@ -101,6 +101,7 @@ struct Engine::Parts {
     StepResult result = {};
     const int32_t* tokens = nullptr;  // of the micro-batch that begins
     trace::Span turn = {};
+    bool loss_only = false;   // every rank computes its own tokens' loss
     double over_trained = 1;  // ENGINE-7
     bool all_agree = false;   // every rank returns this error: the engine can be used again
     double other_ms = 0;

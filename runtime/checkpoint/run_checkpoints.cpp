@@ -108,6 +108,11 @@ Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) 
                                       remedy);
 }
 
+bool has_id(const RunFolder& run) {
+  std::error_code error;
+  return fs::exists(id_file(run), error);
+}
+
 Result<std::string> run_id(const RunFolder& run) {
   SS_ASSIGN(Owner ours, read_owner(id_file(run)));
   if (!ours.id.empty()) return ours.id;

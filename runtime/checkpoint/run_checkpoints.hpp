@@ -24,6 +24,8 @@ Status check_never_saved(const RunFolder& run, const std::string& folder);
 /// The run's id, which it keeps when it is moved; a new run gets one. io: it cannot be read or
 /// written.
 Result<std::string> run_id(const RunFolder& run);
+/// False: run_id() would make one.
+bool has_id(const RunFolder& run);
 
 /// bad_config: `folder` belongs to another run. ok if it has no owner, or is that of a run which has
 /// lost its id.

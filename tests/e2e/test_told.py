@@ -188,7 +188,7 @@ class Drills(Told):
         planned = '--inject.faults=[{ step = 3, kind = "disk_full", target = "n2" }]'  # another host's, that never comes
         run = self.folder / "run"
         command = [PROGRAM, "train", self.config, f"--run={run}", *self.KEYS, *self.layout(2, 1), "--cluster.spares=1", planned, "--nnodes=3",
-                   "--cluster.join_timeout_ms=2000"]
+                   "--cluster.join_timeout_ms=10000"]
         hosts = [subprocess.Popen([*map(str, command), f"--node-rank={rank}"], cwd=self.folder, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True) for rank in (0, 1)]
         for host in hosts:

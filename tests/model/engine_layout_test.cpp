@@ -423,4 +423,22 @@ TEST_SUITE("engine_layout") {
     world.train(1, 1);
     CHECK(world.digest() == reference.digest());
   }
+
+  TEST_CASE("engine: loss() is right on ranks that have no leaf in the steps of a batch warm-up") {
+    EngineOptions options = options_for(4, Sharding::full_shard, DType::f32, false);
+    options.warmup = {{2, 1}};
+    World alone(options, 1, 1), world(options, 2, 2);
+    for (World* w : {&alone, &world}) {
+      w->initialize();
+      w->train(1, 1);
+    }
+    const std::vector<int32_t> tokens = test_tokens(options, 1, 3);
+    const double expected = *must(alone.seats[0].engine->loss(tokens.data()));
+    std::vector<double> losses(4);
+    world.each([&](Seat& seat) {
+      const Result<double> loss = seat.engine->loss(tokens.data());
+      losses[static_cast<size_t>(&seat - world.seats.data())] = loss.ok() ? *loss : NAN;
+    });
+    CHECK(losses == std::vector<double>(4, expected));
+  }
 }
