@@ -9,7 +9,6 @@
 #include "runtime/base/files.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/mixture_record.hpp"
-#include "runtime/config/run_instructions.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -72,9 +71,6 @@ PublisherOptions publisher_options(const JobOptions& o) {
     std::string facts = with_signature(of_run, json_of(signature_of_run(run, config, plan)));
     const auto set = read_text(run.learning_rates());  // missing while no user has set one
     if (set.ok()) facts = with_rates(facts, *set);
-    if (const auto chosen = run_instructions(run);
-        chosen.ok() && *chosen != InstructionSet::automatic)
-      facts = with_instructions(facts, to_string(*chosen));
     if (!schedule) return facts;
     return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch_samples},
                        facts);

@@ -40,8 +40,9 @@ StepLedger::StepLedger(const Config& config, const Plan& plan,
 void StepLedger::set_members(uint64_t generation, std::vector<job::Place> members) {
   generation_ = generation;
   members_ = std::move(members);
-  groups_ = 1;
-  for (const job::Place& place : members_) groups_ = std::max<uint64_t>(groups_, place.group + 1);
+  uint64_t groups = 1;
+  for (const job::Place& place : members_) groups = std::max<uint64_t>(groups, place.group + 1);
+  layout_ = batch_layout(plan_, groups);
 }
 
 void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step) {
@@ -69,10 +70,9 @@ void StepLedger::set_rates(std::vector<RateChange> changes) {
 
 std::vector<uint64_t> StepLedger::samples(uint64_t step, const std::string& trainer) const {
   std::vector<uint64_t> runs;
-  const BatchLayout layout = batch_layout(plan_, groups_);
   for (const job::Place& place : members_) {
     if (!trainer.empty() && place.trainer != trainer) continue;
-    const auto more = samples_of(plan_, layout, place.group, place.shard, step);
+    const auto more = samples_of(plan_, layout_, place.group, place.shard, step);
     runs.insert(runs.end(), more.begin(), more.end());
   }
   return runs;
@@ -176,10 +176,9 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
     reports.newest.loss = reports.newest.grad_norm = std::nan("");
     reports.newest.learning_rate = plan_.learning_rate.at(static_cast<int64_t>(next) - 1);
   }
-  const BatchLayout layout = batch_layout(plan_, groups_);
   for (const job::Place& place : members_)
     if (!reports.samples.contains(place.trainer))
-      reports.samples[place.trainer] = samples_of(plan_, layout, place.group, place.shard, next);
+      reports.samples[place.trainer] = samples_of(plan_, layout_, place.group, place.shard, next);
   return reports;
 }
 

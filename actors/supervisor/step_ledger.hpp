@@ -19,6 +19,7 @@
 #include "actors/supervisor/records_end.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/feed/sample_order.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -155,7 +156,8 @@ class StepLedger {
   Plan plan_;
   double peak_flops_ = 0;  // of a device; 0: unknown
   bool keeps_ledger_ = true;
-  uint64_t generation_ = 0, groups_ = 1;
+  uint64_t generation_ = 0;
+  BatchLayout layout_;  // of the generation
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_, first_after_;

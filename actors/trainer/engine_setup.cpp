@@ -45,8 +45,7 @@ Program first_program(const Config& config, const Plan& plan) {
                        .tied = plan.shape.tie_embeddings,
                        .turns = Shares::even(leaves_of(options, 1), groups, shards,
                                              static_cast<uint64_t>(options.wave))
-                                    .turns(0),
-                       .sums_in_background = shards > 1 || !host},
+                                    .turns(0)},
                       buffer_plan(options, groups, shards, host, false));
 }
 

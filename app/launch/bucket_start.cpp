@@ -1,11 +1,13 @@
 #include "app/launch/bucket_start.hpp"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "actors/checkpoint/uploader.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 
 namespace simplescale {
@@ -65,7 +67,9 @@ Status restore_from_bucket(const RunFolder& run, const Config& config, const Pla
     const std::string rates = rates_in(fetched->info().resume);
     if (!rates.empty() && !fs::exists(run.learning_rates()))
       SS_RETURN_IF_ERROR(write_file_atomic(run.learning_rates(), rates + "\n"));
-    const std::string instructions = instructions_in(fetched->info().resume);
+    const nlohmann::json signature = signature_record_in(fetched->info().resume);
+    const std::string instructions =
+        text_of(member_of(signature, "fields"), "arithmetic.instructions");
     if (!instructions.empty() && !fs::exists(run.instructions()))
       SS_RETURN_IF_ERROR(write_file_atomic(run.instructions(), instructions + "\n"));
     SS_RETURN_IF_ERROR(continue_checkpoints_of(folder, run_in(fetched->info().resume)));

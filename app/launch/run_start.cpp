@@ -125,7 +125,10 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   if (!fs::exists(run.config())) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
   const ConfigDifference differences = diff(before.config, config);
-  for (const KeyDifference& d : differences.defining)  // check_run_folder() has refused others
+  for (
+      const KeyDifference& d :
+      differences
+          .defining)  // check_run_folder() has refused the keys that --change-numerics does not name
     changes.push_back({d.key, text_of(d) + kAllowedByName});
   for (const KeyDifference& d : differences.allowed) {
     changes.push_back({d.key, text_of(d)});
@@ -331,7 +334,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
 
 namespace {
 /// A run keeps its instructions from its first checkpoint on, unless --change-numerics names them.
-/// bad_config: this start names others.
+/// bad_config: cluster.instructions of this start is another set than the run's.
 Status check_instructions(const RunFolder& run, const Config& config) {
   const InstructionSet asked = config.cluster.instructions;
   SS_ASSIGN(const InstructionSet required, required_instructions(run, config));
@@ -351,8 +354,7 @@ Status check_instructions(const RunFolder& run, const Config& config) {
           " computes with " + to_string(required) +
           ", and others give other bits; leave the key out, add "
           "--change-numerics=arithmetic.instructions to go on with other bits, or train its "
-          "weights "
-          "in a new run: " +
+          "weights in a new run: " +
           command_line({"train", "CONFIG", "--from", shown_path(run.path), "--run=NEW_FOLDER"}) +
           " (--with-optimizer continues its steps)"};
 }

@@ -72,11 +72,8 @@ void Engine::Parts::deal(uint64_t leaves) {
   shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards,
                         static_cast<uint64_t>(options.wave));
   leaf_scale = 1.0f / static_cast<float>(leaves);
-  step_tasks = step_program({.units = units.size(),
-                             .tied = tied(),
-                             .turns = shares.turns(group()),
-                             .sums_in_background = sums->in_background()},
-                            plan);
+  step_tasks =
+      step_program({.units = units.size(), .tied = tied(), .turns = shares.turns(group())}, plan);
 }
 
 void Engine::Parts::load() {
@@ -99,7 +96,7 @@ Status Engine::Parts::end(Status error) {
   return error;
 }
 
-/// Called after every unit: counts it for progress() and returns aborted after abort().
+/// Called between the passes of units: counts for progress() and returns aborted after abort().
 Status Engine::Parts::unit_computed() {
   if (take_fault(EngineFault::hang))
     for (;;) pause();

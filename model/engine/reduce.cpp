@@ -27,6 +27,7 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
                                           Backend& backend, Collective& shard,
                                           Collective& replicate, const Shares& shares) {
   GradientSums made(units.size(), layout, precision, backend, shard, replicate, shares);
+  made.in_background_ = plan.sums_in_background;
   for (const Unit& unit : units) made.elements_.push_back(unit.count);
   ShardLayout& sums = made.layout_;
   if (plan.tied_gradient > 0) {
@@ -132,7 +133,7 @@ void GradientSums::reduce(const Task& task) {
   void* const gradient = this->gradient(unit, task.slot);
   if (!slots_.empty()) clear_padding(slots_[task.slot], unit);
   if (has_leaf) check_finite(gradient, elements_[unit]);
-  if (!in_background()) {
+  if (!in_background_) {
     const uint64_t leaf = shares_->leaf(group(), 0, static_cast<uint64_t>(task.micro_batch));
     const TreeSource source{{0, leaf}, gradient, slots_.empty() ? DType::f32 : precision_};
     slice.add({&source, 1});

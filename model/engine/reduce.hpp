@@ -32,8 +32,6 @@ class GradientSums {
 
   /// Clears all sums.
   void begin_step();
-  /// True: reduce() only starts a sum, and reduced() waits for it.
-  bool in_background() const { return shard_->size() > 1 || !backend_->host_memory(); }
   /// Where the backward pass writes the gradient of `unit`: the whole unit in compute precision, in
   /// this buffer, which no reduction uses.
   void* gradient(size_t unit, size_t slot);
@@ -84,6 +82,7 @@ class GradientSums {
   ShardLayout layout_;            // with tied_head() at its end, if there is one
   std::vector<size_t> elements_;  // of each unit of layout_, without padding
   DType precision_;
+  bool in_background_ = false;  // BufferPlan::sums_in_background
   Backend* backend_;
   Collective* shard_;
   Collective* replicate_;

@@ -59,6 +59,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   else if (shards > 1 || !fp32)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
+  plan.sums_in_background = shards > 1 || !host_memory;
   plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) {
     rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);

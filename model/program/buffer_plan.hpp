@@ -47,7 +47,9 @@ struct BufferPlan {
   std::vector<BufferPool> gather, gradient;
   // The sums of a wave's gradients, whole units in fp32; as the gradients' pools.
   std::vector<BufferPool> sums;
-  size_t sum_digits = 0;           // buffers of each of these sums
+  size_t sum_digits = 0;  // buffers of each of these sums
+  // True: a sum over a group's trainers is only started, and waited for later. False: it is made.
+  bool sums_in_background = false;
   bool gradient_in_slice = false;  // backward writes into the only digit of the slice
   size_t tied_gradient = 0;        // H
   size_t digits = 1;               // fp32 buffers of the shard for partial sums

@@ -34,7 +34,6 @@ class Slots {
     slots_[slot].unit = unit;
     slots_[slot].last_use = ++uses_;
   }
-  std::optional<size_t> unit(size_t slot) const { return slots_[slot].unit; }
 
  private:
   struct Slot {
@@ -114,7 +113,7 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
   Program program;
   const auto settle = [&] {
     if (!pending) return;
-    if (o.sums_in_background) {
+    if (plan.sums_in_background) {
       program.push_back(*pending);
       program.back().op = Op::reduced;
     }
@@ -148,9 +147,9 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
     }
     task.op = Op::reduce;
     program.push_back(task);
-    if (o.sums_in_background) settle();  // the one before
+    if (plan.sums_in_background) settle();  // the one before
     pending = task;
-    if (!o.sums_in_background) settle();
+    if (!plan.sums_in_background) settle();
   };
   for (Task task : passes) {
     const bool makes =

@@ -56,8 +56,6 @@ struct ProgramOptions {
   size_t units = 0;  // of the model: embeddings, blocks, head
   bool tied = false;
   std::vector<int> turns = {1};  // micro-batches of a trainer in each turn of the group
-  /// True: `reduce` only starts a sum, which `reduced` waits for. False: it makes the sum.
-  bool sums_in_background = true;
 };
 
 /// A step. plan: of the same model.

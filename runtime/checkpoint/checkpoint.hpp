@@ -149,11 +149,6 @@ std::string with_signature(const std::string& resume, const nlohmann::json& reco
 /// That record; null if there is none, because an earlier version made the checkpoint, or it was
 /// imported.
 nlohmann::json signature_record_in(const std::string& resume);
-/// The name of the instruction set with which the run computes, in CheckpointInfo::resume; "": it has
-/// none.
-std::string instructions_in(const std::string& resume);
-/// `resume` with that name.
-std::string with_instructions(const std::string& resume, const std::string& name);
 
 /// Renames those checkpoints of steps beyond `after` for which undone(step, generation) returns
 /// true to step-N.undone, where no reader finds them. generation: as in generation_of(); 0 also for

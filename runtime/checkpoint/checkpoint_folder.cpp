@@ -52,14 +52,6 @@ nlohmann::json signature_record_in(const std::string& resume) {
   return member_of(parse_json(resume), "signature");
 }
 
-std::string instructions_in(const std::string& resume) {
-  return text_of(parse_json(resume), "instructions");
-}
-
-std::string with_instructions(const std::string& resume, const std::string& name) {
-  return with_fact(resume, "instructions", name);
-}
-
 std::string checkpoint_format::made_by_another(const std::string& folder) {
   return folder +
          ": another run made this checkpoint; move it away, or give one of the two runs another "

@@ -80,13 +80,11 @@ Status plan_batch(const Config& config, Plan& plan) {
   return status;
 }
 
-/// The estimate with waves of this size.
-uint64_t memory_with(const Config& config, const Plan& plan, int64_t wave) {
+MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave) {
   Config with = config;
   with.parallel.wave = wave;
   return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
-                         plan.topology.groups, plan.leaves)
-      .total();
+                         plan.topology.groups, plan.leaves);
 }
 
 /// Sets wave and wave_reason.
@@ -110,7 +108,7 @@ Status plan_wave(const Config& config, Plan& plan) {
     plan.wave_reason = "cluster.memory_per_trainer_gib is unknown";
   } else {
     const auto fits = [&](int64_t wave) {
-      return static_cast<double>(memory_with(config, plan, wave)) <= memory;
+      return static_cast<double>(memory_with_wave(config, plan, wave).total()) <= memory;
     };
     while (2 * plan.wave <= plan.accumulation && fits(2 * plan.wave)) plan.wave *= 2;
     plan.wave_reason = 2 * plan.wave <= plan.accumulation
@@ -262,10 +260,7 @@ Result<Plan> make_plan(const Config& config) {
   SS_ASSIGN(plan.skipped, SkippedSamples::parse(config.data.skip_samples));
   plan.parameters = parameter_count(plan.shape);
   plan.state = state_format(config.train);
-  Config with = config;
-  with.parallel.wave = plan.wave;
-  plan.memory = memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
-                                plan.topology.groups, plan.leaves);
+  plan.memory = memory_with_wave(config, plan, plan.wave);
   return plan;
 }
 

@@ -33,6 +33,7 @@ Shares::Shares(std::vector<uint64_t> counts, uint64_t shards, uint64_t wave)
       blocks_[group].push_back({level, next >> level});
       next += uint64_t{1} << level;
     }
+  for (uint64_t group = 0; group < groups(); ++group) turns_.push_back(turns_of(group));
 }
 
 Shares Shares::even(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave) {
@@ -63,13 +64,13 @@ std::vector<Shares::Turns> Shares::turns_of(uint64_t group) const {
 
 std::vector<int> Shares::turns(uint64_t group) const {
   std::vector<int> sizes;
-  for (const Turns& turns : turns_of(group))
+  for (const Turns& turns : turns_[group])
     sizes.insert(sizes.end(), turns.count, static_cast<int>(turns.size));
   return sizes;
 }
 
 uint64_t Shares::place(uint64_t group, uint64_t shard, uint64_t k) const {
-  for (const Turns& turns : turns_of(group)) {
+  for (const Turns& turns : turns_[group]) {
     if (k < turns.count * turns.size)
       return turns.first + (k / turns.size * shards_ + shard) * turns.size + k % turns.size;
     k -= turns.count * turns.size;
@@ -79,7 +80,7 @@ uint64_t Shares::place(uint64_t group, uint64_t shard, uint64_t k) const {
 }
 
 uint64_t Shares::shard(uint64_t group, uint64_t i) const {
-  for (const Turns& turns : turns_of(group))
+  for (const Turns& turns : turns_[group])
     if (i < turns.end(shards_)) return (i - turns.first) / turns.size % shards_;
   SS_ASSERT(false);
   return 0;
@@ -94,7 +95,7 @@ uint64_t Shares::leaf(uint64_t group, uint64_t i) const {
 
 std::vector<TreeNode> Shares::turn(uint64_t group, uint64_t turn) const {
   std::vector<TreeNode> nodes;
-  for (const Turns& turns : turns_of(group)) {
+  for (const Turns& turns : turns_[group]) {
     if (turn >= turns.count) {
       turn -= turns.count;
       continue;

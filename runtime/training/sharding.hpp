@@ -75,8 +75,10 @@ class Shares {
   struct Turns {
     uint64_t first, count, size;
     uint64_t end(uint64_t shards) const { return first + count * size * shards; }
+    bool operator==(const Turns&) const = default;
   };
   std::vector<Turns> turns_of(uint64_t group) const;
+  std::vector<std::vector<Turns>> turns_;  // turns_of() each group
 };
 
 /// The most partial sums ("digits") that a trainer ever holds of a group that has `count` leaves.

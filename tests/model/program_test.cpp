@@ -52,7 +52,6 @@ Case some_case(std::mt19937& random) {
                        false);
   c.program.units = units_of(c.shape).size();
   c.program.tied = c.shape.tie_embeddings;
-  c.program.sums_in_background = shards > 1 || !c.host;
   return c;
 }
 
@@ -100,7 +99,7 @@ struct Replay {
     CHECK(sums_in_flight.emplace(task.sum, task.unit).second);
   }
   void add_to(const Task& task) {
-    if (c.program.sums_in_background) CHECK(in_flight.emplace(task.slot, task.unit).second);
+    if (c.plan.sums_in_background) CHECK(in_flight.emplace(task.slot, task.unit).second);
     CHECK(task.micro_batch == sums[task.unit]++);
   }
   void reduce(const Task& task) {

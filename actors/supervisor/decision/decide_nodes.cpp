@@ -168,7 +168,7 @@ void Decider::choose_instructions() {
   for (const auto& [name, node] : s_.nodes)
     if (is_here(node)) most = std::max(most, node.instructions);
   InstructionSet best = most;
-  std::vector<std::string> limits;  // nodes whose hosts lack better ones
+  std::vector<std::string> limits;  // the nodes whose hosts have no better set than `best`
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
     // A host without AVX2 trains with its like alone.
