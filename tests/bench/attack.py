@@ -38,16 +38,16 @@ PORTS = 2 * 3 * 2 + 2  # of agents, trainers and warm trainers two each, of supe
 
 
 class HostsRun(Run):
-    """One agent in each of the first two namespaces, as srun would start it."""
+    """One agent in each of the first namespaces, as srun would start it; variables: of their environment."""
 
-    def __init__(self, flags, data, network):
-        self.network = network
-        super().__init__(flags, data, "attack", cluster__trainers_per_node=1)
+    def __init__(self, flags, data, network, hosts=2, variables={}, **settings):
+        self.network, self.hosts, self.variables = network, hosts, variables
+        super().__init__(flags, data, "hosts", **{"cluster__trainers_per_node": 1, **settings})
 
     def launch(self, command, **outputs):
-        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+        slurm = {"SLURM_NTASKS": str(self.hosts), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
         self.tasks = [subprocess.Popen(["ip", "netns", "exec", self.network.spaces[i], *command], **outputs,
-                                       env={**os.environ, **slurm, "SLURM_PROCID": str(i)}) for i in range(2)]
+                                       env={**os.environ, **self.variables, **slurm, "SLURM_PROCID": str(i)}) for i in range(self.hosts)]
         return self.tasks[0]
 
     def stop(self):
@@ -56,7 +56,7 @@ class HostsRun(Run):
             super().stop()
 
     def cpu_s(self):
-        return sum(cpu_s(f"/proc/{pid}/stat") for i in range(2) for pid in self.network.processes(i))
+        return sum(cpu_s(f"/proc/{pid}/stat") for i in range(self.hosts) for pid in self.network.processes(i))
 
 
 class Rogue:

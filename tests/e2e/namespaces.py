@@ -82,6 +82,17 @@ class Network:
                        f"nft add rule ip r i iifname eth0 ip protocol tcp redirect to :{port}")
         return relay
 
+    def limit(self, rate):
+        """Limits what each node sends, and what it receives, for example to "1gbit" a second."""
+        words = "root", "tbf", "rate", rate, "burst", "256k", "latency", "50ms"
+        for i, space in enumerate(self.spaces):
+            sh("tc", "-n", space, "qdisc", "add", "dev", "eth0", *words)
+            sh("tc", "qdisc", "add", "dev", f"v{self.id}{i}", *words)
+
+    def sent(self):
+        """Bytes that each node's interface has sent so far."""
+        return [int(self.nft(i, "cat /sys/class/net/eth0/statistics/tx_bytes").stdout) for i in range(len(self.spaces))]
+
     def close(self):
         for space in self.spaces:
             sh("ip", "netns", "del", space, check=False)

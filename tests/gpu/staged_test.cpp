@@ -48,7 +48,7 @@ TEST_SUITE("staged") {
       nccl::StagedCommunicator staged(host.take(), stream.take(), std::make_shared<nccl::Mirrors>(),
                                       20'000);
       std::string error;
-      for (const size_t count : {size_t{1}, size_t{37}, size_t{50'000}})
+      for (const size_t count : {size_t{1}, size_t{37}, size_t{50'000}})  // the last in two levels
         for (const DType dtype : {DType::f32, DType::bf16}) {
           const size_t all = count * kRanks, bytes = all * bytes_of(dtype);
           const auto both = [&](auto operation) {

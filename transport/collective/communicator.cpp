@@ -138,32 +138,33 @@ WorkPtr Communicator::start(Plan plan) {
 }
 
 WorkPtr Communicator::all_gather(const void* shard, void* full, size_t count, DType dtype) {
-  return start(plan_all_gather(rank(), size(), shard, full, count * bytes_of(dtype)));
+  return start(plan_all_gather(rank(), spec_.hosts, shard, full, count * bytes_of(dtype)));
 }
 WorkPtr Communicator::reduce_scatter(const void* full, void* shard, size_t count, DType dtype) {
-  return start(plan_reduce_scatter(rank(), size(), full, shard, count, dtype));
+  return start(plan_reduce_scatter(rank(), spec_.hosts, full, shard, count, dtype));
 }
 WorkPtr Communicator::all_reduce(void* data, size_t count, DType dtype) {
-  return start(plan_all_reduce(rank(), size(), data, count, dtype));
+  return start(plan_all_reduce(rank(), spec_.hosts, data, count, dtype));
 }
 WorkPtr Communicator::broadcast(void* data, size_t count, DType dtype, int root) {
-  return start(plan_broadcast(rank(), data, count * bytes_of(dtype), root));
+  return start(plan_broadcast(rank(), spec_.hosts, data, count * bytes_of(dtype), root));
 }
 WorkPtr Communicator::barrier() {
   return start(plan_barrier(rank(), size()));
 }
 WorkPtr Communicator::all_gather_bytes(const void* mine, void* all, size_t bytes) {
-  return start(plan_all_gather(rank(), size(), mine, all, bytes));
+  return start(plan_all_gather(rank(), spec_.hosts, mine, all, bytes));
 }
 WorkPtr Communicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                             std::span<const TreeNode> leaf_of_rank,
                                             PartialSum& slice) {
-  return start(plan_reduce_scatter_leaves(rank(), size(), full, count, dtype, leaf_of_rank, slice));
+  return start(
+      plan_reduce_scatter_leaves(rank(), spec_.hosts, full, count, dtype, leaf_of_rank, slice));
 }
 WorkPtr Communicator::all_reduce_partials(const PartialSum& mine,
                                           std::span<const std::vector<TreeNode>> nodes_of_rank,
                                           float* total) {
-  return start(plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
+  return start(plan_all_reduce_partials(rank(), spec_.hosts, mine, nodes_of_rank, total));
 }
 
 // --- Progress ---
@@ -287,7 +288,7 @@ Status Communicator::check_peers(Operation& operation, bool thorough) {
 }
 
 Status Communicator::deadline_error(Operation& operation) const {
-  return Status(Code::deadline, spec_.name + ": " + rank_names(operation.awaited_ranks()) +
+  return Status(Code::deadline, spec_.name + ": " + rank_names(operation.absent_ranks()) +
                                     " did not take part in " + operation.name() + " (operation " +
                                     std::to_string(operation.number()) + ") within " +
                                     std::to_string(spec_.timeout_ms) + " ms");

@@ -63,7 +63,8 @@ class Communicator final : public Collective {
   struct Spec {
     std::string name;  ///< "shard@7", for messages
     uint64_t generation;
-    int rank, size;
+    int rank;
+    Hosts hosts;
     int timeout_ms, spin_us;
     bool between_nodes = false;
   };
@@ -73,7 +74,7 @@ class Communicator final : public Collective {
   ~Communicator() override;
 
   int rank() const override { return spec_.rank; }
-  int size() const override { return spec_.size; }
+  int size() const override { return spec_.hosts.size(); }
   uint64_t generation() const { return spec_.generation; }
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;

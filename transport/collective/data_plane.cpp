@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -347,8 +348,11 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
   const bool between_nodes = std::ranges::any_of(members, [this](const PlaneMember& member) {
     return !member.address.segment.starts_with(options_.node_prefix);
   });
-  Communicator::Spec communicator_spec{name,    spec.generation, spec.rank, size, spec.timeout_ms,
-                                       spin_us, between_nodes};
+  std::vector<std::string> hosts;
+  for (size_t i = 0; i < members.size(); ++i)
+    hosts.push_back(std::getenv(kOneLevel) ? std::to_string(i) : members[i].address.host_id);
+  Communicator::Spec communicator_spec{
+      name, spec.generation, spec.rank, Hosts(hosts), spec.timeout_ms, spin_us, between_nodes};
   auto forget = [this](Communicator* communicator) {
     std::lock_guard guard(fence_lock_);
     std::erase(communicators_, communicator);

@@ -31,6 +31,10 @@
 
 namespace simplescale {
 
+/// The environment variable with which ranks that share a host exchange with other hosts one by one
+/// (plan.hpp), so that benchmarks can compare. The same for every member.
+inline constexpr const char* kOneLevel = "SIMPLESCALE_ONE_LEVEL";
+
 struct DataPlaneOptions {
   std::string shm_prefix;  ///< name of the segment: unique per run, trainer and incarnation; no '/'
   size_t arena_bytes = size_t{64} << 20;  ///< for allocate(), over all communicators together

@@ -47,7 +47,9 @@ void copy_bytes(void* to, const void* from, size_t bytes, bool past_cache) {
 constexpr size_t kSumElements = size_t{64} << 10;  // summed between two checks of `stop`
 constexpr size_t kCopyBytes = size_t{1} << 20;     // copied between two checks of `stop`
 constexpr size_t kCachedBytes = size_t{32} << 10;
-constexpr size_t kResultBytes = size_t{256} << 10;  // least part of a sum to send at a time
+constexpr size_t kResultBytes = size_t{256} << 10;  // least part of a result to send at a time
+constexpr size_t kHostSumBytes = size_t{4} << 20;   // for all sums of a host, if that is enough
+constexpr size_t kTinyBytes = 64;                   // a link copies so small a stream
 }  // namespace
 
 // --- Outbox ---
@@ -87,16 +89,18 @@ Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr
       context_(context) {
   std::erase_if(plan_.sends,
                 [&](const Outgoing& out) { return out.bytes == 0 || receivers(out).empty(); });
-  std::erase_if(plan_.copies, [](const Incoming& in) { return in.bytes == 0; });
   sending_.resize(plan_.sends.size());
   copied_.resize(plan_.copies.size());
+  summed_.resize(plan_.host_sums.size() + 1);
   size_t written = plan_.local_bytes;
   for (const Incoming& in : plan_.copies) written += in.bytes;
   past_cache_ = written >= kPastCacheBytes;
-  for (const Incoming& in : plan_.copies) link(in.from).expect(key(in.phase));
-  if (plan_.sum.count == 0) return;
-  for (const Summand& summand : plan_.sum.summands)
-    if (!summand.data) link(summand.from).expect(key(summand.phase));
+  for (const Incoming& in : plan_.copies)
+    if (in.bytes > 0) link(in.from).expect(key(in.phase));
+  for (size_t number = 0; number < summed_.size(); ++number)
+    if (sum(number).count > 0)
+      for (const Summand& summand : sum(number).summands)
+        if (!summand.data) link(summand.from).expect(key(summand.phase));
 }
 
 uint64_t Operation::bytes_sent() const {
@@ -108,16 +112,19 @@ uint64_t Operation::bytes_sent() const {
 uint64_t Operation::bytes_received() const {
   uint64_t bytes = 0;
   for (const Incoming& in : plan_.copies) bytes += in.bytes;
-  for (const Summand& summand : plan_.sum.summands)
-    if (!summand.data) bytes += plan_.sum.count * bytes_of(plan_.sum.dtype);
+  for (size_t number = 0; number < summed_.size(); ++number)
+    for (const Summand& summand : sum(number).summands)
+      if (!summand.data) bytes += sum(number).count * bytes_of(summand.dtype);
   return bytes;
 }
 
 std::vector<int> Operation::receivers(const Outgoing& out) const {
-  if (out.to != kOthers) return {out.to};
+  if (out.to >= 0) return {out.to};
   std::vector<int> ranks;
   for (size_t rank = 0; rank < links_.size(); ++rank)
-    if (links_[rank]) ranks.push_back(static_cast<int>(rank));
+    if (links_[rank] &&
+        (out.to == kOthers || (out.to == kNeighbours) == links_[rank]->reads_arena()))
+      ranks.push_back(static_cast<int>(rank));
   return ranks;
 }
 
@@ -127,10 +134,11 @@ bool Operation::reads_arena(const Outgoing& out) const {
 
 // Decides from which memory every stream is sent. False: there is no room yet.
 bool Operation::begin(bool first) {
-  size_t total = 0, staged = 0;
+  size_t total = 0, staged = 0, host_sums = 0;
   bool shared = false;
   for (const Outgoing& out : plan_.sends) {
     total += out.bytes;
+    if (out.after == After::host_sum) ++host_sums;
     const bool read = reads_arena(out);
     shared = shared || read;
     if (read && !in_arena_(context_, out.data, out.bytes)) ++staged;
@@ -141,15 +149,23 @@ bool Operation::begin(bool first) {
   if (staged_ && !first) return false;  // COLLECTIVE-2
   const size_t half = staged ? outbox_.staging().size() / staged / 2 / 64 * 64 : 0;
   SS_ASSERT(!staged_ || half > 0);
+  const size_t piece = host_sums == 0 ? 0
+                                      : std::clamp(kHostSumBytes / host_sums / 2 / 64 * 64,
+                                                   kBlockBytes, kResultBytes);
+  host_sums_ = std::make_unique_for_overwrite<std::byte[]>(2 * piece * host_sums);
+  sending_of_.resize(plan_.host_sums.size());
   std::byte* room = block_;
   size_t stage = 0;
   for (size_t i = 0; i < sending_.size(); ++i) {
     const Outgoing& out = plan_.sends[i];
     Sending& state = sending_[i];
     state.data = out.data;
-    if (block_) {
+    if (out.after == After::host_sum) {
+      sending_of_[out.index] = i;
+      state.stage = {host_sums_.get() + 2 * piece * --host_sums, 2 * piece};
+    } else if (block_) {
       state.data = room;
-      if (!out.after_sum) std::memcpy(room, out.data, out.bytes);
+      if (out.after == After::start) std::memcpy(room, out.data, out.bytes);
       room += out.bytes;
     } else if (staged_ && reads_arena(out) && !in_arena_(context_, out.data, out.bytes)) {
       state.stage = outbox_.staging().subspan(2 * half * stage++, 2 * half);
@@ -170,8 +186,8 @@ Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
       copy_bytes(plan_.local_to, plan_.local_from, plan_.local_bytes, past_cache_);
     plan_.local_bytes = 0;
   }
-  SS_ASSIGN(const bool added, advance_sum(first, stop));
-  SS_ASSIGN(const bool copied, advance_copies(stop));
+  SS_ASSIGN(const bool added, advance_sums(first, stop));
+  SS_ASSIGN(const bool copied, advance_copies(first, stop));
   moved |= added | copied;
   const bool received = std::ranges::equal(
       copied_, plan_.copies, [](size_t have, const Incoming& in) { return have == in.bytes; });
@@ -181,8 +197,9 @@ Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
 
 void Operation::finish(Status with) {
   for (const Incoming& in : plan_.copies) link(in.from).forget(key(in.phase));
-  for (const Summand& summand : plan_.sum.summands)
-    if (!summand.data) link(summand.from).forget(key(summand.phase));
+  for (size_t number = 0; number < summed_.size(); ++number)
+    for (const Summand& summand : sum(number).summands)
+      if (!summand.data) link(summand.from).forget(key(summand.phase));
   if (block_) outbox_.give_block(block_, std::move(block_readers_));
   block_ = nullptr;
   span.end();
@@ -203,24 +220,39 @@ bool Operation::advance_sends(bool first) {
   return moved;
 }
 
+size_t Operation::ready_bytes(const Outgoing& out) const {
+  switch (out.after) {
+    case After::start:
+      return out.bytes;
+    case After::sum:
+      return summed_.back() * bytes_of(plan_.sum.dtype);
+    case After::copy:
+      return copied_[out.index];
+    case After::host_sum:
+      break;
+  }
+  return summed_[out.index] * sizeof(float);
+}
+
 // Sets state.piece to the next piece. False: there is none to send now.
 bool Operation::next_piece(const Outgoing& out, Sending& state) {
-  size_t ready = out.bytes;
-  if (out.after_sum) {
-    ready = summed_ * bytes_of(plan_.sum.dtype);
-    if (ready < out.bytes && (small_ || ready - state.sent < kResultBytes)) return false;
-  }
+  const size_t ready = ready_bytes(out);
+  const size_t half = state.stage.size() / 2;
+  const size_t least = out.after == After::host_sum ? half : kResultBytes;
+  if (ready < out.bytes && (small_ || ready - state.sent < least)) return false;
   size_t length = ready - state.sent;
   if (length == 0) return false;
   const std::byte* from = state.data + state.sent;
-  if (!state.stage.empty()) {
-    const size_t half = state.stage.size() / 2;
+  if (out.after == After::host_sum) {
+    length = std::min(length, half);
+    from = state.stage.data() + state.pieces % 2 * half;
+  } else if (!state.stage.empty()) {
     if (!is_released(state, state.pieces % 2)) return false;
     length = std::min(length, half);
     std::byte* to = state.stage.data() + state.pieces % 2 * half;
     std::memcpy(to, from, length);
     from = to;
-  } else if (block_ && out.after_sum) {
+  } else if (block_ && out.after != After::start) {
     std::memcpy(const_cast<std::byte*>(from), out.data + state.sent, length);
   }
   state.piece = Bytes(from, length);
@@ -234,7 +266,7 @@ bool Operation::advance_send(const Outgoing& out, Sending& state, bool first) {
     if (state.piece.empty() && !next_piece(out, state)) break;
     std::erase_if(state.piece_to, [&](int rank) {
       Link& to = link(rank);
-      const bool copy = small_ && !to.reads_arena();
+      const bool copy = (small_ || out.bytes <= kTinyBytes) && !to.reads_arena();
       const auto ticket = to.send(key(out.phase), state.sent, state.piece, copy, first);
       if (!ticket) return false;
       moved = true;
@@ -254,7 +286,8 @@ bool Operation::advance_send(const Outgoing& out, Sending& state, bool first) {
 
 bool Operation::all_sent(bool results_too) const {
   for (size_t i = 0; i < sending_.size(); ++i)
-    if (sending_[i].sent < plan_.sends[i].bytes && (results_too || !plan_.sends[i].after_sum))
+    if (sending_[i].sent < plan_.sends[i].bytes &&
+        (results_too || plan_.sends[i].after == After::start))
       return false;
   return true;
 }
@@ -274,51 +307,79 @@ bool Operation::all_released() {
 
 // --- Receiving ---
 
-Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
-  Sum& sum = plan_.sum;
-  if (sum_done_) return false;
+Result<bool> Operation::advance_sums(bool first, const std::atomic<bool>& stop) {
+  if (sum_done_ && plan_.host_sums.empty()) return false;
   // A small sum may be in place: send the source before the sum overwrites it.
   if (small_ && !all_sent(false)) return false;
-  const size_t element = bytes_of(sum.dtype);
-  const size_t before = summed_;
-  while (summed_ < sum.count && !stop.load(std::memory_order_relaxed)) {
-    size_t ready = std::min(sum.count - summed_, kSumElements);
+  bool moved = false;
+  for (size_t number = 0; number < summed_.size(); ++number) {
+    SS_ASSIGN(const bool added, advance_sum(number, first, stop));
+    moved |= added;
+  }
+  if (!sum_done_ && summed_.back() == plan_.sum.count) {
+    sum_done_ = moved = true;
+    if (plan_.sum.partial) {
+      std::vector<TreeNode> nodes;
+      for (const Summand& summand : plan_.sum.summands) nodes.push_back(summand.node);
+      plan_.sum.partial->added(nodes);
+    }
+    advance_sends(first);
+  }
+  return moved;
+}
+
+Result<bool> Operation::advance_sum(size_t number, bool first, const std::atomic<bool>& stop) {
+  const Sum& sum = this->sum(number);
+  size_t& summed = summed_[number];
+  const size_t before = summed;
+  while (summed < sum.count && !stop.load(std::memory_order_relaxed)) {
+    size_t ready = std::min({sum.count - summed, kSumElements, room_for(number)});
     for (const Summand& summand : sum.summands) {
       if (ready == 0) break;
       if (!summand.data)
-        ready = std::min(ready, link(summand.from).front(key(summand.phase)).size() / element);
+        ready = std::min(
+            ready, link(summand.from).front(key(summand.phase)).size() / bytes_of(summand.dtype));
     }
     if (ready == 0) break;
-    sum_range(ready);
+    add_range(number, ready);
     for (const Summand& summand : sum.summands)
       if (!summand.data)
-        SS_RETURN_IF_ERROR(link(summand.from).pop(key(summand.phase), ready * element));
-    summed_ += ready;
+        SS_RETURN_IF_ERROR(
+            link(summand.from).pop(key(summand.phase), ready * bytes_of(summand.dtype)));
+    summed += ready;
     advance_sends(first);
   }
-  if (summed_ == sum.count) {
-    sum_done_ = true;
-    if (sum.partial) {
-      std::vector<TreeNode> nodes;
-      for (const Summand& summand : sum.summands) nodes.push_back(summand.node);
-      sum.partial->added(nodes);
-    }
-    advance_sends(first);
-  }
-  return summed_ > before || sum_done_;
+  return summed > before;
 }
 
-void Operation::sum_range(size_t count) {
-  Sum& sum = plan_.sum;
-  const size_t element = bytes_of(sum.dtype);
+/// How many elements of a host's sum fit where they wait to be sent; no limit for plan_.sum.
+size_t Operation::room_for(size_t number) {
+  if (number == plan_.host_sums.size()) return plan_.sum.count;
+  Sending& state = sending_[sending_of_[number]];
+  const size_t half = state.stage.size() / 2, written = summed_[number] * sizeof(float);
+  const size_t piece = written / half;
+  if (piece >= 2 && (state.pieces < piece - 1 || !is_released(state, piece % 2))) return 0;
+  return (half - written % half) / sizeof(float);
+}
+
+/// Adds the next `count` elements of a sum.
+void Operation::add_range(size_t number, size_t count) {
+  const Sum& sum = this->sum(number);
+  const size_t summed = summed_[number];
   std::vector<TreeSource> sources;
   for (const Summand& summand : sum.summands) {
-    const std::byte* data = summand.data ? summand.data + summed_ * element
+    const std::byte* data = summand.data ? summand.data + summed * bytes_of(summand.dtype)
                                          : link(summand.from).front(key(summand.phase)).data();
-    sources.push_back({summand.node, data, sum.dtype});
+    sources.push_back({summand.node, data, summand.dtype});
   }
-  if (sum.partial) return sum.partial->add_range(sources, summed_, count);
-  std::byte* total = sum.total + summed_ * element;
+  if (sum.partial) return sum.partial->add_range(sources, summed, count);
+  if (number < plan_.host_sums.size()) {
+    const std::span<std::byte> stage = sending_[sending_of_[number]].stage;
+    return tree_total(sources, stage.data() + summed * sizeof(float) % stage.size(), DType::f32,
+                      count);
+  }
+  const size_t element = bytes_of(sum.dtype);
+  std::byte* total = sum.total + summed * element;
   const bool in_place =
       std::ranges::any_of(sources, [&](const auto& s) { return s.data == total; });
   if (in_place || sum.count * element < kPastCacheBytes)
@@ -330,12 +391,12 @@ void Operation::sum_range(size_t count) {
     tree_total(sources, cached, sum.dtype, now);
     copy_bytes(total + done * element, cached, now * element, true);
     for (auto& source : sources)
-      source.data = static_cast<const std::byte*>(source.data) + now * element;
+      source.data = static_cast<const std::byte*>(source.data) + now * bytes_of(source.dtype);
     done += now;
   }
 }
 
-Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
+Result<bool> Operation::advance_copies(bool first, const std::atomic<bool>& stop) {
   bool moved = false;
   for (size_t i = 0; i < copied_.size(); ++i) {
     const Incoming& in = plan_.copies[i];
@@ -349,6 +410,7 @@ Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
       moved = true;
     }
   }
+  if (moved) advance_sends(first);  // what is passed on
   return moved;
 }
 
@@ -356,10 +418,11 @@ std::set<int> Operation::awaited_ranks() {
   std::set<int> ranks;
   for (size_t i = 0; i < copied_.size(); ++i)
     if (copied_[i] < plan_.copies[i].bytes) ranks.insert(plan_.copies[i].from);
-  if (!sum_done_)
-    for (const Summand& summand : plan_.sum.summands)
-      if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
-        ranks.insert(summand.from);
+  for (size_t number = 0; number < summed_.size(); ++number)
+    if (summed_[number] < sum(number).count)
+      for (const Summand& summand : sum(number).summands)
+        if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
+          ranks.insert(summand.from);
   for (Sending& state : sending_) {
     ranks.insert(state.piece_to.begin(), state.piece_to.end());
     for (const size_t half : {0, 1})
@@ -367,6 +430,19 @@ std::set<int> Operation::awaited_ranks() {
         for (const auto& [rank, ticket] : state.tickets[half]) ranks.insert(rank);
   }
   return ranks;
+}
+
+std::set<int> Operation::absent_ranks() {
+  const std::set<int> awaited = awaited_ranks();
+  std::set<int> absent = awaited;
+  for (size_t i = 0; i < copied_.size(); ++i)
+    if (copied_[i] > 0) absent.erase(plan_.copies[i].from);
+  for (size_t number = 0; number < summed_.size(); ++number)
+    for (const Summand& summand : sum(number).summands)
+      if (!summand.data &&
+          (summed_[number] > 0 || !link(summand.from).front(key(summand.phase)).empty()))
+        absent.erase(summand.from);
+  return absent.empty() ? awaited : absent;
 }
 
 }  // namespace simplescale::collective

@@ -6,6 +6,7 @@
 //                    The operation ends without waiting for readers.
 //   large operation  In place if the source lies in the arena, else in the staging buffer, piece
 //                    by piece. The operation ends once all peers have read everything.
+// A sum for a rank of another host is computed piece by piece in memory of the operation.
 //
 //   COLLECTIVE-2  Only the oldest unfinished operation uses the staging buffer, and the others
 //                 leave half of a link's descriptors free. So the oldest operation of all ranks can
@@ -62,8 +63,10 @@ class Operation {
   /// unfinished operation. stop: return soon. An error if a peer left during a read.
   Result<bool> advance(bool first, const std::atomic<bool>& stop);
 
-  /// The ranks that this operation waits for.
+  /// The ranks from which, or for which, this operation has streams that have not ended.
   std::set<int> awaited_ranks();
+  /// Those of them from which nothing has come; if there are none, all of them.
+  std::set<int> absent_ranks();
   uint64_t number() const { return number_; }
   const char* name() const { return plan_.name; }
 
@@ -85,10 +88,11 @@ class Operation {
     size_t pieces = 0;                // number of pieces sent
     Bytes piece;                      // being given to the links
     std::vector<int> piece_to;        // ranks whose link has not taken it yet
-    std::span<std::byte> stage;       // in the staging buffer: two halves, used in turn
+    std::span<std::byte> stage;       // two halves, used in turn: in the staging buffer, or for a
+                                      // host's sum in host_sums_
     std::vector<std::pair<int, Ticket>> tickets[2];  // by half of the stage: rank and ticket
   };
-  uint64_t key(uint16_t phase) const { return number_ << 16 | phase; }
+  uint64_t key(uint32_t phase) const { return stream_key(number_, phase); }
   Link& link(int rank) const { return *links_[static_cast<size_t>(rank)]; }
   std::vector<int> receivers(const Outgoing& out) const;
   bool reads_arena(const Outgoing& out) const;
@@ -96,9 +100,15 @@ class Operation {
   bool advance_sends(bool first);
   bool advance_send(const Outgoing& out, Sending& state, bool first);
   bool next_piece(const Outgoing& out, Sending& state);
-  Result<bool> advance_sum(bool first, const std::atomic<bool>& stop);
-  Result<bool> advance_copies(const std::atomic<bool>& stop);
-  void sum_range(size_t count);
+  Result<bool> advance_sums(bool first, const std::atomic<bool>& stop);
+  Result<bool> advance_sum(size_t number, bool first, const std::atomic<bool>& stop);
+  Result<bool> advance_copies(bool first, const std::atomic<bool>& stop);
+  void add_range(size_t number, size_t count);
+  const Sum& sum(size_t number) const {
+    return number < plan_.host_sums.size() ? plan_.host_sums[number] : plan_.sum;
+  }
+  size_t room_for(size_t number);
+  size_t ready_bytes(const Outgoing& out) const;
   bool all_sent(bool results_too) const;
   bool all_released();
   bool is_released(Sending& state, size_t half);
@@ -117,8 +127,10 @@ class Operation {
   std::vector<std::pair<Link*, Ticket>> block_readers_;
   std::vector<Sending> sending_;
   std::vector<size_t> copied_;  // bytes of every plan_.copies
-  size_t summed_ = 0;           // elements
-  bool sum_done_ = false;
+  std::vector<size_t> summed_;  // elements of every sum()
+  bool sum_done_ = false;       // plan_.sum
+  std::unique_ptr<std::byte[]> host_sums_;
+  std::vector<size_t> sending_of_;  // by host sum: its index in sending_
 };
 
 }  // namespace simplescale::collective

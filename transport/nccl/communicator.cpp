@@ -355,7 +355,7 @@ Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
                                   std::byte* received) {
   std::vector<Message> messages;
   for (const collective::Outgoing& o : plan.sends)
-    if (o.after_sum == after_sum)
+    if ((o.after == collective::After::sum) == after_sum)
       for (int peer = 0; peer < size(); ++peer)
         if (o.to == collective::kOthers ? peer != rank() : peer == o.to)
           messages.push_back({peer, o.data, nullptr, o.bytes});

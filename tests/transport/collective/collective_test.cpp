@@ -243,6 +243,14 @@ TEST_SUITE("collective") {
     check_every_operation("mixed", {0, 0, 1, 1, 2}, 5, {0, 1, 3, 1024, 100003});
   }
 
+  TEST_CASE("collective: the same bits over two levels, encrypted and over UCX") {
+    check_every_operation("levels", {0, 0, 0, 0, 1, 1, 1, 1}, 8, {1, 100003});
+    check_every_operation("arena", {0, 0, 1}, 3, {100003});
+    check_every_operation("turns", {0, 1, 0, 1, 1}, 5, {3, 100003});
+    check_every_operation("ucxlevels", {0, 0, 1, 1, 2, 2}, 5, {3, 100003},
+                          std::vector<std::string>(6, "lo"));
+  }
+
   TEST_CASE("collective: a source outside the arena may be larger than the staging buffer") {
     for (const bool one_host : {true, false}) {
       RankPlanes ranks(one_host ? "big" : "bigfar",
@@ -278,9 +286,9 @@ TEST_SUITE("collective") {
   TEST_CASE(
       "collective: COLLECTIVE-2, a hundred operations on two communicators end in any order of "
       "waiting") {
-    for (const bool one_host : {true, false}) {
-      RankPlanes ranks(one_host ? "many" : "manyfar",
-                       one_host ? std::vector{0, 0, 0, 0} : std::vector{0, 1, 2, 3});
+    for (const auto& hosts :
+         {std::vector{0, 0, 0, 0}, std::vector{0, 1, 2, 3}, std::vector{0, 0, 1, 1}}) {
+      RankPlanes ranks("many" + std::to_string(hosts[1] + hosts[2]), hosts);
       const std::string errors = on_ranks(4, [&](int rank) -> std::string {
         auto first = ranks.join(rank, 4, 5, "shard");
         auto second = ranks.join(rank, 4, 5, "replicate");
@@ -289,7 +297,7 @@ TEST_SUITE("collective") {
         std::vector<std::vector<float>> data;
         std::vector<std::pair<size_t, WorkPtr>> works;
         for (size_t k = 0; k < 100; ++k)
-          data.emplace_back(1 + k * 97, static_cast<float>(k + 1) * static_cast<float>(rank + 1));
+          data.emplace_back(1 + k * 997, static_cast<float>(k + 1) * static_cast<float>(rank + 1));
         for (size_t k = 0; k < 100; ++k) {
           Collective& c = k % 3 == 0 ? **second : **first;
           works.emplace_back(k, c.all_reduce(data[k].data(), data[k].size(), DType::f32));

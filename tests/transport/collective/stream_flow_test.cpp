@@ -4,6 +4,7 @@
 
 #include "rogue_member.hpp"
 #include "tests/must.hpp"
+#include "transport/collective/plan.hpp"
 
 namespace simplescale::testing {
 
@@ -91,7 +92,7 @@ TEST_SUITE("collective stream") {
   TEST_CASE("collective: a sum in place waits until its source has been sent") {
     // Gathers: some are sent early, as the barrier was, some fill the room for copies, some wait.
     constexpr uint64_t kPosted = (kStreamEarly + kStreamCopies) / kStreamChunk - 1;
-    constexpr uint64_t kGathers = kPosted + 4, kSum = (2 + kGathers) << 16;
+    constexpr uint64_t kGathers = kPosted + 4, kSum = stream_key(2 + kGathers, 0);
     const std::vector<float> ones(1024, 1.0f), twos(1024, 2.0f);
     const auto bytes_of = [](const std::vector<float>& values) {
       return std::string(reinterpret_cast<const char*>(values.data()),
@@ -100,10 +101,10 @@ TEST_SUITE("collective stream") {
     std::string sent;
     const Status status = victim_of(
         [&](RogueMember& rogue, const RankPlanes&) {
-          rogue.until([&] { return rogue.seen.contains((1 + kPosted) << 16); });
+          rogue.until([&] { return rogue.seen.contains(stream_key(1 + kPosted, 0)); });
           rogue.send(rogue.of(StreamKind::early, kSum), bytes_of(twos));
           // The credit for the second gather shows that the victim has looked at all operations since.
-          for (const uint64_t key : {uint64_t{2} << 16, uint64_t{3} << 16}) {
+          for (const uint64_t key : {stream_key(2, 0), stream_key(3, 0)}) {
             const uint64_t before = rogue.credit;
             rogue.send(rogue.of(StreamKind::early, key), std::string(kStreamChunk, 'x'));
             rogue.until([&] { return rogue.credit > before; });
@@ -181,7 +182,7 @@ TEST_SUITE("collective stream") {
          }},
         {"what nobody has granted",
          [](RogueMember& r, const RankPlanes&) {
-           r.send(r.of(StreamKind::data, 99 << 16), "12345678");
+           r.send(r.of(StreamKind::data, stream_key(99, 0)), "12345678");
          }},
         {"not the next one",
          [](RogueMember& r, const RankPlanes&) {
@@ -194,17 +195,17 @@ TEST_SUITE("collective stream") {
         {"too much before it was expected",
          [](RogueMember& r, const RankPlanes&) {
            for (uint64_t i = 0; i < 5; ++i)
-             r.send(r.of(StreamKind::early, (99 + i) << 16), std::string(kStreamChunk, 'x'));
+             r.send(r.of(StreamKind::early, stream_key(99 + i, 0)), std::string(kStreamChunk, 'x'));
          }},
         {"too much before it was expected",
          [](RogueMember& r, const RankPlanes&) {
            for (uint64_t i = 0; i <= kStreamsMax; ++i)
-             r.send(r.of(StreamKind::early, (99 + i) << 16), "x");
+             r.send(r.of(StreamKind::early, stream_key(99 + i, 0)), "x");
          }},
         {"too many streams",
          [](RogueMember& r, const RankPlanes&) {
            for (uint64_t i = 0; i <= kStreamsMax; ++i)
-             r.send(r.of(StreamKind::announce, (99 + i) << 16));
+             r.send(r.of(StreamKind::announce, stream_key(99 + i, 0)));
          }},
         {"too large",
          [](RogueMember& r, const RankPlanes&) {
