@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "runtime/training/arithmetic.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
 
 namespace simplescale {
@@ -14,7 +15,7 @@ namespace simplescale {
 enum class Fp8 { e4m3, e5m2 };
 
 /// Values that share a scale: 128 along the sum of the product, or 128 x 128.
-constexpr int64_t kFp8Block = 128;
+using arithmetic::kFp8Block;
 
 /// A block's values are multiplied with 2^e before they are rounded, and divided by it after the
 /// product. e: the largest with which the block's largest magnitude is a number of the format, at

@@ -55,6 +55,7 @@ void add_arithmetic(const Config& config, const Arithmetic& of,
   add("shard_align", kShardAlign);
   add("device", of.cuda ? "cuda" : "cpu");
   add("libtorch", SIMPLESCALE_TORCH);  // with MKL, cuDNN and cuBLASLt
+  if (config.train.fp8) add("fp8_block", a::kFp8Block);
   if (config.train.optimizer == Optimizer::muon)
     add("muon", fmt::format("{} steps of {} {} {}, epsilon {}", a::kMuonSteps, a::kMuonA, a::kMuonB,
                             a::kMuonC, a::kMuonEpsilon));

@@ -14,6 +14,8 @@ inline constexpr int kVersion = 2;
 /// totals are added once. In version 1 each micro-batch added them.
 inline constexpr const char* kTiedGradients = "two trees";
 
+inline constexpr int64_t kFp8Block = 128;  // fp8 values that share a scale; 128 x 128 of a weight
+
 // The CPU backend.
 inline constexpr int64_t kRows = 256;          // rows (tokens) of a product in the blocks
 inline constexpr int64_t kHeadRows = 128;      // rows of a product in the head

@@ -3,12 +3,13 @@
 
     chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--group-nodes 1] [--strategy hybrid_shard]
              [--batch 48] [--kinds a,b,...] [--set KEY=VALUE ...] [--file-faults SEED] [--file-rates EFFECT=RATE;...]
-             [--file-folder checkpoints]
+             [--file-folder checkpoints] [--hosts]
 
 A reference run makes the same steps without faults. The other run gets a fault after every few committed steps, at a random
 moment of a step, and sometimes a second fault during the recovery from the first. If the run ends with the exit code for a
 restart (all agents are gone), the script starts it again, as a user would. With --file-faults the file system of the faulted
-run delays, fails, tears and hangs, too, at random calls of its processes (file_faults/faults.hpp). Checks at the end:
+run delays, fails, tears and hangs, too, at random calls of its processes (file_faults/faults.hpp). With --hosts each node is a host: a network namespace, whose cable
+is one more fault (root). Checks at the end:
 
     JOB-1  No committed step was made again, except after all processes were killed or where an event says that no newer
            step had a copy of every shard left.
@@ -35,6 +36,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import namespaces  # noqa: E402
 from common import BIN, PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
 
 STEPS_PER_FAULT = 25
@@ -72,6 +74,9 @@ class Chaos:
         self.damaged = -1  # step of the newest checkpoint that was damaged
         self.to_wake = []  # (time, pid) of stopped processes
         self.restarts = 0
+        self.network = namespaces.Network(flags.nodes + flags.spares) if flags.hosts else None
+        self.processes = {}  # by the rank of the host, of `train`
+        self.to_plug_in = []  # (time, host) of cables that are out
 
     def config(self):
         path = self.folder / "chaos.toml"
@@ -88,9 +93,15 @@ class Chaos:
         path.write_text("\n".join(f"[{s}]\n" + "\n".join(body) + "\n" for s, body in sections.items()))
         return path
 
-    def start(self, run):
-        return subprocess.Popen([PROGRAM, "train", str(self.config()), f"--run={run}"], cwd=self.folder, env=self.environment(run),
-                                stdout=open(self.folder / "train.out", "a"), stderr=subprocess.STDOUT)
+    def start(self, rank):
+        """Starts the run, or what a host does for it."""
+        hosts = [f"--nnodes={len(self.network.spaces)}", f"--node-rank={rank}"] if self.network else []
+        self.processes[rank] = subprocess.Popen(
+            [*self.within(rank), PROGRAM, "train", str(self.config()), f"--run={self.run}", *hosts], cwd=self.folder,
+            env=self.environment(self.run), stdout=open(self.folder / "train.out", "a"), stderr=subprocess.STDOUT)
+
+    def within(self, rank):
+        return ["ip", "netns", "exec", self.network.spaces[rank]] if self.network else []
 
     def environment(self, run):
         """Preloads the faults of the file system into all processes of the run."""
@@ -195,7 +206,7 @@ class Chaos:
         name = self.random.choice(there)
         command = " ".join(["inject", kind, name, *words])
         try:
-            done = subprocess.run([PROGRAM, "console", self.run, "-c", command], capture_output=True, timeout=20)
+            done = subprocess.run([*self.within(0), PROGRAM, "console", self.run, "-c", command], capture_output=True, timeout=20)
         except subprocess.TimeoutExpired:
             return None
         return " ".join([name, *words]) if done.returncode == 0 else None
@@ -252,7 +263,16 @@ class Chaos:
     def slow_disk(self):
         return self.inject("slow_disk", "nodes", "--value", str(self.random.randrange(10, 500)), *self.for_a_while())
 
-    KINDS = {"oom_trainer": 1, "partition_node": 2, "lose_messages": 1, "slow_link": 1, "slow_node": 1, "corrupt_snapshot": 1,
+    def unplug_host(self):
+        """What a host sends, what it receives, or both is lost for a while."""
+        if not self.network:
+            return None
+        host, way = self.random.randrange(len(self.network.spaces)), self.random.choice(["sends", "receives", "sends and receives"])
+        self.network.drop(host, out="" if "sends" in way else None, into="" if "receives" in way else None)
+        self.to_plug_in.append((time.monotonic() + self.random.uniform(0.3, 6), host))
+        return f"n{host} {way}"
+
+    KINDS = {"unplug_host": 3, "oom_trainer": 1, "partition_node": 2, "lose_messages": 1, "slow_link": 1, "slow_node": 1, "corrupt_snapshot": 1,
              "corrupt_checkpoint": 1, "disk_full": 1, "slow_disk": 1,
              "kill_trainer": 5, "segfault_trainer": 2, "stop_trainer": 2, "two_trainers": 2, "kill_node": 4, "kill_agent": 2,
              "stop_agent": 1, "kill_supervisor": 3, "stop_supervisor": 1, "kill_leaders": 1, "everything": 1, "hang_trainer": 1,
@@ -265,20 +285,26 @@ class Chaos:
         self.to_wake = [(when, pid) for when, pid in self.to_wake if when > time.monotonic()]
         for pid in due:
             send_signal(pid, signal.SIGCONT)
+        for when, host in list(self.to_plug_in):
+            if when <= time.monotonic():
+                self.to_plug_in.remove((when, host))
+                self.network.heal(host)
 
     def wait_until(self, condition, what):
         """Waits for the condition; starts the run again if it exits with a code that asks for it. False if it ended with success."""
         seen, since = last_step(self.run), time.monotonic()
         while not condition():
             self.wake()
-            code = self.process.poll()
-            if code == 0:
+            codes = {rank: process.poll() for rank, process in self.processes.items()}
+            if not any(codes.values()) and None not in codes.values():
                 return False
-            if code is not None:
+            for rank, code in codes.items():
+                if not code:
+                    continue
                 if code not in (75, -9) and not (code == 74 and self.done["disk_full"]) and not self.file_error(code):
                     raise Broken(f"`train` ended with {code} while waiting for {what}")
                 self.restarts += 1
-                self.process = self.start(self.run)
+                self.start(rank)
             now = last_step(self.run)
             if now != seen:
                 seen, since = now, time.monotonic()
@@ -294,7 +320,8 @@ class Chaos:
                         "--cluster.trainers_per_node=1", "--cluster.spares=0", "--parallel.group_nodes=1"],
                        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3600)
         self.run = self.folder / "run"
-        self.process = self.start(self.run)
+        for rank in range(len(self.network.spaces) if self.network else 1):
+            self.start(rank)
         kinds = self.flags.kinds.split(",") if self.flags.kinds else list(self.KINDS)
         weights = [self.KINDS.get(kind, 1) for kind in kinds]
         number = 0
@@ -309,7 +336,7 @@ class Chaos:
                 for _ in range(20):
                     kind = self.random.choices(kinds, weights)[0]
                     what = getattr(self, kind)()
-                    if what or self.process.poll() is not None:
+                    if what or any(process.poll() is not None for process in self.processes.values()):
                         break
                     time.sleep(0.1)
                 print(f"{time.monotonic() - begin:7.1f} s  step {last_step(self.run):5}  {kind} {what or '(no target)'}", flush=True)
@@ -390,10 +417,14 @@ def main():
     a.add_argument("--batch", type=int, default=48, help="global_batch_size")
     a.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the configuration, in TOML syntax")
     a.add_argument("--kinds", default="", help="only these faults, separated by commas")
+    a.add_argument("--hosts", action="store_true", help="each node in a network namespace of its own")
     a.add_argument("--file-faults", type=int, metavar="SEED", help="faults of the run folder's file system, too")
     a.add_argument("--file-rates", default=FILE_RATES, metavar="EFFECT[.CALL]=RATE;...", help="their probabilities at each call")
     a.add_argument("--file-folder", default="", help="only below this folder of the run, for example checkpoints")
     flags = a.parse_args()
+    if flags.hosts and namespaces.WHY_NOT:
+        print(f"skipped: {namespaces.WHY_NOT}")
+        sys.exit(77)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-chaos-"))
     chaos = Chaos(flags, folder)
     try:
@@ -402,6 +433,9 @@ def main():
         for pid in leftovers(folder):
             send_signal(int(pid), signal.SIGKILL)
         sys.exit(f"{broken}\nkept: {folder}\nrepeat with: {' '.join(sys.argv)} --seed {flags.seed}")
+    finally:
+        if chaos.network:
+            chaos.network.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -173,6 +173,8 @@ TEST_SUITE("signature") {
         "weight_tokens ");
     CHECK(names(signature(parsed({"--train.optimizer=muon"}))).find(" muon muon_rows ") !=
           std::string::npos);
+    const Signature in_fp8 = signature(parsed({"--train.precision=bf16", "--train.fp8=true"}));
+    CHECK(in_fp8.fields.at("arithmetic.fp8_block") == std::to_string(arithmetic::kFp8Block));
     const Signature on_gpus = signature(config, {true, "avx2", {{"H100/head", "17"}}});
     CHECK(names(on_gpus) ==
           "device leaf libtorch part_bytes products.H100/head seq_chunks shard_align sum_blocks "
