@@ -25,6 +25,7 @@
 #include "runtime/training/recompute.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/stochastic_rounding.hpp"
+#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 
@@ -176,6 +177,18 @@ class Backend {
   virtual void cast(const float* from, void* to, size_t count) = 0;
   /// to[i] += from[i]. Both: (count) fp32.
   virtual void accumulate(const float* from, float* to, size_t count) = 0;
+  /// As PartialSum::add(), of one leaf that follows those in the sum. The sum's buffers and the leaf
+  /// are device memory. This default is for host memory.
+  virtual void add_leaf(const TreeSource& leaf, PartialSum& sum) {
+    constexpr size_t kPiece = size_t{1} << 16;
+    for_pieces(host_threads(), sum.count(), kPiece, [&](size_t first, size_t count) {
+      const TreeSource piece{leaf.node,
+                             static_cast<const char*>(leaf.data) + first * bytes_of(leaf.dtype),
+                             leaf.dtype};
+      sum.add_range({&piece, 1}, first, count);
+    });
+    sum.added({&leaf.node, 1});
+  }
   /// sums[i] = sum of the squares of the elements of trees[i], in double: of each block, in an order
   /// that is fixed per backend; then of the blocks, in tree order. trees: in the order of their
   /// blocks, disjoint. sums: host memory.

@@ -347,6 +347,20 @@ void CudaBackend<T>::accumulate(const float* from, float* to, size_t count) {
   SS_CUDA(add<float>(stream_, static_cast<int64_t>(count), to, from, to));
 }
 
+/// The leaf completes the last of the sum's nodes, none of them or several.
+template <class T>
+void CudaBackend<T>::add_leaf(const TreeSource& leaf, PartialSum& sum) {
+  const size_t before = sum.nodes().size();
+  sum.added({&leaf.node, 1});
+  const size_t to = sum.nodes().size() - 1;
+  LeftSums left;
+  SS_ASSERT(before - to <= LeftSums::kMost);
+  for (size_t i = to; i < before; ++i) left.sums[left.count++] = sum.data(i);
+  SS_ASSERT(leaf.dtype == options_.precision && to < sum.buffers());
+  SS_CUDA(cuda::add_leaf(stream_, static_cast<int64_t>(sum.count()), left,
+                         static_cast<const T*>(leaf.data), sum.buffer(to)));
+}
+
 template <class T>
 void CudaBackend<T>::average(float weight, size_t count, const float* params, const float* from,
                              float* to) {

@@ -71,6 +71,7 @@ class CudaBackend final : public LlamaBackend {
 
   void cast(const float* from, void* to, size_t count) override;
   void accumulate(const float* from, float* to, size_t count) override;
+  void add_leaf(const TreeSource& leaf, PartialSum& sum) override;
   void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
   PendingHash start_state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,

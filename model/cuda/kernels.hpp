@@ -224,6 +224,17 @@ cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& cons
                   const Bf16* from_avg, const Bf16* from_avg_sq, float* to_params, Bf16* to_avg,
                   Bf16* to_avg_sq, Bf16* rounded);
 
+/// Sums that lie left of a leaf in the tree, the largest first.
+struct LeftSums {
+  static constexpr int kMost = 10;  // waves have at most 2^10 micro-batches
+  int count = 0;
+  const float* sums[kMost] = {};
+};
+/// to = left[0] + (left[1] + (... + leaf)), in fp32. All: (count); to may be left[0].
+template <class T>
+cudaError_t add_leaf(cudaStream_t stream, int64_t count, const LeftSums& left, const T* leaf,
+                     float* to);
+
 /// Backend::average(). All: (count); to may be from.
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,
                     const float* from, float* to);

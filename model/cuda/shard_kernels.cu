@@ -102,6 +102,24 @@ __global__ void average_kernel(int64_t vectors, float weight, const float* param
   A::store(to + i, mean);
 }
 
+/// n elements of each thread; of all arrays those at the front.
+template <int n, class T>
+__global__ void add_leaf_kernel(int64_t vectors, LeftSums left, const T* leaf, float* to) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const int64_t i = j * n;
+  float sum[n], summand[n];
+  load_elements<n>(leaf + i, sum);
+  for (int s = left.count; s-- > 0;) {
+    load_elements<n>(left.sums[s] + i, summand);
+    for (int k = 0; k < n; ++k) sum[k] = summand[k] + sum[k];
+  }
+  if constexpr (n == 1)
+    to[i] = sum[0];
+  else
+    Packed<float>::store(to + i, sum);
+}
+
 template <class M>
 cudaError_t launch_adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                          const Rounding& rounding, const AdamWPointers<M>& p) {
@@ -162,6 +180,22 @@ cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& cons
       stream, count, constants, rounding,
       {gradient, from_params, from_avg, from_avg_sq, to_params, to_avg, to_avg_sq, rounded});
 }
+
+template <class T>
+cudaError_t add_leaf(cudaStream_t stream, int64_t count, const LeftSums& left, const T* leaf,
+                     float* to) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<float>::n;
+  bool packed = packable<float>(count, to) && moments_aligned<T>(leaf);
+  for (int s = 0; s < left.count; ++s) packed = packed && packable<float>(count, left.sums[s]);
+  if (packed)
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads}, add_leaf_kernel<n, T>,
+                      count / n, left, leaf, to);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, add_leaf_kernel<1, T>, count,
+                    left, leaf, to);
+}
+template cudaError_t add_leaf<float>(cudaStream_t, int64_t, const LeftSums&, const float*, float*);
+template cudaError_t add_leaf<Bf16>(cudaStream_t, int64_t, const LeftSums&, const Bf16*, float*);
 
 cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,
                     const float* from, float* to) {

@@ -14,8 +14,8 @@
 //             differ (ENGINE-4) can be undone too: the vote that detects it is the one for N + 1,
 //             and that vote fails. With device memory and memory_every_steps != 1, the two sides
 //             hold the last two steps that were stored, and what is undone may be more steps.
-//   ENGINE-3  The state after a step has the same bits for every layout (groups, shards) of the
-//             same leaves, whether or not all trainers have the same number of them (JOB-6).
+//   ENGINE-3  The state after a step has the same bits for every layout (groups, shards, waves)
+//             of the same leaves, whether or not all trainers have the same number of them (JOB-6).
 //   ENGINE-4  Replicas whose states of step N differ in any bit detect it in the vote for step
 //             N + 1, or in compare_states() after the last step: they compare a 128-bit hash of the
 //             whole state. It is computed immediately before the vote; in device memory it begins

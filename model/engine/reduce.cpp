@@ -108,18 +108,21 @@ void GradientSums::add(const Task& task) {
   Sum& sum = sums_[task.sum];
   Slot& slot = slots_[task.slot];
   if (task.frame == 0) sum.wave.emplace(sum.digits, layout_.count[task.unit] * layout_.shards);
-  backend_->synchronize();
+  if (!backend_->stream()) backend_->synchronize();
   clear_padding(slot, task.unit);
   check_finite(slot.data, elements_[task.unit]);
-  const uint64_t leaf = shares_->leaf(group(), static_cast<uint64_t>(shard_->rank()),
-                                      static_cast<uint64_t>(task.micro_batch));
-  const TreeSource source{{0, leaf}, slot.data, precision_};
-  sum.wave->add({&source, 1});
+  backend_->add_leaf({leaf_of(task), slot.data, precision_}, *sum.wave);
+}
+
+/// Of this trainer's micro-batch.
+TreeNode GradientSums::leaf_of(const Task& task) const {
+  return {0, shares_->leaf(group(), static_cast<uint64_t>(shard_->rank()),
+                           static_cast<uint64_t>(task.micro_batch))};
 }
 
 void GradientSums::reduce(const Task& task) {
   const size_t unit = task.unit;
-  const std::vector<TreeNode> nodes = shares_->turn(group(), static_cast<uint64_t>(task.turn));
+  std::vector<TreeNode> nodes = shares_->turn(group(), static_cast<uint64_t>(task.turn));
   if (nodes.empty()) return;
   const bool has_leaf = static_cast<size_t>(shard_->rank()) < nodes.size();
   PartialSum& slice = slices_[unit];
@@ -134,11 +137,10 @@ void GradientSums::reduce(const Task& task) {
   if (!slots_.empty()) clear_padding(slots_[task.slot], unit);
   if (has_leaf) check_finite(gradient, elements_[unit]);
   if (!in_background_) {
-    const uint64_t leaf = shares_->leaf(group(), 0, static_cast<uint64_t>(task.micro_batch));
-    const TreeSource source{{0, leaf}, gradient, slots_.empty() ? DType::f32 : precision_};
-    slice.add({&source, 1});
+    backend_->add_leaf({leaf_of(task), gradient, slots_.empty() ? DType::f32 : precision_}, slice);
     return;
   }
+  if (shard_->size() == 1) nodes = {leaf_of(task)};  // of a wave, one after the other
   if (!has_leaf) backend_->zero(gradient, elements_[unit] * bytes_of(precision_));
   slots_[task.slot].work =
       shard_->reduce_scatter_leaves(gradient, layout_.count[unit], precision_, nodes, slice);

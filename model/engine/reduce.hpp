@@ -36,7 +36,7 @@ class GradientSums {
   /// this buffer, which no reduction uses.
   void* gradient(size_t unit, size_t slot);
   // These carry out the program's tasks; where this trainer has no leaf, a buffer counts as zero.
-  /// Adds the gradient of a micro-batch to its wave's. In host memory.
+  /// Adds the gradient of a micro-batch to its wave's.
   void add(const Task& task);
   /// Adds the gradients of a turn to the sum of this trainer's shard, or starts to.
   void reduce(const Task& task);
@@ -74,6 +74,7 @@ class GradientSums {
     std::optional<PartialSum> wave;
     WorkPtr work;
   };
+  TreeNode leaf_of(const Task& task) const;
   uint64_t group() const { return static_cast<uint64_t>(replicate_->rank()); }
   void clear_padding(Slot& slot, size_t unit);
   void check_finite(const void* gradient, size_t count);

@@ -23,8 +23,8 @@ namespace simplescale {
 //                4 P (1 + digits): the sum over groups, if there are several, and the partial sums
 //                of its leaves, here P counts tied embeddings twice; in waves of W, with several
 //                shards, 4 (2 U + E) log2 W more; with Muon c (2 U + the matrices that it owns) more
-//   messages     what a trainer receives from the others of its group, and from other groups. CPU:
-//                c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
+//   messages     what a trainer receives from the others of its group, and from other groups; in
+//                waves, with 4 instead of c. CPU: c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
 //                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
 //                8 / n max N_u. A part of `gradients`; so are, with CUDA, P / 128 for the sums of
 //                squares.
@@ -142,7 +142,13 @@ double cuda_activations(const Config& config, const ModelShape& shape) {
                            4 * w.N * static_cast<double>(shape.heads) +  // gradients, sums
                            attention_workspace(train, shape, w) + attention_masks(config, shape, w);
   const double fp8 = train.fp8 ? fp8_factors(w, part / (w.c * 2 * w.F)) : 0;
-  return kept + logits + working + tokens + rope + attention + fp8 + kWorkspace;
+  const double of_frame =
+      tokens + row * w.C * (w.layers + 2) +
+      (train.activation_checkpointing == Recompute::block ? 0 : block * w.layers) +
+      (train.activation_checkpointing == Recompute::nothing ? gate_up : 0);
+  const double of_wave =
+      of_frame * static_cast<double>(std::max<int64_t>(1, config.parallel.wave) - 1);
+  return kept + of_wave + logits + working + tokens + rope + attention + fp8 + kWorkspace;
 }
 
 /// Muon's products of the largest matrix.
@@ -222,16 +228,17 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     const uint64_t sums =
         own + (shape.tie_embeddings ? whole[0] / static_cast<uint64_t>(shards) : 0);
     uint64_t bytes = c * in_turn + 4 * sums * (digits + (groups > 1 && !native ? 1 : 0));
-    if (config.parallel.wave > 1 && shards > 1)
+    const bool waves = config.parallel.wave > 1 && shards > 1;
+    if (waves)
       bytes +=
           4 * in_turn * static_cast<uint64_t>(std::bit_width(uint64_t(config.parallel.wave)) - 1);
+    const uint64_t received = shards == 1 ? 0 : waves ? 4 : c;  // of an element
     if (!cuda)
-      bytes += shards > 1 ? c * own : 0;
+      bytes += received * own;
     else if (native)
-      bytes += own / 128 + (shards > 1 ? c * largest_part : 0);
+      bytes += own / 128 + received * largest_part;
     else
-      bytes +=
-          own / 128 + (shards > 1 ? c * largest : 0) + (groups > 1 ? 4 * digits * largest_part : 0);
+      bytes += own / 128 + received * largest + (groups > 1 ? 4 * digits * largest_part : 0);
     // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
     const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
     if (cuda && !native && per_node > 1 && static_cast<uint64_t>(shards) > per_node)

@@ -1,6 +1,5 @@
 // The numbers of a run: micro-batches, steps, learning rate, FLOP per token.
 #include <algorithm>
-#include <bit>
 
 #include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
@@ -78,44 +77,6 @@ Status plan_batch(const Config& config, Plan& plan) {
   }
   plan.batch = BatchSchedule(static_cast<uint64_t>(plan.global_batch_size), stages);
   return status;
-}
-
-MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave) {
-  Config with = config;
-  with.parallel.wave = wave;
-  return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
-                         plan.topology.groups, plan.leaves);
-}
-
-/// Sets wave and wave_reason.
-Status plan_wave(const Config& config, Plan& plan) {
-  const int64_t wanted = config.parallel.wave;
-  const bool gpu = config.cluster.device == DeviceKind::cuda;
-  if (wanted > 0 && !std::has_single_bit(static_cast<uint64_t>(wanted)))
-    return bad_config("parallel.wave = " + text(wanted) + " is not a power of two");
-  if (wanted > 1 && gpu)
-    return bad_config("parallel.wave = " + text(wanted) +
-                      ": on GPUs a micro-batch passes alone; set parallel.wave = 1");
-  plan.wave = std::max<int64_t>(1, wanted);
-  plan.wave_reason = "parallel.wave is set";
-  if (wanted > 0) return {};
-  const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
-  if (gpu) {
-    plan.wave_reason = "GPUs";
-  } else if (plan.topology.group_nodes == 1 || plan.topology.shards == 1) {
-    plan.wave_reason = "no group spans nodes";
-  } else if (memory == 0) {
-    plan.wave_reason = "cluster.memory_per_trainer_gib is unknown";
-  } else {
-    const auto fits = [&](int64_t wave) {
-      return static_cast<double>(memory_with_wave(config, plan, wave).total()) <= memory;
-    };
-    while (2 * plan.wave <= plan.accumulation && fits(2 * plan.wave)) plan.wave *= 2;
-    plan.wave_reason = 2 * plan.wave <= plan.accumulation
-                           ? "groups span nodes; the most that fits memory"
-                           : "groups span nodes; all that accumulate";
-  }
-  return {};
 }
 
 /// The samples of `iters` micro-batches of every trainer, or as many as can be counted.

@@ -169,7 +169,7 @@ const Key table[] = {
 
   {"parallel", "strategy", ENUM(parallel.strategy, strategy_names), any, layout, "How the model is sharded. auto: the smallest group that fits memory, so that there are as many replicas as possible; see docs/configuration.md."},
   {"parallel", "group_nodes", REF(parallel.group_nodes), {0, 10'000}, layout, "Nodes per group; a group holds one copy of the model. 0: by strategy (hybrid_shard: 4; full_shard, shard_grad_op: all nodes). no_shard ignores it."},
-  {"parallel", "wave", REF(parallel.wave), {0, 1024}, layout, "Micro-batches that pass a unit together, a power of two: a unit is gathered and its gradients are summed between trainers once a wave. More memory for activations, less traffic. 0: 1, but for groups over several nodes as many as accumulate and fit cluster.memory_per_trainer_gib. On GPUs 1."},
+  {"parallel", "wave", REF(parallel.wave), {0, 1024}, layout, "Micro-batches that pass a unit together, a power of two: a unit is gathered and its gradients are summed between trainers once a wave. More memory for activations, less traffic. 0: 1, but for groups over several nodes as many as accumulate and fit a trainer's memory."},
   {"parallel", "collective_timeout_ms", REF(parallel.collective_timeout_ms), milliseconds, no, "A collective operation fails if a rank has not joined it by then."},
 
   {"cluster", "nodes", REF(cluster.nodes), {1, 10'000}, layout, "Nodes that train."},

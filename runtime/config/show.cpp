@@ -73,6 +73,20 @@ std::string saved_text(const Plan& plan) {
          ")";
 }
 
+/// The wave, why it was taken, and what it saves and takes.
+std::string wave_text(const Config& config, const Plan& plan) {
+  std::string text = std::to_string(plan.wave) +
+                     (plan.wave == 1 ? " micro-batch passes" : " micro-batches pass") +
+                     " a unit at a time (" + plan.wave_reason + ")";
+  if (plan.topology.shards == 1) return text;
+  text += "; a trainer sends " + bytes_text(bytes_in_group(config, plan, plan.wave)) +
+          " a step inside its group";
+  if (plan.wave == 1) return text;
+  return text + " (" + bytes_text(bytes_in_group(config, plan, 1)) +
+         " if each passes alone) and needs " +
+         bytes_text(plan.memory.total() - memory_with_wave(config, plan, 1).total()) + " more";
+}
+
 std::string plan_text(const Config& config, const Plan& plan) {
   const DeviceKind device = config.cluster.device;
   const Topology& t = plan.topology;
@@ -97,10 +111,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                     counted(t.world(), "trainer") + " x " + accumulation_text(plan) +
                     " accumulated x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
-  if (plan.accumulation > 1)
-    line("wave", std::to_string(plan.wave) +
-                     (plan.wave == 1 ? " micro-batch passes" : " micro-batches pass") +
-                     " a unit at a time (" + plan.wave_reason + ")");
+  if (plan.accumulation > 1) line("wave", wave_text(config, plan));
   if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +

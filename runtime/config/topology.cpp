@@ -55,12 +55,11 @@ struct GroupSize {
 /// known.
 GroupSize fitting_group(const Config& config) {
   const bool known = config.cluster.memory_per_trainer_gib > 0;
-  const double memory = (known ? config.cluster.memory_per_trainer_gib : assumed_gib) * (1u << 30);
   for (const int size : divisors(static_cast<int>(config.cluster.nodes))) {
     const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
     const auto needed = needed_bytes(config, Sharding::full_shard, shards);
     if (!needed.ok()) break;
-    if (static_cast<double>(*needed) > memory) continue;
+    if (*needed > memory_of_trainer(config)) continue;
     return GroupSize{size, std::string("the smallest group that ") +
                                (known ? "fits memory" : "needs at most 4 GiB per trainer") +
                                ", with " + gib(static_cast<double>(*needed)) + " per trainer"};
@@ -137,6 +136,11 @@ Status check_memory(const Config& config, const Topology& topology) {
 }
 
 }  // namespace
+
+uint64_t memory_of_trainer(const Config& config) {
+  const double known = config.cluster.memory_per_trainer_gib;
+  return static_cast<uint64_t>(std::min(1e18, (known > 0 ? known : assumed_gib) * (1u << 30)));
+}
 
 Result<Topology> plan_topology(const Config& config) {
   Topology t;

@@ -51,9 +51,12 @@ Result<Topology> plan_topology(const Config& config);
 /// The steps between copies to the memory of other nodes; 0: none. The value of -1 is 10 if there
 /// is only one domain, but another node that can keep copies.
 int64_t peer_every_steps(const Config& config, const Topology& topology);
-/// The fewest nodes of which a group can consist so that the model fits its trainers' memory (4 GiB
-/// each if cluster.memory_per_trainer_gib is unknown); 0: it does not fit, or a key is wrong.
+/// The fewest nodes of which a group can consist so that the model fits its trainers' memory; 0: it
+/// does not fit, or a key is wrong.
 int smallest_group(const Config& config);
+
+/// Bytes that a trainer may need: cluster.memory_per_trainer_gib, or 4 GiB if it is unknown.
+uint64_t memory_of_trainer(const Config& config);
 
 /// Bytes that one trainer needs, by purpose. The formulas are in memory.cpp.
 struct MemoryEstimate {
@@ -115,6 +118,14 @@ struct Plan {
   /// Samples that a micro-batch of every trainer of the configured layout has together.
   int64_t samples_per_iter() const { return micro_batch_size * topology.world(); }
 };
+
+/// Sets wave and wave_reason; the plan has its topology and batch. bad_config: not a power of two.
+Status plan_wave(const Config& config, Plan& plan);
+/// The plan's memory with another wave.
+MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave);
+/// Bytes that a trainer sends to the others of its group in a step of M leaves with waves of `wave`,
+/// for parameters and gradients, if each trainer sends to each other. The formula is in wave.cpp.
+uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave);
 
 /// Topology, batch and schedule of a run. bad_config: as plan_topology(); a global batch that is
 /// not a multiple of micro_batch_size (the message names the nearest multiples), or has not one

@@ -136,10 +136,8 @@ class Layouts(Case):
         run = self.train("faults", *flags, *self.layout(2, 2, "hybrid_shard"), "--parallel.wave=4", f"--inject.faults=[{faults}]")
         self.assertEqual(self.digest(run), expected)
         self.assertIn("30 steps of 29 samples, each sample exactly once", self.verify(run))
-        for wave, text in ((3, "parallel.wave = 3 is not a power of two"), (2, "on GPUs a micro-batch passes alone")):
-            device = ["--cluster.device=cuda"] if wave == 2 else []
-            self.command("train", self.config, f"--run={self.folder}/refused", *flags, f"--parallel.wave={wave}", *device, code=78)
-            self.assertIn(text, self.stderr)
+        self.command("train", self.config, f"--run={self.folder}/refused", *flags, "--parallel.wave=3", code=78)
+        self.assertIn("parallel.wave = 3 is not a power of two", self.stderr)
 
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")

@@ -338,6 +338,20 @@ class Checklist:
         self.figures["doctor"] = call([self.program, "doctor", f"{run}.toml", f"--run={run}-doctor"], self.seconds / 2).splitlines()
         expect(self.rehearse or self.figures["trainer"], "no GPU was taken")
 
+    def waves(self):
+        """Four micro-batches that pass each unit together end with the bits of one after the other; of two trainers by NCCL, too."""
+        batch = dict(train__micro_batch_size=2, train__global_batch_size=16, train__warmup_iters=0)
+        os.environ["SIMPLESCALE_NCCL_ON_SHARED_GPU"] = "1"
+        try:
+            for precision in ("fp32", "bf16"):
+                one, _, _ = self.train("micro", 4096, 12, train__precision=precision, **batch)
+                for trainers in (1, 2):
+                    run, _, _ = self.train("micro", 4096, 12, like=one, train__precision=precision, parallel__wave=4, cluster__trainers_per_node=trainers, **batch)
+                    self.figures[f"{precision}_{trainers}"] = {"same_bits": self.digest(one) == self.digest(run), "step_ms": self.breakdown(run)["step_ms"]}
+        finally:
+            del os.environ["SIMPLESCALE_NCCL_ON_SHARED_GPU"]
+        expect(all(f["same_bits"] for f in self.figures.values()), "other bits than those of one micro-batch after the other")
+
     def shared_gpu(self):
         """2 x 2 trainers on one GPU, through host memory; then one of them is killed, and a process with a CUDA context replaces it."""
         batch = dict(train__precision="fp32", train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
@@ -476,6 +490,7 @@ PARTS = [("machine", "driver, libraries, host", 60),
          ("runs", "losses as on the CPU, twice the same bits", 70),
          ("recovery", "TinyLlama's trainer is killed", 120),
          ("ranks", "NCCL between ranks on this GPU; one killed", 120),
+         ("waves", "4 micro-batches a unit; by NCCL, too", 60),
          ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 60),
          ("auto", "neither device nor strategy is set; doctor", 60),
          ("native", "speed_one with train.deterministic = false", 80),

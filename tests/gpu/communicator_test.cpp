@@ -178,7 +178,7 @@ TEST_SUITE("nccl") {
                 both(bytes, [&](Collective& c, char*, char* out) {
                   return c.broadcast(out, count, dtype, ranks - 1);
                 });
-                // Three rows of leaves are reduced into a slice; then the ranks act as groups and sum
+                // Three rows of nodes are reduced into a slice; then the ranks act as groups and sum
                 // their partial sums.
                 std::vector<float> totals[2];
                 for (Collective* c : {&ours, &reference}) {
@@ -189,7 +189,11 @@ TEST_SUITE("nccl") {
                   void* full = device(*c, values, dtype);
                   for (uint64_t row = 0; row < 3; ++row) {
                     std::vector<TreeNode> leaves;
-                    for (uint64_t r = 0; r < size; ++r) leaves.push_back({0, row * size + r});
+                    // Of four micro-batches of a rank, of two, and of one.
+                    const auto level = static_cast<uint32_t>(2 - row);
+                    const uint64_t first = row == 0 ? 0 : (row == 1 ? 4 : 6) * size;
+                    for (uint64_t r = 0; r < size; ++r)
+                      leaves.push_back({level, (first >> level) + r});
                     CHECK(c->reduce_scatter_leaves(full, count, dtype, leaves, slice)->wait().ok());
                   }
                   std::vector<float>& all = totals[c == &reference];

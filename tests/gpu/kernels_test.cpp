@@ -336,6 +336,36 @@ TEST_SUITE("kernels") {
                 .epsilon(1e-13));
   }
 
+  TEST_CASE("kernels: a leaf and the sums left of it are added with the CPU's bits") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t count : {4, 37, 1024, 9001})
+        for (const int left : {0, 1, 3, cuda::LeftSums::kMost}) {
+          INFO("count = ", count, ", left = ", left);
+          const auto size = static_cast<size_t>(count);
+          const Values<T> leaf(some<T>(count), aligned);
+          const Values<float> to(none<float>(count), aligned);
+          const Values<float> sums(some<float>(left * count), aligned);
+          const auto of_sums = sums.host();
+          const auto of_leaf = leaf.host();
+          cuda::LeftSums lefts{.count = left};
+          std::vector<TreeSource> sources;  // of 2^left leaves
+          uint64_t first = 0;
+          for (int i = 0; i < left; ++i) {
+            const auto level = static_cast<uint32_t>(left - 1 - i);
+            lefts.sums[i] = sums.data() + i * count;
+            sources.push_back({{level, first >> level}, of_sums.data() + i * count, DType::f32});
+            first += uint64_t{1} << level;
+          }
+          sources.push_back(
+              {{0, first}, of_leaf.data(), sizeof(T) == 4 ? DType::f32 : DType::bf16});
+          std::vector<float> expected(size);
+          tree_total(sources, expected.data(), DType::f32, size);
+          cuda_ok(cuda::add_leaf(kStream, count, lefts, leaf.data(), to.data()));
+          CHECK(same_bits(to.host(), expected));
+        }
+    });
+  }
+
   TEST_CASE("kernels: sums of blocks in tree order have the CPU's bits") {
     // More blocks than a thread block has threads, fewer, and one; with gaps between the trees.
     std::vector<BlockTree> trees = {{1, 12}, {4097, 0}, {4100, 5}, {4132, 1}};

@@ -27,6 +27,7 @@ struct Kernels {
 /// The most bytes of device memory after a micro-batch of whole samples and, with data.document_mask,
 /// after one of documents.
 size_t allocated(const ModelShape& shape, const Config& config, const Kernels& kernels) {
+  const int frames = static_cast<int>(std::max<int64_t>(1, config.parallel.wave));
   const TrainConfig& train = config.train;
   const test::TempFolder folder;
   const cuda::AttentionShape attention{.batch = train.micro_batch_size,
@@ -41,6 +42,7 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
                                        .micro_batch_size = static_cast<int>(train.micro_batch_size),
                                        .precision = train.precision,
                                        .recompute = train.activation_checkpointing,
+                                       .frames = frames,
                                        .gemm_folder = folder.path,
                                        .fp8 = train.fp8}));
   Backend& backend = **made;
@@ -51,10 +53,14 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
   for (const bool documents : {false, true}) {
     if (documents && !config.data.document_mask) break;
     if (documents) tokens[1] |= kBeginsDocument;
-    backend.embed(0, unit, tokens.data());
-    for (int layer = 0; layer < layers; ++layer) backend.forward_block(0, layer, unit);
-    backend.head(0, unit, nullptr, 1, unit, nullptr);
-    for (int layer = layers; layer-- > 0;) backend.backward_block(0, layer, unit, unit);
+    for (int frame = 0; frame < frames; ++frame) {
+      backend.embed(frame, unit, tokens.data());
+      for (int layer = 0; layer < layers; ++layer) backend.forward_block(frame, layer, unit);
+    }
+    for (int frame = 0; frame < frames; ++frame) {
+      backend.head(frame, unit, nullptr, 1, unit, nullptr);
+      for (int layer = layers; layer-- > 0;) backend.backward_block(frame, layer, unit, unit);
+    }
     most = std::max(most, fake_gpu::device_bytes());
   }
   return most;
@@ -84,6 +90,7 @@ TEST_SUITE("gpu") {
             config.train.micro_batch_size = micro_batch_size;
             config.train.fp8 = fp8;
             config.data.document_mask = documents;
+            config.parallel.wave = micro_batch_size == 8 ? 4 : 1;
             const auto shape = must(model_shape(config));
             const auto estimate = static_cast<double>(
                 memory_estimate(config, *shape, Sharding::no_shard, 1, 1, 1).activations);
@@ -105,14 +112,17 @@ TEST_SUITE("gpu") {
       Sharding sharding;
       int groups, shards, leaves;
       bool native_sums = false;
+      int wave = 1;
     };
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
-    for (const auto& [sharding, groups, shards, leaves, native_sums] :
+    for (const auto& [sharding, groups, shards, leaves, native_sums, wave] :
          {Layout{Sharding::no_shard, 1, 1, 1}, Layout{Sharding::no_shard, 1, 1, 3},
           Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 4},
           Layout{Sharding::shard_grad_op, 1, 2, 4}, Layout{Sharding::no_shard, 1, 1, 3, true},
-          Layout{Sharding::full_shard, 2, 2, 12, true}, Layout{Sharding::no_shard, 2, 1, 6, true}})
+          Layout{Sharding::full_shard, 2, 2, 12, true}, Layout{Sharding::no_shard, 2, 1, 6, true},
+          Layout{Sharding::full_shard, 1, 2, 8, false, 4},
+          Layout{Sharding::full_shard, 2, 2, 8, true, 2}})
       for (const DType precision : {DType::bf16, DType::f32}) {
         INFO("groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
         Config config;
@@ -127,6 +137,7 @@ TEST_SUITE("gpu") {
         config.train.precision = precision;
         config.train.micro_batch_size = 1;
         config.train.deterministic = !native_sums;
+        config.parallel.wave = wave;
         const auto shape = must(model_shape(config));
         size_t bytes = 0;  // of all trainers
         std::barrier all_made(groups * shards,
@@ -139,12 +150,15 @@ TEST_SUITE("gpu") {
               o.precision = precision;
               o.leaves = leaves;
               o.sharding = sharding;
+              o.wave = wave;
               auto state = must(TrainState::create(
                   "ss-test-memory-" + std::to_string(getpid()) + "-" +
                       std::to_string(group * shards + shard),
                   1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total));
-              auto backend = must(cuda::make_backend(
-                  {.shape = o.shape, .precision = precision, .deterministic = !native_sums}));
+              auto backend = must(cuda::make_backend({.shape = o.shape,
+                                                      .precision = precision,
+                                                      .frames = wave,
+                                                      .deterministic = !native_sums}));
               auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
               REQUIRE((*engine)->initialize().ok());
               const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));

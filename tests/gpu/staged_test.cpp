@@ -151,8 +151,10 @@ TEST_SUITE("host sums") {
     gap[7].index = 17;
     CHECK_FALSE(leaves_fit(gap, static_cast<int>(gap.size()), 4));
     auto nodes = leaves(8, 8);
-    for (TreeNode& node : nodes) node.level = 1;
-    CHECK_FALSE(leaves_fit(nodes, static_cast<int>(nodes.size()), 4));
+    for (TreeNode& node : nodes) node.level = 1;  // of waves
+    CHECK(leaves_fit(nodes, 8, 4));
+    nodes[5].level = 0;
+    CHECK_FALSE(leaves_fit(nodes, 8, 4));
   }
 
   TEST_CASE("host sums: a partial sum for each other host crosses, and what is received is apart") {

@@ -62,8 +62,9 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
 
 /// The state after each step of a run on fake GPUs, read from the copies in host memory.
 std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
-                             bool native_sums = false) {
-  const EngineOptions o = options_for(optimizer, precision);
+                             bool native_sums = false, int wave = 1) {
+  EngineOptions o = options_for(optimizer, precision);
+  o.wave = wave;
   const size_t elements = shard_layout(units_of(o.shape), 1).total;
   std::vector<Whole> states(kSteps + 1, Whole(4, std::vector<float>(elements)));
   run_trainers(
@@ -74,8 +75,10 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType 
         auto state = must(TrainState::create(
             name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
             state_format(o)));
-        auto backend = must(cuda::make_backend(
-            {.shape = o.shape, .precision = precision, .muon = optimizer == Optimizer::muon}));
+        auto backend = must(cuda::make_backend({.shape = o.shape,
+                                                .precision = precision,
+                                                .frames = wave,
+                                                .muon = optimizer == Optimizer::muon}));
         auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
         REQUIRE((*engine)->initialize().ok());
         std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
@@ -154,6 +157,21 @@ TEST_SUITE("gpu") {
         CHECK(std::sqrt(difference / norm) < (precision == DType::f32 ? 5e-3 : 2e-2));
       }
     }
+  }
+
+  TEST_CASE("gpu: ENGINE-3, micro-batches that pass each unit in waves change no bit") {
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      const std::vector<Whole> states = states_of(1, 1, Optimizer::adamw, precision);
+      for (const int wave : {2, 4})
+        for (const auto& [groups, shards] :
+             {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}, {1, 4}}) {
+          INFO("wave = ", wave, ", groups = ", groups, ", shards = ", shards);
+          CHECK(states_of(groups, shards, Optimizer::adamw, precision, false, wave) == states);
+        }
+    }
+    // NCCL's own sums of two ranks are the same in any order; waves add their micro-batches first.
+    const std::vector<Whole> states = states_of(1, 1, Optimizer::adamw, DType::f32);
+    CHECK(states_of(1, 2, Optimizer::adamw, DType::f32, true, 2) == states);
   }
 
   TEST_CASE("gpu: one GPU in bf16 makes the bits of other layouts") {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "model/program/buffer_plan.hpp"
+#include "runtime/config/topology.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/must.hpp"
 
@@ -60,6 +61,22 @@ class CountsLeaves : public ForwardingCollective {
   int given = 0, mistakes = 0;
 };
 
+/// Counts the bytes that its rank sends to the others.
+class CountsBytes : public ForwardingCollective {
+ public:
+  using ForwardingCollective::ForwardingCollective;
+  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override {
+    bytes += (static_cast<size_t>(size()) - 1) * count * bytes_of(dtype);
+    return ForwardingCollective::all_gather(shard, full, count, dtype);
+  }
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaves, PartialSum& slice) override {
+    bytes += (static_cast<size_t>(size()) - 1) * count * bytes_of(dtype);
+    return ForwardingCollective::reduce_scatter_leaves(full, count, dtype, leaves, slice);
+  }
+  uint64_t bytes = 0;
+};
+
 void check_same(const Outcome& a, const Outcome& b) {
   CHECK(a.digest == b.digest);
   REQUIRE(a.steps.size() == b.steps.size());
@@ -106,6 +123,41 @@ TEST_SUITE("engine_layout") {
                 check_same(expected, outcome(options, layout, 2, fake_backends()));
               }
         }
+  }
+
+  TEST_CASE("engine: a trainer sends to its group what config show tells, for any wave") {
+    for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op})
+      for (const DType precision : {DType::f32, DType::bf16})
+        for (const int layers : {1, 2, 5})
+          for (const bool tied : {false, true})
+            for (const int wave : {1, 2, 4, 8}) {
+              INFO("sharding = ", static_cast<int>(sharding), ", layers = ", layers,
+                   ", tied = ", tied, ", wave = ", wave);
+              EngineOptions options = options_for(2 * 3 * 13, sharding, precision, tied);
+              options.shape.layers = layers;
+              options.wave = wave;
+              World world(options, 2, 3);
+              world.initialize();
+              std::vector<std::unique_ptr<CountsBytes>> shard;
+              for (Seat& seat : world.seats) {
+                shard.push_back(std::make_unique<CountsBytes>(world.shard_communicator(seat)));
+                auto made = must(Engine::create(options, *seat.backend, *shard.back(),
+                                                world.replicate_communicator(seat), *seat.state));
+                seat.engine = made.take();
+                REQUIRE(seat.engine->attach().ok());
+              }
+              world.train(1, 1);
+              Config config;
+              config.train.precision = precision;
+              Plan plan;
+              plan.shape = options.shape;
+              plan.topology.sharding = sharding;
+              plan.topology.groups = 2;
+              plan.topology.shards = 3;
+              plan.leaves = options.leaves;
+              for (const auto& each : shard)
+                CHECK(each->bytes == bytes_in_group(config, plan, wave));
+            }
   }
 
   TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {

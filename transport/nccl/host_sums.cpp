@@ -24,7 +24,8 @@ bool leaves_fit(std::span<const TreeNode> leaf_of_rank, int size, int per_host) 
   if (leaf_of_rank.size() != static_cast<size_t>(size)) return false;
   if (leaf_of_rank[0].index % static_cast<uint64_t>(per_host) != 0) return false;
   for (size_t rank = 0; rank < leaf_of_rank.size(); ++rank)
-    if (leaf_of_rank[rank] != TreeNode{0, leaf_of_rank[0].index + rank}) return false;
+    if (leaf_of_rank[rank] != TreeNode{leaf_of_rank[0].level, leaf_of_rank[0].index + rank})
+      return false;
   return true;
 }
 
@@ -63,10 +64,10 @@ HostSums plan_host_sums(int rank, int size, int per_host, const void* full, size
       plan.sums[static_cast<size_t>(host)].push_back(
           {leaf_of_rank[static_cast<size_t>(peer)], summand, dtype});
     }
-  const auto level = static_cast<uint32_t>(std::countr_zero(static_cast<unsigned>(per_host)));
+  const auto levels = static_cast<uint32_t>(std::countr_zero(static_cast<unsigned>(per_host)));
   for (int host = 0; host < hosts; ++host) {
     const int peer = host * per_host + local;
-    const uint64_t first = leaf_of_rank[static_cast<size_t>(host * per_host)].index;
+    const auto [level, first] = leaf_of_rank[static_cast<size_t>(host * per_host)];
     const void* summand = plan.results.emplace_back(reinterpret_cast<float*>(take(wide)));
     if (host != own) {
       std::byte* const received = take(wide);
@@ -74,7 +75,7 @@ HostSums plan_host_sums(int rank, int size, int per_host, const void* full, size
       plan.far.push_back({peer, nullptr, received, wide});
       summand = received;
     }
-    plan.summands.push_back({{level, first >> level}, summand, DType::f32});
+    plan.summands.push_back({{level + levels, first >> levels}, summand, DType::f32});
   }
   return plan;
 }

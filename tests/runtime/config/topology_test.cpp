@@ -5,6 +5,7 @@
 #include <numbers>
 #include <set>
 
+#include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/training/collective.hpp"
 #include "tests/must.hpp"
@@ -255,6 +256,53 @@ TEST_SUITE("config topology") {
           "fewer trainers");
     c.train.global_batch_size = 5;
     CHECK(error_of(c).ends_with("use 8"));
+  }
+
+  TEST_CASE("plan: groups over several nodes take the largest waves that fit memory") {
+    Config c = cluster(2, 2, full);
+    c.train.global_batch_size = 4 * 8 * 7;  // seven micro-batches a trainer
+    c.cluster.memory_per_trainer_gib = 4;
+    auto plan = must(make_plan(c));
+    CHECK(plan->wave == 4);
+    CHECK(plan->wave_reason == "groups span nodes; all that accumulate");
+    CHECK(plan->memory.total() == memory_with_wave(c, *plan, 4).total());
+    CHECK(with_derived_values(c).parallel.wave == 4);
+    const uint64_t two = memory_with_wave(c, *plan, 2).total();
+    c.cluster.memory_per_trainer_gib = 1.001 * static_cast<double>(two) / (1u << 30);
+    plan = make_plan(c);
+    CHECK(plan->wave == 2);
+    CHECK(plan->wave_reason == "groups span nodes; the most that fits a trainer's memory");
+    c.cluster.memory_per_trainer_gib = 0;  // counts as 4 GiB
+    c.cluster.device = DeviceKind::cuda;
+    c.train.deterministic = false;
+    CHECK(make_plan(c)->wave == 4);
+    for (const Strategy alone : {Strategy::no_shard, Strategy::hybrid_shard}) {
+      c.parallel.strategy = alone;
+      c.parallel.group_nodes = 1;
+      CHECK(make_plan(c)->wave == 1);
+      CHECK(make_plan(c)->wave_reason == "no group spans nodes");
+    }
+    c.parallel.wave = 2;
+    CHECK(make_plan(c)->wave == 2);
+    c.parallel.wave = 3;
+    CHECK(error_of(c) == "parallel.wave = 3 is not a power of two");
+  }
+
+  TEST_CASE("plan: a step sends (K / wave) (2 + 2 + 4) bytes a parameter in bf16, or 6 K alone") {
+    Config c = cluster(8, 1, full);
+    c.model.preset = "llama2-7b";
+    c.model.layers = 126;
+    c.train.precision = DType::bf16;
+    constexpr int64_t K = 8;
+    c.train.global_batch_size = 8 * 8 * K;
+    const auto plan = must(make_plan(c));
+    const double others = static_cast<double>(plan->parameters) * 7 / 8;
+    for (const int64_t wave : {1, 2, 4, 8}) {
+      CAPTURE(wave);
+      const double bytes = static_cast<double>(K / wave) * (wave > 1 ? 8 : 6);
+      CHECK(static_cast<double>(bytes_in_group(c, *plan, wave)) ==
+            doctest::Approx(bytes * others).epsilon(0.02));
+    }
   }
 
   TEST_CASE("plan: max_iters follows the paper's formula, and the first limit ends the run") {

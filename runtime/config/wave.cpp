@@ -1,0 +1,67 @@
+// How many micro-batches pass a unit together, and what that saves and takes. No bit depends on it.
+#include <algorithm>
+#include <bit>
+
+#include "runtime/config/check.hpp"
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+
+MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave) {
+  Config with = config;
+  with.parallel.wave = wave;
+  return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
+                         plan.topology.groups, plan.leaves);
+}
+
+// With L blocks of U elements, padded, T turns, and E and H for embeddings and head:
+//
+//   gathered   full_shard: T (2 (L - 2) U + E + H) + 2 U, since two blocks stay in their buffers when
+//              a pass turns around; E and H once a step if they are tied. shard_grad_op: once a step
+//   reduced    T (L U + E + H), and E once more a turn if they are tied; a wave's sums in fp32
+//
+// A trainer sends its shard of what is gathered, and the other trainers' shards of what is reduced,
+// to each of the S - 1 others: (S - 1) / S of the elements. For many blocks that is (K / wave) (2 + 2
+// + 4) bytes a parameter in bf16, and 6 K with wave = 1.
+uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave) {
+  const auto shards = static_cast<uint64_t>(plan.topology.shards);
+  if (shards == 1) return 0;
+  std::vector<uint64_t> parts;  // elements of a shard of each unit
+  for (const Unit& unit : units_of(plan.shape)) parts.push_back(shard_count(unit.count, shards));
+  const uint64_t U = parts[1], L = parts.size() - 2, E = parts.front(), H = parts.back();
+  const bool tied = plan.shape.tie_embeddings;
+  const std::vector<int> turns =
+      Shares::even(static_cast<uint64_t>(plan.leaves), static_cast<uint64_t>(plan.topology.groups),
+                   shards, static_cast<uint64_t>(wave))
+          .turns(0);
+  const uint64_t T = turns.size(), kept = std::min<uint64_t>(L, 2);
+  const uint64_t gathered = plan.topology.sharding == Sharding::full_shard
+                                ? (T * 2 * (L - kept) + kept) * U + (tied ? 1 : T) * (E + H)
+                                : L * U + E + H;
+  const uint64_t c = bytes_of(config.train.precision);
+  uint64_t bytes = c * gathered;
+  for (const int size : turns) bytes += (size > 1 ? 4 : c) * (L * U + (tied ? 2 : 1) * E + H);
+  return bytes * (shards - 1);
+}
+
+/// Inside a node a wave saves little, and its activations leave the caches.
+Status plan_wave(const Config& config, Plan& plan) {
+  const int64_t wanted = config.parallel.wave;
+  if (wanted > 0 && !std::has_single_bit(static_cast<uint64_t>(wanted)))
+    return bad_config("parallel.wave = " + std::to_string(wanted) + " is not a power of two");
+  plan.wave = std::max<int64_t>(1, wanted);
+  plan.wave_reason = "parallel.wave is set";
+  if (wanted > 0) return {};
+  plan.wave_reason = "no group spans nodes";
+  if (plan.topology.group_nodes == 1 || plan.topology.shards == 1) return {};
+  const auto fits = [&](int64_t wave) {
+    return memory_with_wave(config, plan, wave).total() <= memory_of_trainer(config);
+  };
+  while (2 * plan.wave <= plan.accumulation && fits(2 * plan.wave)) plan.wave *= 2;
+  plan.wave_reason = std::string("groups span nodes; ") +
+                     (2 * plan.wave > plan.accumulation ? "all that accumulate"
+                                                        : "the most that fits a trainer's memory");
+  return {};
+}
+
+}  // namespace simplescale
