@@ -271,12 +271,27 @@ class CommandLine {
 
     CLI::App* plot =
         add(app_, "plot", "plot loss, gradient norm, learning rate and rate of one or several runs",
-            [this](CLI::App*) { return report_status(plot_command(runs_, output_, smooth_)); });
-    plot->add_option("RUN", runs_, "a run's folder, or a folder of runs")->required();
+            [this](CLI::App* command) {
+              return report_status(
+                  program_ ? plot_program_command(runs_, command->remaining(), output_, network_)
+                           : plot_command(runs_, command->remaining(), output_, smooth_));
+            });
+    plot->add_option("RUN", runs_,
+                     "a run's folder, or a folder of runs; with --program a TOML file")
+        ->required();
+    plot->allow_extras();
+    plot->footer("With --program, --section.key=value sets a key of the configuration.");
     plot->add_option("-o,--output", output_, "FILE.svg or FILE.png (default: plot.svg)");
-    plot->add_option("--smooth", smooth_,
-                     "steps to average over; 0: no smooth curves (default: 2 %)")
-        ->check(CLI::Range(0, 1'000'000'000));
+    CLI::Option* smooth =
+        plot->add_option("--smooth", smooth_,
+                         "steps to average over; 0: no smooth curves (default: 2 %)")
+            ->check(CLI::Range(0, 1'000'000'000));
+    plot->add_option("--network", network_, "Gb/s that a trainer receives (default: 10; GPUs 400)")
+        ->check(CLI::Range(0.001, 1e6))
+        ->needs(plot->add_flag("--program", program_,
+                               "draw the order of a step, which config show --program prints, over "
+                               "time: estimated from FLOP and bytes")
+                    ->excludes(smooth));
 
     CLI::App* report =
         add(app_, "report", "write a run's page with its data as one HTML file",
@@ -433,6 +448,7 @@ class CommandLine {
   HostRank rank_;
   bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
   bool signature_ = false, program_ = false;
+  double network_ = 0;
   bool trust_folder_ = false;
   bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/program/buffer_plan.hpp"
+#include "runtime/program/buffer_plan.hpp"
 
 namespace simplescale {
 
@@ -36,17 +36,39 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   return o;
 }
 
-Program first_program(const Config& config, const Plan& plan) {
+std::vector<Program> first_programs(const Config& config, const Plan& plan) {
   const EngineOptions options = engine_options(config, plan);
   const auto shards = static_cast<size_t>(plan.topology.shards),
              groups = static_cast<size_t>(plan.topology.groups);
   const bool host = config.cluster.device != DeviceKind::cuda;
-  return step_program({.units = units_of(plan.shape).size(),
-                       .tied = plan.shape.tie_embeddings,
-                       .turns = Shares::even(leaves_of(options, 1), groups, shards,
-                                             static_cast<uint64_t>(options.wave))
-                                    .turns(0)},
-                      buffer_plan(options, groups, shards, host, false));
+  const Shares shares =
+      Shares::even(leaves_of(options, 1), groups, shards, static_cast<uint64_t>(options.wave));
+  const BufferPlan buffers = buffer_plan(options, groups, shards, host, false);
+  ProgramOptions of{.units = units_of(plan.shape).size(), .tied = plan.shape.tie_embeddings};
+  std::vector<std::vector<int>> turns;
+  std::vector<Program> programs;
+  for (uint64_t group = 0; group < groups; ++group) {
+    of.turns = shares.turns(group);
+    if (std::ranges::find(turns, of.turns) != turns.end()) continue;
+    turns.push_back(of.turns);
+    programs.push_back(step_program(of, buffers));
+  }
+  return programs;
+}
+
+/// Trainers with the same program execute it at the same time, so one of each is replayed.
+Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan,
+                                          const Speeds& speeds) {
+  const std::vector<Program> programs = first_programs(config, plan);
+  std::vector<const Program*> of_ranks;
+  for (const Program& program : programs) of_ranks.push_back(&program);
+  const bool recomputes = config.train.activation_checkpointing == Recompute::block;
+  SS_ASSIGN(
+      Timeline timeline,
+      replay(of_ranks, 1,
+             task_costs(engine_options(config, plan), static_cast<size_t>(plan.topology.groups),
+                        static_cast<size_t>(plan.topology.shards), recomputes, speeds)));
+  return std::move(timeline[0]);
 }
 
 BackendOptions backend_options(const Config& config, const Plan& plan, int threads) {
@@ -75,12 +97,9 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  const EngineOptions options = engine_options(config, plan);
-  size_t most = 0;  // with fewer groups, each has more leaves and needs more partial sums
-  for (size_t g = 1; g <= groups; ++g)
-    most = std::max(
-        most, buffer_plan(options, g, shards, !device, false).bytes(config.train.precision, total));
-  o.arena_bytes += most;
+  o.arena_bytes += most_buffers(engine_options(config, plan), groups, shards, !device, false)
+                       .bytes(config.train.precision, total)
+                       .total();
   return o;
 }
 

@@ -5,18 +5,23 @@
 #include <optional>
 
 #include "model/backend.hpp"
-#include "model/program/engine_options.hpp"
-#include "model/program/program.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/program/costs.hpp"
+#include "runtime/program/engine_options.hpp"
+#include "runtime/program/program.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
 
 EngineOptions engine_options(const Config& config, const Plan& plan);
 
-/// The tasks of the first step of the trainers of group 0, before a node is lost.
-Program first_program(const Config& config, const Plan& plan);
+/// The programs of the first step, before a node is lost: of the trainers of group 0, then of those of
+/// other groups that have another one.
+std::vector<Program> first_programs(const Config& config, const Plan& plan);
+/// When a trainer of group 0 executes its tasks then, by estimated costs.
+Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan,
+                                          const Speeds& speeds);
 
 /// threads: CPU threads of the kernels. device_index stays 0.
 BackendOptions backend_options(const Config& config, const Plan& plan, int threads);

@@ -24,7 +24,6 @@
 #include "app/launch/run_start.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
-#include "model/program/program.hpp"
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/limits.hpp"
@@ -152,7 +151,7 @@ Status config_program_command(const std::string& config, const Overrides& overri
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config, overrides));
   (void)resolve_device(loaded);
   SS_ASSIGN(const Plan plan, make_plan(loaded));
-  return print(to_text(first_program(loaded.config, plan), units_of(plan.shape)));
+  return print(to_text(first_programs(loaded.config, plan)[0], units_of(plan.shape)));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {

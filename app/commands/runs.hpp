@@ -12,9 +12,14 @@ namespace simplescale {
 /// Prints a table of the runs in a folder.
 Status runs_command(const std::string& folder, bool json);
 /// Plots runs into one picture. A folder that is not a run stands for all runs in it. output: a
-/// file name that ends in .svg or .png. smooth_steps: as in plot_script().
-Status plot_command(const std::vector<std::string>& runs, const std::string& output,
-                    int64_t smooth_steps);
+/// file name that ends in .svg or .png. smooth_steps: as in plot_script(). usage: there are
+/// overrides, which runs do not take.
+Status plot_command(const std::vector<std::string>& runs, const Overrides& overrides,
+                    const std::string& output, int64_t smooth_steps);
+/// Plots when a trainer executes the tasks of the first step, by estimated costs. configs: one file.
+/// network_gbit: that a trainer receives in a second; 0: assumed.
+Status plot_program_command(const std::vector<std::string>& configs, const Overrides& overrides,
+                            const std::string& output, double network_gbit);
 
 struct SweepOptions {
   std::string config;

@@ -155,7 +155,7 @@ uint64_t Engine::leaf(int k) const {
 }
 
 size_t Engine::buffer_bytes() const {
-  return parts_->plan.bytes(parts_->options.precision, parts_->layout.total);
+  return parts_->plan.bytes(parts_->options.precision, parts_->layout.total).total();
 }
 
 void Engine::abort(const std::string& reason) {

@@ -48,9 +48,9 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "model/program/engine_options.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/program/engine_options.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/step_phase.hpp"

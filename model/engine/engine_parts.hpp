@@ -17,9 +17,9 @@
 #include "model/engine/reduce.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "model/engine/vote.hpp"
-#include "model/program/buffer_plan.hpp"
-#include "model/program/program.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/program/buffer_plan.hpp"
+#include "runtime/program/program.hpp"
 
 namespace simplescale {
 

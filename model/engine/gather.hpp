@@ -10,7 +10,7 @@
 
 #include "model/backend.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "model/program/buffer_plan.hpp"
+#include "runtime/program/buffer_plan.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {

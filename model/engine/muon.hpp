@@ -18,7 +18,7 @@
 #include "model/backend.hpp"
 #include "model/engine/optimizer.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "model/program/buffer_plan.hpp"
+#include "runtime/program/buffer_plan.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/muon_plan.hpp"
 

@@ -10,8 +10,8 @@
 
 #include "model/backend.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "model/program/buffer_plan.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/program/buffer_plan.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/muon_plan.hpp"
 #include "runtime/training/parameter_groups.hpp"

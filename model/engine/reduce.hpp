@@ -15,7 +15,7 @@
 
 #include "model/backend.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "model/program/program.hpp"
+#include "runtime/program/program.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {

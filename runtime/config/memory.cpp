@@ -1,33 +1,28 @@
 // The memory that a trainer needs, estimated from the engine's buffers and never too low. The
 // estimate sizes groups, and `config show` prints it.
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "runtime/config/topology.hpp"
+#include "runtime/program/buffer_plan.hpp"
 #include "runtime/training/arithmetic.hpp"
-#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 
 // N_u: parameters of unit u. P: the trainer's shard, the sum over units of shard_count(N_u, S). c:
 // bytes per value of the compute precision (4 or 2). B, T, C, L, V as everywhere, A: width of the
-// queries, K: width of the keys, F: hidden. U: the largest block. E: embeddings or head, whichever
-// is larger; both if tied.
+// queries, K: width of the keys, F: hidden.
 //
 //   state        12 P per side (fp32 parameters, two moments), 16 P with an average of the
 //                parameters. CPU trainers have two sides, which are also their snapshot.
-//   parameters   full_shard: c (2 U + E); shard_grad_op, and no_shard in bf16: c sum N_u;
-//                no_shard in fp32: nothing, the state's are used
-//   gradients    c (2 U + E): one unit being computed, one being reduced; and
-//                4 P (1 + digits): the sum over groups, if there are several, and the partial sums
-//                of its leaves, here P counts tied embeddings twice; in waves of W, with several
-//                shards, 4 (2 U + E) log2 W more; with Muon c (2 U + the matrices that it owns) more
+//   parameters   the buffers of gathered units that the engine allocates, and
+//   gradients    all its other buffers (runtime/program/buffer_plan.hpp)
 //   messages     what a trainer receives from the others of its group, and from other groups; in
-//                waves, with 4 instead of c. CPU: c P; CUDA, where a communicator receives one unit at a time: c max N_u, and
-//                4 digits of the largest shard of a unit, and if a group spans nodes with n trainers
-//                8 / n max N_u. A part of `gradients`; so are, with CUDA, P / 128 for the sums of
-//                squares.
+//                waves, with 4 instead of c. CPU: c P; CUDA, where a communicator receives one unit
+//                at a time: c max N_u, and 4 digits of the largest shard of a unit, and if a group
+//                spans nodes with n trainers 8 / n max N_u. A part of `gradients`; so are, with CUDA,
+//                P / 128 for the sums of squares.
 //                With NCCL's own sums: 4 P and no digits, and messages of c max N_u / S
 //   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
@@ -182,16 +177,24 @@ bool has_native_sums(const Config& config) {
           !config.transport.trusted_networks.empty());
 }
 
-/// Partial sums of a trainer, also with fewer groups: then it has more, and buffers are not reallocated.
-uint64_t digits_needed(const Config& config, int shards, int groups, int64_t leaves) {
-  const auto digits = [&](int64_t of_step) {
-    return digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, of_step)),
-                                static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
+/// What decides the engine's buffers.
+EngineOptions buffer_options(const Config& config, const ModelShape& shape, Sharding sharding,
+                             int64_t leaves) {
+  const TrainConfig& train = config.train;
+  const auto bounded = [](int64_t of_step) {
+    return static_cast<int>(std::clamp<int64_t>(of_step, 1, std::numeric_limits<int>::max()));
   };
-  uint64_t most = digits(leaves);
-  for (const BatchStage& stage : config.train.batch_warmup)
-    most = std::max(most, digits(stage.global_batch_size / config.train.micro_batch_size));
-  return most;
+  EngineOptions options{.shape = shape,
+                        .precision = train.precision,
+                        .leaves = bounded(leaves),
+                        .wave = bounded(config.parallel.wave),
+                        .sharding = sharding,
+                        .optimizer = train.optimizer,
+                        .moments = train.moments_precision,
+                        .ema_decay = train.ema_decay};
+  for (const BatchStage& stage : train.batch_warmup)
+    options.warmup.push_back({0, bounded(stage.global_batch_size / train.micro_batch_size)});
+  return options;
 }
 
 }  // namespace
@@ -200,39 +203,27 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
                                int shards, int groups, int64_t leaves) {
   const std::vector<Unit> units = units_of(shape);
   const uint64_t own = shard_layout(units, static_cast<size_t>(shards)).total;
-  uint64_t all = 0;
-  std::vector<uint64_t> whole;
-  for (const Unit& unit : units) {
-    whole.push_back(shard_count(unit.count, static_cast<size_t>(shards)) * shards);
-    all += whole.back();
-  }
-  // As in model/program/buffer_plan.hpp; tests/model compares the two.
-  const uint64_t ends =
-      shape.tie_embeddings ? whole.front() + whole.back() : std::max(whole.front(), whole.back());
-  const uint64_t in_turn = 2 * whole[1] + ends;
+  uint64_t largest = 0;  // of the units, whole
+  for (const Unit& unit : units)
+    largest =
+        std::max<uint64_t>(largest, shard_count(unit.count, static_cast<size_t>(shards)) * shards);
   const uint64_t c = bytes_of(config.train.precision);
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
 
   MemoryEstimate estimate;
   estimate.state = state_format(config.train).bytes() * own * sides;
-  if (sharding == Sharding::full_shard && shards > 1)
-    estimate.parameters = c * in_turn;
-  else if (shards > 1 || config.train.precision != DType::f32)
-    estimate.parameters = c * all;
-  const uint64_t largest = *std::max_element(whole.begin(), whole.end());
   const bool cuda = config.cluster.device == DeviceKind::cuda,
              muon = config.train.optimizer == Optimizer::muon;
   const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
+  const EngineOptions options = buffer_options(config, shape, sharding, leaves);
   const auto gradients_of = [&](bool native) {
-    const uint64_t digits = native ? 1 : digits_needed(config, shards, groups, leaves);
-    const uint64_t sums =
-        own + (shape.tie_embeddings ? whole[0] / static_cast<uint64_t>(shards) : 0);
-    uint64_t bytes = c * in_turn + 4 * sums * (digits + (groups > 1 && !native ? 1 : 0));
-    const bool waves = config.parallel.wave > 1 && shards > 1;
-    if (waves)
-      bytes +=
-          4 * in_turn * static_cast<uint64_t>(std::bit_width(uint64_t(config.parallel.wave)) - 1);
-    const uint64_t received = shards == 1 ? 0 : waves ? 4 : c;  // of an element
+    const BufferPlan buffers = most_buffers(options, static_cast<size_t>(groups),
+                                            static_cast<size_t>(shards), !cuda, native);
+    const BufferBytes of = buffers.bytes(options.precision, own);
+    estimate.parameters = of.gather;
+    const uint64_t digits = buffers.digits;
+    uint64_t bytes = 0;  // of messages
+    const uint64_t received = shards == 1 ? 0 : config.parallel.wave > 1 ? 4 : c;  // of an element
     if (!cuda)
       bytes += received * own;
     else if (native)
@@ -243,12 +234,11 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
     if (cuda && !native && per_node > 1 && static_cast<uint64_t>(shards) > per_node)
       bytes += 8 * largest / per_node;
-    if (muon)  // one group owns most
-      bytes += c * (2 * whole[1] + most_owned(muon_matrices(units), static_cast<size_t>(shards)));
-    return bytes;
+    estimate.messages = bytes;
+    return of.gradient + of.sums + of.slices + of.muon + bytes;
   };
-  estimate.gradients = gradients_of(has_native_sums(config));
   estimate.staged_gradients = gradients_of(false);
+  estimate.gradients = gradients_of(has_native_sums(config));
   const double activations = (config.cluster.device == DeviceKind::cuda
                                   ? cuda_activations(config, shape)
                                   : cpu_activations(config.train, shape, config.parallel.wave)) +

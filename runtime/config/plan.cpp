@@ -5,6 +5,7 @@
 #include "runtime/config/check.hpp"
 #include "runtime/config/faults.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/program/costs.hpp"
 
 namespace simplescale {
 namespace {
@@ -232,17 +233,11 @@ Result<Plan> make_plan(const LoadedConfig& loaded) {
 }
 
 FlopsPerToken flops_per_token(const ModelShape& s) {
-  const auto layers = static_cast<double>(s.layers), dim = static_cast<double>(s.dim);
-  const auto q_dim = static_cast<double>(s.q_dim()), kv_dim = static_cast<double>(s.kv_dim());
-  // Tokens that a token attends to: all, or the window; and on the average with the causal mask.
-  const auto tokens = static_cast<double>(s.block_size);
-  const double seen = s.window() > 0 ? static_cast<double>(s.window()) : tokens;
-  const double seen_causal = seen - seen * seen / (2 * tokens);
-  const double products =
-      layers * dim * (2 * q_dim + 2 * kv_dim + 3 * static_cast<double>(s.hidden)) +
-      static_cast<double>(s.vocab) * dim;
+  const auto layers = static_cast<double>(s.layers), q_dim = static_cast<double>(s.q_dim());
+  const auto seen = static_cast<double>(s.window() > 0 ? s.window() : s.block_size);
+  const ForwardFlops forward = forward_flops(s);
   return {.palm = 6 * static_cast<double>(parameter_count(s)) + 12 * layers * q_dim * seen,
-          .causal = 6 * products + 12 * layers * q_dim * seen_causal};
+          .causal = 3 * (layers * forward.block + forward.head)};
 }
 
 double mfu(const ModelShape& shape, double tokens_per_second, int world, double peak_flops) {

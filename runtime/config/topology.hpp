@@ -65,6 +65,7 @@ struct MemoryEstimate {
   uint64_t parameters = 0;  // gathered units in compute precision
   uint64_t gradients = 0;   // gradient buffers of units, and the fp32 sums of its shard
   uint64_t staged_gradients = 0;  // instead, if collectives of GPUs go through host memory
+  uint64_t messages = 0;          // what collectives receive: a part of these gradients
   uint64_t activations = 0;       // of one micro-batch, logits included
   uint64_t nccl = 0;              // NCCL's connections of a GPU; by its sources, not measured
   uint64_t total() const { return state + parameters + gradients + activations + nccl; }

@@ -110,27 +110,23 @@ std::vector<TreeNode> Shares::turn(uint64_t group, uint64_t turn) const {
   return nodes;
 }
 
-size_t digits_of(uint64_t count, uint64_t shards) {
-  // The first n leaves are whole turns, so n is a multiple of every power of two that divides
-  // shards; or they are all.
-  const uint64_t multiples = count >> std::countr_zero(shards);
-  return static_cast<size_t>(
-      std::max({1, std::popcount(count), static_cast<int>(std::bit_width(multiples + 1)) - 1}));
+size_t digits_of(uint64_t count, uint64_t shards, uint64_t wave) {
+  // The first n leaves are whole turns of `wave` leaves a trainer, so n is a multiple of every power
+  // of two that divides such a turn; then at most one turn of each smaller size; then they are all.
+  const uint64_t turn = shards * wave, whole = count / turn * turn;
+  int most = std::max(std::popcount(count),
+                      static_cast<int>(std::bit_width((whole >> std::countr_zero(turn)) + 1)) - 1);
+  for (uint64_t smaller = turn / 2; smaller >= shards; smaller /= 2)
+    most = std::max(most, std::popcount(count / smaller * smaller));
+  return static_cast<size_t>(std::max(1, most));
 }
 
-size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards) {
+size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave) {
   // From the first group on: whole turns more, a part of a turn more, nothing more.
   const uint64_t part = leaves % (groups * shards) / shards;
   size_t digits = 1;
   for (const uint64_t group : {uint64_t{0}, part, groups - 1})
-    digits = std::max(digits, digits_of(even_count(leaves, groups, shards, group), shards));
-  return digits;
-}
-
-size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards) {
-  size_t digits = 1;
-  for (uint64_t some = 1; some <= groups; ++some)
-    digits = std::max(digits, digits_of_groups(leaves, some, shards));
+    digits = std::max(digits, digits_of(even_count(leaves, groups, shards, group), shards, wave));
   return digits;
 }
 

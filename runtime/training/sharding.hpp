@@ -84,10 +84,8 @@ class Shares {
 /// The most partial sums ("digits") that a trainer ever holds of a group that has `count` leaves.
 /// It holds popcount(n) of them after the group's first n leaves. Exact if shards is a power of
 /// two, else an upper bound.
-size_t digits_of(uint64_t count, uint64_t shards);
+size_t digits_of(uint64_t count, uint64_t shards, uint64_t wave = 1);
 /// The largest digits_of() of Shares::even().
-size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards);
-/// The largest digits_of_groups() for 1 to `groups` groups.
-size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards);
+size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave = 1);
 
 }  // namespace simplescale

@@ -196,6 +196,11 @@ class Exports(Case):
         self.assertEqual(png.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.command("plot", first, "-o", self.folder / "both.gif", code=64)
         self.command("plot", self.folder / "nowhere", code=65)
+        step = self.folder / "step.svg"
+        self.command("plot", self.config, "--program", "--cluster.peak_flops=3e12", "--network=5", "-o", step, "--train.max_steps=1")
+        self.assertIn("estimated from 3000 GFLOP/s (cluster.peak_flops), 10 GB/s of memory (assumed), 5 Gb/s of network (--network)", step.read_text())
+        self.command("plot", first, "--train.max_steps=1", code=64)  # a key of a configuration, but no --program
+        self.command("plot", self.config, self.config, "--program", code=64)
         self.command("runs", self.folder / "nowhere", code=65)
 
     def test_the_manifest_records_program_libraries_host_and_data(self):

@@ -1,8 +1,8 @@
 // Layouts: the same bits for all of them, changes between steps, buffers and gathers.
 #include <cmath>
 
-#include "model/program/buffer_plan.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/program/buffer_plan.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/must.hpp"
 

@@ -1,4 +1,5 @@
 // The script that gnuplot draws a plot from: data blocks, then one diagram after the other.
+#include "tools/report/gnuplot.hpp"
 #include "tools/report/plot.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +10,8 @@
 #include <string_view>
 
 namespace simplescale {
+
+using gnuplot::block, gnuplot::picture, gnuplot::quoted;
 
 namespace {
 
@@ -71,22 +74,7 @@ std::string lines(const Curve& curve) {
   return text;
 }
 
-/// A data block. gnuplot requires at least one point.
-std::string block(const std::string& name, const std::string& data) {
-  return "$" + name + " << END\n" + (data.empty() ? "0 NaN\n" : data) + "END\n";
-}
-
 // -- Text -----------------------------------------------------------------------------------------
-
-/// A string in gnuplot's single quotes, where a doubled quote is the only escape.
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '`') continue;
-    out += c == '\'' ? "''" : std::string(1, c);
-  }
-  return out + "'";
-}
 
 std::string count(size_t number, const char* what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
@@ -303,7 +291,7 @@ std::string plot_script(const std::vector<PlotRun>& runs, const std::string& out
                         int64_t smooth_steps) {
   const uint64_t steps = last_step(runs);
   const size_t window = smooth_steps < 0 ? steps / 50 : static_cast<size_t>(smooth_steps);
-  const bool one = runs.size() == 1, svg = output.ends_with(".svg");
+  const bool one = runs.size() == 1;
   std::string text;
   std::array<Axis, kPanels.size()> axes;
   for (size_t p = 0; p < kPanels.size(); ++p) {
@@ -320,13 +308,8 @@ std::string plot_script(const std::vector<PlotRun>& runs, const std::string& out
     }
     axes[p] = axis_of(kPanels[p], curves);
   }
-  text += svg ? "set terminal svg size 1000,1100 noenhanced font 'sans,13' background '#ffffff'\n"
-              : "set terminal pngcairo size 1500,1650 noenhanced font 'sans,10' fontscale 1.4\n";
-  text += "set output " + quoted(output) + "\nset label 1 " +
-          quoted(one ? runs[0].name : count(runs.size(), "run")) +
-          " at screen 0.07, screen 0.978 font ',17' tc rgb '#222222'\nset label 2 " +
-          quoted(one ? facts(runs[0].records) : best_of(runs)) +
-          " at screen 0.07, screen 0.955 font ',12' tc rgb '#666666'\n";
+  text += picture(output, 1100, one ? runs[0].name : count(runs.size(), "run"),
+                  one ? facts(runs[0].records) : best_of(runs));
   text +=
       "set multiplot\nset style line 100 lc rgb '#e6e6e6' lw 0.8\nset grid back ls 100\n"
       "set border 3 lc rgb '#888888'\nset tics nomirror out scale 0.5 tc rgb '#444444'\n"

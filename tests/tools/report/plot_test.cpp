@@ -102,4 +102,38 @@ TEST_SUITE("plot") {
     CHECK(draw_plot({bare}, folder + "/a.gif").code() == Code::usage);
     CHECK(draw_plot({PlotRun{"empty", {}}}, folder + "/a.svg").code() == Code::not_found);
   }
+
+  TEST_CASE("plot: a program's tasks are boxes in the lanes of what executes them") {
+    ProgramPlot plot{.title = "it's a step", .facts = "estimated", .units = {{"embed"}, {"block"}}};
+    plot.program = {{.op = Op::gather, .unit = 1},
+                    {.op = Op::forward, .unit = 1},
+                    {.op = Op::forward, .unit = 1},
+                    {.op = Op::reduced, .unit = 1}};
+    plot.times = {{Lane::gather, 0, 2},
+                  {Lane::compute, 2, 3},
+                  {Lane::compute, 3, 3.5},
+                  {Lane::compute, 3.5, 4}};
+    const std::string script = program_script(plot, "/tmp/a.svg");
+    CHECK(block(script, "lane0_forward") == "2 0 2 3 -0.4 0.4\n3 0 3 3.5 -0.4 0.4\n");
+    CHECK(block(script, "lane0_waits") == "3.5 0 3.5 4 -0.4 0.4\n");
+    CHECK(block(script, "lane1_gather") == "0 -1 0 2 -1.4 -0.6\n");
+    CHECK(has(script, "set ytics scale 0 ('computes' 0,'gathers' -1)"));
+    CHECK(has(script, "'it''s a step'"));
+    CHECK(has(script, "set xlabel 's'"));
+    CHECK(has(script, "set label 'block' at 2.5,0"));
+    // Boxes that are narrower than a pixel are drawn together.
+    plot.times[2] = {Lane::compute, 3, 3.0005};
+    plot.times[3] = {Lane::compute, 3.0005, 9e3};
+    CHECK(block(program_script(plot, "a.svg"), "lane0_forward") == "2 0 2 3.0005 -0.4 0.4\n");
+
+    const test::TempFolder temporary;
+    const std::string& folder = temporary.path;
+    for (const char* name : {"/a.svg", "/a.png"}) {
+      const Status drawn = draw_program(plot, folder + name);
+      if (drawn.code() == Code::not_found) return;  // no gnuplot
+      REQUIRE(drawn.ok());
+      CHECK(std::filesystem::file_size(folder + name) > 1000);
+    }
+    CHECK(draw_program(plot, folder + "/a.gif").code() == Code::usage);
+  }
 }

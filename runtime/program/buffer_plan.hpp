@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "model/program/engine_options.hpp"
+#include "runtime/program/engine_options.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
@@ -17,6 +17,15 @@ struct BufferPool {
 };
 
 /// Bytes of each kind of buffer:
+struct BufferBytes {
+  size_t gather = 0, gradient = 0, sums = 0;
+  size_t slices = 0;  // and the total
+  size_t muon = 0, state = 0;
+  size_t total() const { return gather + gradient + sums + slices + muon + state; }
+  bool operator==(const BufferBytes&) const = default;
+};
+
+/// These are:
 ///
 ///   gather    (2 U + E) e   full_shard
 ///             S P e         shard_grad_op, and one shard in bf16
@@ -58,10 +67,15 @@ struct BufferPlan {
   // In compute precision; 0 without Muon.
   size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
   size_t muon_owned = 0;                // a rank's own matrices
-  size_t bytes(DType precision, size_t shard_total) const;
+  /// shard_total: P.
+  BufferBytes bytes(DType precision, size_t shard_total) const;
 };
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
                        bool native_sums);
+/// The same with all that any number of groups up to `groups` needs: with fewer, each has more
+/// leaves.
+BufferPlan most_buffers(const EngineOptions& options, size_t groups, size_t shards,
+                        bool host_memory, bool native_sums);
 
 }  // namespace simplescale

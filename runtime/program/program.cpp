@@ -1,4 +1,4 @@
-#include "model/program/program.hpp"
+#include "runtime/program/program.hpp"
 
 #include <optional>
 
@@ -123,7 +123,7 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
     pending.reset();
   };
   const auto take = [&](size_t unit) -> size_t {
-    if (slots.empty()) return 0;
+    if (slots.empty()) return Task::kNone;
     const size_t slot = slots.oldest(unit, {});
     if (pending && pending->sum == Task::kNone && pending->slot == slot) settle();
     slots.use(slot, unit);
@@ -137,7 +137,7 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
   const auto reduce = [&](Task task, size_t unit, size_t slot) {
     task.unit = unit;
     task.slot = slot;
-    task.slot2 = 0;
+    task.slot2 = Task::kNone;
     const int wave = o.turns[static_cast<size_t>(task.turn)];
     if (wave > 1 && !sums.empty()) {
       task.op = Op::add;
@@ -207,7 +207,8 @@ std::string to_text(const Program& program, const std::vector<Unit>& units) {
       text += ", micro-batch " + std::to_string(task.micro_batch);
     if (task.sum != Task::kNone)
       text += ", sum " + std::to_string(task.sum);
-    else if (task.op == Op::gather || task.op == Op::reduce || task.op == Op::reduced)
+    else if ((task.op == Op::gather || task.op == Op::reduce || task.op == Op::reduced) &&
+             task.slot != Task::kNone)
       text += ", buffer " + std::to_string(task.slot);
     text += '\n';
   }

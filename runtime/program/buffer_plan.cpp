@@ -1,4 +1,4 @@
-#include "model/program/buffer_plan.hpp"
+#include "runtime/program/buffer_plan.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -35,14 +35,27 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
   }
 }
 
+/// Partial sums of the step that needs most of them. A wave's leaves are added one by one if a group
+/// is one trainer.
+size_t most_digits(const EngineOptions& options, size_t groups, size_t shards) {
+  const auto wave = static_cast<uint64_t>(shards > 1 ? options.wave : 1);
+  size_t most = digits_of_groups(static_cast<uint64_t>(options.leaves), groups, shards, wave);
+  for (const WarmupLeaves& warmup : options.warmup)
+    most = std::max(most,
+                    digits_of_groups(static_cast<uint64_t>(warmup.leaves), groups, shards, wave));
+  return most;
+}
+
 }  // namespace
 
-size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
+BufferBytes BufferPlan::bytes(DType precision, size_t shard_total) const {
   const size_t shard_copies = digits + (separate_total ? 1 : 0);
-  return bytes_of(gather, precision) + bytes_of(gradient, precision) +
-         bytes_of(sums, DType::f32) * sum_digits +
-         shard_copies * (shard_total + tied_gradient) * sizeof(float) + device_state * shard_total +
-         (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
+  return {.gather = bytes_of(gather, precision),
+          .gradient = bytes_of(gradient, precision),
+          .sums = bytes_of(sums, DType::f32) * sum_digits,
+          .slices = shard_copies * (shard_total + tied_gradient) * sizeof(float),
+          .muon = (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision),
+          .state = device_state * shard_total};
 }
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
@@ -73,12 +86,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   }
 
   // All groups must have the same plan: the group that needs most digits decides.
-  if (!native_sums) {
-    plan.digits = digits_of_groups(leaves, groups, shards);
-    for (const WarmupLeaves& warmup : options.warmup)
-      plan.digits = std::max(
-          plan.digits, digits_of_groups(static_cast<uint64_t>(warmup.leaves), groups, shards));
-  }
+  if (!native_sums) plan.digits = most_digits(options, groups, shards);
   plan.separate_total = groups > 1 && !native_sums;
   plan.device_state = host_memory ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
@@ -86,6 +94,17 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
     plan.muon_part = shards > 1 ? padded[1] / shards : 0;
     plan.muon_owned = most_owned(muon_matrices(units_of(options.shape)), shards * groups);
   }
+  return plan;
+}
+
+BufferPlan most_buffers(const EngineOptions& options, size_t groups, size_t shards,
+                        bool host_memory, bool native_sums) {
+  BufferPlan plan = buffer_plan(options, 1, shards, host_memory, native_sums);
+  if (native_sums || groups == 1) return plan;
+  for (size_t some = 2; some <= groups; ++some)  // with a total
+    plan.digits = std::max(plan.digits, most_digits(options, some, shards) + 1);
+  plan.separate_total = true;
+  --plan.digits;
   return plan;
 }
 

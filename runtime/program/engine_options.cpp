@@ -1,4 +1,4 @@
-#include "model/program/engine_options.hpp"
+#include "runtime/program/engine_options.hpp"
 
 #include <bit>
 #include <string>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/program/buffer_plan.hpp"
+#include "runtime/program/buffer_plan.hpp"
 
 namespace simplescale {
 
@@ -38,15 +38,17 @@ enum class Op : unsigned char {
 /// unit: of the model; for reduce, reduced and exchange also the number of units, which is lm_head's
 /// part of the gradient of tied embeddings.
 struct Task {
+  static constexpr size_t kNone = static_cast<size_t>(-1);
   Op op = Op::gather;
   size_t unit = 0;
   int turn = 0;         // of the group in the step (sharding.hpp)
   int micro_batch = 0;  // of this trainer in the step
   int frame = 0;
-  size_t slot = 0;   // gather: index in the gather pools' buffers, in order; else in the gradients'
-  size_t slot2 = 0;  // head of tied embeddings: of lm_head's part of their gradient
-  size_t sum = kNone;  // index in the sums' buffers
-  static constexpr size_t kNone = static_cast<size_t>(-1);
+  // gather: index in the gather pools' buffers, in order; else in the gradients'. kNone of a gradient:
+  // backward writes into the slice.
+  size_t slot = 0;
+  size_t slot2 = kNone;  // head of tied embeddings: of lm_head's part of their gradient
+  size_t sum = kNone;    // index in the sums' buffers
   bool operator==(const Task&) const = default;
 };
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "model/program/program.hpp"
+#include "runtime/program/program.hpp"
 
 namespace simplescale {
 namespace {

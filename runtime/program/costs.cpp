@@ -1,0 +1,68 @@
+#include "runtime/program/costs.hpp"
+
+namespace simplescale {
+
+ForwardFlops forward_flops(const ModelShape& s) {
+  const auto dim = static_cast<double>(s.dim), q_dim = static_cast<double>(s.q_dim()),
+             kv_dim = static_cast<double>(s.kv_dim()), hidden = static_cast<double>(s.hidden);
+  // Tokens that a token attends to on the average: the causal mask hides half of a square.
+  const auto tokens = static_cast<double>(s.block_size);
+  const double seen = s.window() > 0 ? static_cast<double>(s.window()) : tokens;
+  const double seen_causal = seen - seen * seen / (2 * tokens);
+  return {.block = 2 * dim * (2 * q_dim + 2 * kv_dim + 3 * hidden) + 4 * q_dim * seen_causal,
+          .head = 2 * static_cast<double>(s.vocab) * dim};
+}
+
+Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool recomputes,
+                const Speeds& speeds) {
+  const double tokens = static_cast<double>(options.micro_batch_size) *
+                        static_cast<double>(options.shape.block_size),
+               size = static_cast<double>(bytes_of(options.precision));
+  const ForwardFlops flops = forward_flops(options.shape);
+  const ShardLayout layout = shard_layout(units_of(options.shape), shards);
+  const double state =
+      static_cast<double>(layout.total) * static_cast<double>(state_format(options).bytes());
+  const auto received = [](size_t ranks) {  // of all that the ranks of an axis have
+    return static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  };
+  return [=](const Task& task) {
+    const size_t unit = task.unit < layout.count.size() ? task.unit : 0;
+    const double part = static_cast<double>(layout.count[unit]),
+                 whole = part * static_cast<double>(shards);
+    const auto compute = [&](double of_token) { return of_token * tokens / speeds.flops; };
+    const auto memory = [&](double bytes) { return bytes / speeds.memory_bytes; };
+    const auto network = [&](double bytes) { return bytes / speeds.network_bytes; };
+    switch (task.op) {
+      case Op::gather:
+        return memory(part * (sizeof(float) + size)) + network(received(shards) * whole * size);
+      case Op::embed:
+      case Op::backward_embed:
+        return memory(2 * tokens * static_cast<double>(options.shape.dim) * size);
+      case Op::forward:
+        return compute(flops.block);
+      case Op::head:
+        return compute(3 * flops.head);
+      case Op::evaluate:
+        return compute(flops.head);
+      case Op::backward:
+        return compute((recomputes ? 3 : 2) * flops.block);
+      case Op::add:
+        return memory(whole * (size + sizeof(float)));
+      case Op::reduce: {
+        const double element = task.sum == Task::kNone ? size : sizeof(float);
+        return memory(part * (element + 2 * sizeof(float))) +
+               network(received(shards) * whole * element);
+      }
+      case Op::exchange:  // to the ranks that add, and back
+        return network(2 * received(groups) * part * sizeof(float));
+      case Op::check:
+        return memory(state);
+      case Op::update:
+        return memory(2 * state + static_cast<double>(layout.total) * sizeof(float));
+      default:
+        return 0.0;
+    }
+  };
+}
+
+}  // namespace simplescale
