@@ -24,8 +24,27 @@ SS_INLINE Vf splat(float value) {
   return Vf{} + value;
 }
 
+/// gcc makes several instructions of __builtin_convertvector() where there is one.
+SS_INLINE Vu to_32_bits(Vh bits) {
+#if SS_WIDTH == 16
+  return (Vu)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)bits);
+#elif SS_WIDTH == 8
+  return (Vu)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+  return __builtin_convertvector(bits, Vu);
+#endif
+}
+
+SS_INLINE Vh low_16_bits(Vu bits) {
+#if SS_WIDTH == 16
+  return (Vh)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)bits);
+#else
+  return __builtin_convertvector(bits, Vh);
+#endif
+}
+
 SS_INLINE Vf widen(Vh bits) {
-  return (Vf)(__builtin_convertvector(bits, Vu) << 16);
+  return (Vf)(to_32_bits(bits) << 16);
 }
 
 /// Rounds to nearest even; NaN stays NaN. The same bits as f32_to_bf16, except that the processor's
@@ -37,7 +56,7 @@ SS_INLINE Vh narrow(Vf value) {
   const Vu bits = (Vu)value;
   const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Vu nan = (bits >> 16) | 0x40u;
-  return __builtin_convertvector(value == value ? rounded : nan, Vh);
+  return low_16_bits(value == value ? rounded : nan);
 #endif
 }
 
@@ -133,15 +152,22 @@ SS_INLINE void each(int64_t count, Body body) {
 
 // --- Sums, maxima and exp ---
 
-SS_INLINE Vi lanes_xor(int distance) {
-  Vi lanes;
-  for (int i = 0; i < kWidth; ++i) lanes[i] = i ^ distance;
-  return lanes;
+template <int... kLane>
+struct Lanes {};
+template <int kCount>
+using LanesUpTo = Lanes<__integer_pack(kCount)...>;
+
+/// v with the lanes i and i ^ kDistance swapped. The lanes are constants of the instruction: from a
+/// vector of them, gcc computes that vector anew for each row.
+template <int kDistance, int... kLane>
+SS_INLINE Vf swapped(Vf v, Lanes<kLane...>) {
+  return __builtin_shufflevector(v, v, (kLane ^ kDistance)...);
 }
 
+template <int kDistance = kWidth / 2>
 SS_INLINE float sum_of(Vf v) {
-  for (int distance = kWidth / 2; distance; distance /= 2)
-    v += __builtin_shuffle(v, lanes_xor(distance));
+  v += swapped<kDistance>(v, LanesUpTo<kWidth>());
+  if constexpr (kDistance > 1) return sum_of<kDistance / 2>(v);
   return v[0];
 }
 
@@ -149,9 +175,10 @@ SS_INLINE Vf larger(Vf a, Vf b) {
   return a > b ? a : b;
 }
 
+template <int kDistance = kWidth / 2>
 SS_INLINE float max_of(Vf v) {
-  for (int distance = kWidth / 2; distance; distance /= 2)
-    v = larger(v, __builtin_shuffle(v, lanes_xor(distance)));
+  v = larger(v, swapped<kDistance>(v, LanesUpTo<kWidth>()));
+  if constexpr (kDistance > 1) return max_of<kDistance / 2>(v);
   return v[0];
 }
 
@@ -161,8 +188,8 @@ constexpr float kInfinity = __builtin_inff();
 /// expf in the Cephes library (netlib.org/cephes).
 SS_INLINE Vf exp_of(Vf x) {
   const Vf low = splat(-87.0f), high = splat(88.0f), magic = splat(12582912.0f);  // 1.5 * 2^23
-  Vf y = x < low ? low : x;
-  y = y > high ? high : y;
+  Vf y = low > x ? low : x;  // as maxps and minps take a NaN
+  y = high < y ? high : y;
   const Vf shifted = y * 1.44269504088896341f + magic;
   const Vf n = shifted - magic;
   const Vf r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -612,7 +639,7 @@ SS_INLINE Vu random_bits(const ShardKernels::Rounding& rounding, int64_t i) {
 SS_INLINE Vh narrow(Vf value, Vu random) {
   const Vu bits = (Vu)value;
   const Vu rounded = (bits + random) >> 16, nan = (bits >> 16) | 0x40u;
-  return __builtin_convertvector(value == value ? rounded : nan, Vh);
+  return low_16_bits(value == value ? rounded : nan);
 }
 
 template <class W>

@@ -74,7 +74,7 @@ void GradientSums::begin_step() {
 }
 
 void* GradientSums::gradient(size_t unit, size_t slot) {
-  if (slot == Task::kNone) return slices_[unit].buffer(0);
+  if (slots_.empty()) return slices_[unit].buffer(0);
   SS_ASSERT(!slots_[slot].work);
   return slots_[slot].data;
 }

@@ -1,6 +1,10 @@
 #include "runtime/base/hash.hpp"
 
 #include <xxhash.h>
+#if defined(__x86_64__)
+// Has the functions below choose the CPU's vectors: the same hashes, from cache in half the time.
+#include <xxh_x86dispatch.h>
+#endif
 
 #include <cinttypes>
 #include <cstdio>
