@@ -143,7 +143,8 @@ class Backend {
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
   // frame: the micro-batch that a call works on, one of BackendOptions::frames. The calls of different
   // frames may follow each other in any order, which changes no bit. params: the unit's flat
-  // parameters in `precision`. grad: the same layout and precision; it is overwritten, not added to.
+  // parameters in `precision`. They stay the same between two calls of the same pass, the second of
+  // which is of a later frame: what is made of them for the first may be kept. grad: the same layout and precision; it is overwritten, not added to.
   // Of each frame the backend holds the residual stream (B*T, C) and what the backward pass needs.
   /// Begins a micro-batch. tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are
   /// inputs, columns 1..T targets. Their marks (token_marks.hpp) say where documents begin and which

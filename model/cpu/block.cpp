@@ -10,7 +10,7 @@ constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 
 template <class T>
 void CpuBackend<T>::forward_block(int frame, int layer, const void* params) {
-  use(frame);
+  use(frame, Pass::forward, layer);
   forward(layer, static_cast<const T*>(params), false);
 }
 
@@ -62,8 +62,9 @@ void CpuBackend<T>::for_positions(Chunk c, Body body) const {
 template <class T>
 Weight<T> CpuBackend<T>::weight(const T* data, int64_t out, int64_t in, Transpose transpose,
                                 int slot) const {
-  if (transpose == kYes) return {data, in, out, in, kYes, packed_[slot]};
-  return {data, out, in, in, kNo, packed_[slot]};
+  float* const packed = packed_[transpose == kYes][slot].memory;
+  if (transpose == kYes) return {data, in, out, in, kYes, packed};
+  return {data, out, in, in, kNo, packed};
 }
 
 template <class T>
@@ -91,10 +92,30 @@ void CpuBackend<T>::multiply(int64_t rows, const T* x, Fp8 format, const Weight<
   gemm(rows, x, f.k, f, to, f.n);
 }
 
+/// Only the next frame's call of the same pass finds the parameters unchanged.
+template <class T>
+void CpuBackend<T>::use(int frame, Pass pass, int layer) {
+  Frame* const next = &frames_[static_cast<size_t>(frame)];
+  if (pass == Pass::other || pass_ != std::pair{pass, layer} || next <= frame_)
+    for (auto& of_orientation : packed_)
+      for (Packed& packed : of_orientation) packed.holds = nullptr;
+  pass_ = {pass, layer};
+  frame_ = next;
+}
+
 template <class T>
 void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
   if constexpr (std::is_same_v<T, float>)
-    pool_.run(int64_t(weights.size()), [&](int64_t task, int) { pack(weights[size_t(task)]); });
+    pool_.run(int64_t(weights.size()), [&](int64_t task, int) {
+      const Weight<T>& weight = weights[size_t(task)];
+      const size_t orientation = weight.transpose == kYes;
+      Packed& packed = packed_[orientation][task];
+      if (packed.holds == weight.data) return;
+      pack(weight);
+      packed.holds = weight.data;
+      Packed& other = packed_[1 - orientation][task];
+      if (other.memory == packed.memory) other.holds = nullptr;
+    });
 }
 
 template <class T>
@@ -285,7 +306,7 @@ void CpuBackend<T>::backward_qkv(const BlockParameters<const T>& p, const Factor
 template <class T>
 void CpuBackend<T>::backward_block(int frame, int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
-  use(frame);
+  use(frame, Pass::backward, layer);
   restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const Factors f = factors(p, kNo);

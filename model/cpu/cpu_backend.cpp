@@ -111,7 +111,8 @@ void CpuBackend<T>::take_frame(Frame& frame) {
 }
 
 /// Allocates the buffers of each slot of weights. That of packed weights fits every weight of blocks and head that
-/// uses the slot, in both orientations. A slot that would be too large stays null.
+/// uses the slot, in both orientations; a wave's backward pass that recomputes needs both at once. A slot
+/// that would be too large stays null.
 template <class T>
 void CpuBackend<T>::take_packed() {
   const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, A_}};
@@ -126,8 +127,12 @@ void CpuBackend<T>::take_packed() {
       }
       return true;
     };
-    if (need(shapes[slot][0], shapes[slot][1]) && (slot > 1 || need(V_, C_)))
-      packed_[slot] = take<float>(static_cast<int64_t>(bytes / sizeof(float)) + 1);
+    if (!need(shapes[slot][0], shapes[slot][1]) || (slot < 2 && !need(V_, C_))) continue;
+    const bool both = options_.frames > 1 && options_.recompute != Recompute::nothing;
+    for (const size_t orientation : {0, 1})
+      packed_[orientation][slot].memory =
+          orientation == 1 && !both ? packed_[0][slot].memory
+                                    : take<float>(static_cast<int64_t>(bytes / sizeof(float)) + 1);
   }
 }
 

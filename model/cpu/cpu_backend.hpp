@@ -164,6 +164,10 @@ class CpuBackend final : public LlamaBackend {
   /// (c.rows, C); dgamma: (C).
   void backward_post_norm(Chunk c, const T* dy, const T* x, const T* gamma, T* d, float* dgamma,
                           Workspace& w);
+  /// The present call works on this frame. Weights that are packed stay so for the same pass of a
+  /// unit in the next frame.
+  enum class Pass : unsigned char { other, head, forward, backward };
+  void use(int frame, Pass pass = Pass::other, int layer = 0);
   /// The right factors of x W^T (transpose yes, forward) or of dy W (no, backward), packed.
   Factors factors(const BlockParameters<const T>& p, Transpose transpose);
   Weight<T> weight(const T* data, int64_t out, int64_t in, Transpose transpose, int slot) const;
@@ -172,6 +176,7 @@ class CpuBackend final : public LlamaBackend {
   /// to = x f of a block, with x rounded to `format` with options_.fp8. x: (rows, f.k); to:
   /// (rows, f.n).
   void multiply(int64_t rows, const T* x, Fp8 format, const Weight<T>& f, float* to, Workspace& w);
+  /// Packs those that are not packed yet, whose slots are 0, 1, ...
   void pack_all(std::span<const Weight<T>> weights);
   /// Calls body(shape, view, position, worker) for each document and key/value head, in parallel.
   /// position: of the document's first token in its sample.
@@ -185,7 +190,6 @@ class CpuBackend final : public LlamaBackend {
                         bool last, float* sums);
   void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);
 
-  void use(int frame) { frame_ = &frames_[static_cast<size_t>(frame)]; }
   T* x(int layer) const { return frame_->x[static_cast<size_t>(layer) % frame_->x.size()]; }
   Saved& saved(int layer) {
     return frame_->saved[static_cast<size_t>(layer) % frame_->saved.size()];
@@ -209,8 +213,15 @@ class CpuBackend final : public LlamaBackend {
   T *gram_ = nullptr, *polynomial_ = nullptr;
   float *square_ = nullptr, *muon_product_ = nullptr;
 
-  float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
-  T* rounded_[4] = {};     // with options_.fp8: a block's matrices, rounded, by slot
+  // Memory for packed weights by orientation and slot, and what it holds. Both orientations may share
+  // it. null: the slot's weights are not packed.
+  struct Packed {
+    float* memory = nullptr;
+    const T* holds = nullptr;
+  };
+  Packed packed_[2][4];
+  std::pair<Pass, int> pass_ = {};   // the present call's pass, and its layer
+  T* rounded_[4] = {};               // with options_.fp8: a block's matrices, rounded, by slot
   std::vector<double> square_sums_;  // of blocks, for square_sums()
   std::vector<Frame> frames_;
   Frame* frame_ = nullptr;  // that of the present call

@@ -31,7 +31,7 @@ void CpuBackend<T>::embed(int frame, const void* params, const int32_t* tokens) 
 template <class T>
 void CpuBackend<T>::head(int frame, const void* params, const void* tied, float scale, void* grad,
                          void* tied_grad) {
-  use(frame);
+  use(frame, Pass::head);
   SS_ASSERT(!grad || options_.training);
   const T* gamma = static_cast<const T*>(params);
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;

@@ -138,6 +138,45 @@ TEST_SUITE("backend") {
         }
   }
 
+  TEST_CASE("backend: what is packed for a frame serves the same pass of the next frames only") {
+    const TestModel m(kMicro, 2), other(kMicro, 2, 9);
+    BackendOptions options = m.options();
+    options.frames = 2;
+    options.training = false;
+    const auto backend = must(make_cpu_backend(options)).take();
+    const auto logits = [&](Backend& of, int frame) {
+      std::vector<float> values(2 * static_cast<size_t>(kMicro.block_size * kMicro.vocab));
+      of.logits(frame, m.params.back().data(), nullptr, values.data());
+      return values;
+    };
+    // One buffer for all blocks, as while they are gathered.
+    std::vector<float> block(m.params[1].size());
+    const auto forward = [&](Backend& of, int frame, int layer, const TestModel& from) {
+      block = from.params[static_cast<size_t>(layer) + 1];
+      of.forward_block(frame, layer, block.data());
+    };
+    const auto expected = [&](const TestModel& last) {
+      const auto alone = must(make_cpu_backend(options)).take();
+      alone->embed(0, m.params[0].data(), m.tokens.data());
+      for (int layer = 0; layer + 1 < kMicro.layers; ++layer) forward(*alone, 0, layer, m);
+      forward(*alone, 0, static_cast<int>(kMicro.layers) - 1, last);
+      return logits(*alone, 0);
+    };
+    const int last = static_cast<int>(kMicro.layers) - 1;
+    for (const int frame : {0, 1}) backend->embed(frame, m.params[0].data(), m.tokens.data());
+    for (int layer = 0; layer < last; ++layer) forward(*backend, 0, layer, m);
+    for (int layer = 0; layer < last; ++layer) forward(*backend, 1, layer, m);  // a later frame
+    for (const TestModel* of : {&m, &other, &m}) {  // the same pass of the same frame
+      forward(*backend, 0, last, *of);
+      forward(*backend, 0, last, *of);
+    }
+    forward(*backend, 1, last, m);
+    CHECK(logits(*backend, 0) == expected(m));
+    CHECK(logits(*backend, 1) == expected(m));
+    forward(*backend, 0, last, other);
+    CHECK(logits(*backend, 0) == expected(other));
+  }
+
   TEST_CASE("backend: BACKEND-1, bits do not depend on the number of threads") {
     std::vector<ModelShape> shapes = with_options(kOdd);
     shapes.insert(shapes.end(), {kMicro, kMini, kOdd, kNarrowVocab});

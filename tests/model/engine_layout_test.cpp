@@ -125,6 +125,27 @@ TEST_SUITE("engine_layout") {
         }
   }
 
+  TEST_CASE("engine: ENGINE-3, waves over the CPU backend, which packs weights once a wave") {
+    for (const Recompute recompute : {Recompute::nothing, Recompute::mlp, Recompute::block})
+      for (const bool tied : {false, true}) {
+        const MakeBackend cpu = [&](BackendOptions o) {
+          o.recompute = recompute;
+          return make_cpu_backend(o).take();
+        };
+        const int leaves = 11;
+        const Outcome expected = outcome(options_for(leaves, Sharding::no_shard, DType::f32, tied),
+                                         {1, 1}, 3, cpu, true);
+        for (const int wave : {2, 4, 8})
+          for (const Layout layout : {Layout{1, 1}, {1, 2}, {2, 1}}) {
+            INFO("recompute = ", static_cast<int>(recompute), ", tied = ", tied, ", wave = ", wave,
+                 ", groups = ", layout.groups, ", shards = ", layout.shards);
+            EngineOptions options = options_for(leaves, Sharding::full_shard, DType::f32, tied);
+            options.wave = wave;
+            check_same(expected, outcome(options, layout, 3, cpu, true));
+          }
+      }
+  }
+
   TEST_CASE("engine: a trainer sends to its group what config show tells, for any wave") {
     for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op})
       for (const DType precision : {DType::f32, DType::bf16})
