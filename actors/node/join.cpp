@@ -29,6 +29,8 @@ Result<Places> places_of(const JoinGeneration& job, uint32_t shards) {
     return Status(Code::bad_data, "generation " + std::to_string(job.generation) + ": " + what);
   };
   if (job.groups == 0 || job.groups > kGroupsMax) return bad("the number of groups is invalid");
+  if (!job.weights.empty() && (job.weights.size() != job.groups || !are_weights(job.weights)))
+    return bad("the groups' weights are invalid");
   Places places;
   places.of_group.assign(job.groups, std::vector<DataAddress>(shards));
   places.of_shard.assign(shards, std::vector<DataAddress>(job.groups));
@@ -158,7 +160,7 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
   uint32_t last_round = 0;
   for (const auto& [trainer, round] : rounds) last_round = std::max(last_round, round);
   NodeOrders orders;
-  orders.fill = {job.generation, job.step, batch_layout(plan, job.groups), {}};
+  orders.fill = {job.generation, job.step, batch_layout(plan, job.groups, job.weights), {}};
   for (const LocalTrainer& local : locals) {
     const auto found = members.find(local.name);
     if (found == members.end() || !takes_part(*found->second, local.data_address)) continue;
@@ -173,6 +175,7 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
     order.step = job.step;
     order.checkpoint = job.checkpoint;
     order.rates = job.rates;
+    order.weights = job.weights;
     const auto round = rounds.find(local.name);
     order.commit_round = round == rounds.end() ? 0 : round->second;
     order.commit_rounds = last_round + 1;

@@ -5,11 +5,36 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/training/names.hpp"
+
 namespace simplescale {
 
 void Anomalies::reset() {
   scores_.clear();
   slow_for_.clear();
+  times_.clear();
+  steps_ = 0;
+}
+
+std::map<std::string, uint32_t> Anomalies::take_speeds() {
+  std::map<std::string, uint32_t> speeds;
+  if (steps_ < slow_steps) return speeds;
+  for (auto& [trainer, times] : times_) {
+    const auto middle = times.begin() + std::ssize(times) / 2;
+    std::ranges::nth_element(times, middle);
+    uint32_t& of_node = speeds[node_of(trainer)];
+    of_node = std::max(of_node, static_cast<uint32_t>(std::clamp(*middle * 1e3, 1.0, 4e9)));
+  }
+  times_.clear();
+  steps_ = 0;
+  return speeds;
+}
+
+std::set<std::string> Anomalies::stragglers() const {
+  std::set<std::string> nodes;
+  for (const auto& [trainer, steps] : slow_for_)
+    if (steps >= slow_steps) nodes.insert(node_of(trainer));
+  return nodes;
 }
 
 namespace {
@@ -35,7 +60,11 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss, double grad_nor
                                      const std::map<std::string, double>& busy_ms) {
   std::vector<Anomaly> found;
   std::vector<double> sorted;
-  for (const auto& [trainer, ms] : busy_ms) sorted.push_back(ms);
+  ++steps_;
+  for (const auto& [trainer, ms] : busy_ms) {
+    sorted.push_back(ms);
+    times_[trainer].push_back(ms);
+  }
   std::ranges::sort(sorted);
   // Take the lower median, so that of two trainers the slower one is the straggler.
   const double median = sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ class Anomalies {
   /// divided by its micro-batches, of which trainers have unequally many.
   std::vector<Anomaly> step(uint64_t step, double loss, double grad_norm,
                             const std::map<std::string, double>& busy_ms);
+  /// Every slow_steps steps: the median time of a micro-batch, in microseconds, of each node's
+  /// slowest trainer over these steps. Otherwise empty.
+  std::map<std::string, uint32_t> take_speeds();
+  /// The nodes with a trainer that is a straggler.
+  std::set<std::string> stragglers() const;
   /// Forgets the times of all trainers; call it when membership has changed. Keeps the losses.
   void reset();
   /// For each trainer, its busy time divided by the median of all trainers, smoothed over steps. 1
@@ -44,6 +50,8 @@ class Anomalies {
  private:
   std::map<std::string, double> scores_;
   std::map<std::string, int> slow_for_;
+  std::map<std::string, std::vector<double>> times_;  // of micro-batches, since take_speeds()
+  int steps_ = 0;                                     // since then
   double loss_mean_ = 0, loss_square_ = 0;
   int losses_ = 0;
 };

@@ -157,6 +157,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   order.checkpoint = checkpoint_folder(s.options.config);
   order.rates = s.job.rates.changes;
   order.instructions = s.job.instructions;
+  if (!join.by_agents) order.weights = s.job.weights;
   std::set<std::string> known;
   for (const job::Place& place : places) {
     order.groups = std::max(order.groups, place.group + 1);
@@ -214,7 +215,7 @@ struct CarryOut {
     // The generation that made these other steps may be unknown, because the predecessor died
     // before it replicated that decision. Their lines name this generation instead: readers ignore
     // a line that is older than one before it.
-    s.steps.begin(join.generation, members, join.step);
+    s.steps.begin(join.generation, members, join.step, s.job.weights);
     record_up_to(self, join.step);
     store_instructions();
     publish_generation(join.generation);

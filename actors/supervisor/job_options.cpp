@@ -49,6 +49,8 @@ job::State initial_state(const JobOptions& options) {
   state.min_learning_rate = config.train.min_learning_rate;
   state.rates = options.rates;
   state.instructions = options.instructions;
+  state.balance = balances(config);
+  state.leaves = static_cast<uint64_t>(options.plan.leaves);
   return state;
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/files.hpp"
+#include "runtime/training/sharding.hpp"
 
 /// An address is stored as bytes, not as a list of numbers.
 template <>
@@ -29,7 +30,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, step, generation,
                                    ready, unreadable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
-                                   failed_at_step, checking, peer, instructions)
+                                   failed_at_step, checking, peer, instructions, micro_batch_us)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     State, rules, max_steps, join_timeout_ms, restart_timeout_ms, fence_timeout_ms, save_timeout_ms,
@@ -39,7 +40,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     older_checkpoints, failed_checkpoint, failed_checkpoint_reason, suspect_steps, rollbacks,
     committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
     waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
-    exit_reason, unrecorded_stop, instructions)
+    exit_reason, unrecorded_stop, instructions, balance, leaves, balance_pause_ms, weights,
+    balance_after_ms)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,
@@ -78,7 +80,9 @@ bool consistent(const State& s) {
     for (const std::string& name : domain)
       if (!s.nodes.contains(name)) return false;
   }
-  return true;
+  if (s.leaves < 1 || s.leaves > uint64_t{1} << 32) return false;
+  const size_t groups = s.layout.domains.size() * static_cast<size_t>(r.groups_per_domain());
+  return s.weights.empty() || (s.weights.size() == groups && are_weights(s.weights));
 }
 
 }  // namespace
@@ -122,6 +126,7 @@ Result<std::optional<SupervisorState>> read_left_state(const std::string& run,
 void move_times(job::State& job, int64_t by_ms) {
   job.waiting_since_ms += by_ms;
   job.giving_up_since_ms += by_ms;
+  job.balance_after_ms += by_ms;
   if (job.plan_due_ms >= 0) job.plan_due_ms += by_ms;
   for (auto& [name, node] : job.nodes) {
     node.since_ms += by_ms;

@@ -52,9 +52,11 @@ std::string trainer_text(const JobSupervisorState& s, const std::string& who,
   const auto score = s.anomalies.scores().find(who);
   if (score != s.anomalies.scores().end() && std::isfinite(score->second))
     slowness = fmt::format("{:.2f}", score->second);
-  return fmt::format(R"({{"name":"{}","pid":{},{},"state":"{}","step":{},"slowness":{}}})", who,
-                     trainer.state == job::TrainerState::down ? 0 : trainer.pid, placed,
-                     to_string(trainer.state), s.job.committed_step, slowness);
+  return fmt::format(
+      R"({{"name":"{}","pid":{},{},"state":"{}","step":{},"micro_batches":{},"slowness":{}}})", who,
+      trainer.state == job::TrainerState::down ? 0 : trainer.pid, placed, to_string(trainer.state),
+      s.job.committed_step, place ? s.steps.micro_batches(s.job.committed_step + 1, *place) : 0,
+      slowness);
 }
 
 /// The node's object without its health and trainers.

@@ -37,25 +37,27 @@ StepLedger::StepLedger(const Config& config, const Plan& plan,
 
 // --- Generations ---
 
-void StepLedger::set_members(uint64_t generation, std::vector<job::Place> members) {
+void StepLedger::set_members(uint64_t generation, std::vector<job::Place> members,
+                             std::span<const uint32_t> weights) {
   generation_ = generation;
   members_ = std::move(members);
   uint64_t groups = 1;
   for (const job::Place& place : members_) groups = std::max<uint64_t>(groups, place.group + 1);
-  layout_ = batch_layout(plan_, groups);
+  layout_ = batch_layout(plan_, groups, weights);
 }
 
-void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step) {
-  set_members(generation, std::move(members));
+void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step,
+                       std::span<const uint32_t> weights) {
+  set_members(generation, std::move(members), weights);
   pending_.clear();
   begun_at_ = step;
   paces_.clear();
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step,
-                        std::optional<StateVersion> in_files) {
-  set_members(generation, std::move(members));
+                        std::optional<uint64_t> recorded_step, std::optional<StateVersion> in_files,
+                        std::span<const uint32_t> weights) {
+  set_members(generation, std::move(members), weights);
   recorded_step_ = first_after_ = recorded_step;
   recorded_generation_ = in_files ? in_files->generation : 0;
   undone_ = in_files && recorded_step < in_files->step ? in_files : std::nullopt;
@@ -91,7 +93,8 @@ bool StepLedger::report(const StepDone& done) {
   for (size_t run = 0; run + 1 < done.samples.size(); run += 2) samples += done.samples[run + 1];
   const auto micro_batches =
       static_cast<double>(samples) / static_cast<double>(plan_.micro_batch_size);
-  if (samples > 0) step.busy_ms[done.trainer] = done.busy_ms / micro_batches;
+  const double busy_ms = done.compute_ms > 0 ? done.compute_ms : done.busy_ms;
+  if (samples > 0) step.busy_ms[done.trainer] = busy_ms / micro_batches;
   return true;
 }
 

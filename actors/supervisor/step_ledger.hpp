@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,7 +35,9 @@ struct RunLine {
 struct ReportedStep {
   StepDone newest;                                       // the newest report
   std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
-  std::map<std::string, double> busy_ms;     // by trainer that has samples: of a micro-batch
+  // By trainer that has samples: of a micro-batch; without waiting, on CPUs also without what each
+  // step takes once.
+  std::map<std::string, double> busy_ms;
   double first_time = 0;                     // earliest StepDone::time, seconds since the epoch
   std::optional<nlohmann::json> validation;  // validation_of() the line, once the result is known
 };
@@ -47,19 +50,28 @@ class StepLedger {
 
   // --- Generations ---
 
-  /// Training of `generation` by `members` begins after `step`. Drops unfinished reports.
-  void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
+  /// Training of `generation` by `members` begins after `step`. weights: as in JoinGeneration. Drops
+  /// unfinished reports.
+  void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step,
+             std::span<const uint32_t> weights = {});
   /// Continues a predecessor's generation. Training continues after recorded_step, if there is one.
   /// in_files: the newest step in the files, and the generation that made it; it is later than
   /// recorded_step if it was rolled back.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step, std::optional<StateVersion> in_files = {});
+              std::optional<uint64_t> recorded_step, std::optional<StateVersion> in_files = {},
+              std::span<const uint32_t> weights = {});
   /// Sets the changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
   /// The samples that a member trains in `step`, as in StepDone; of all members if `trainer` is "".
   std::vector<uint64_t> samples(uint64_t step, const std::string& trainer) const;
+  /// How many micro-batches a place has in `step`; 0: none, or it is not of this generation.
+  uint64_t micro_batches(uint64_t step, const job::Place& place) const {
+    const Shares& shares = layout_.shares(step);
+    const bool known = place.group < shares.groups() && place.shard < shares.shards();
+    return known ? shares.count(place.group, place.shard) : 0;
+  }
   /// The step after which the generation began.
   uint64_t begun_at() const { return begun_at_; }
 
@@ -149,7 +161,8 @@ class StepLedger {
     uint32_t shard;
     uint64_t step, hash;
   };
-  void set_members(uint64_t generation, std::vector<job::Place> members);
+  void set_members(uint64_t generation, std::vector<job::Place> members,
+                   std::span<const uint32_t> weights);
   nlohmann::json metrics_line(const ReportedStep& reports) const;
   nlohmann::json by_source(const std::vector<double>& losses) const;  // null: there are none
 

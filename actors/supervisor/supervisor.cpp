@@ -181,6 +181,9 @@ void commit(Self* self, const ReportedStep& reports) {
   for (const Anomaly& a :
        s.anomalies.step(step, reports.newest.loss, reports.newest.grad_norm, reports.busy_ms))
     record(self, {"", a.kind, a.subject, a.reason});
+  if (auto speeds = s.anomalies.take_speeds(); s.job.balance && !speeds.empty())
+    handle(self, job::SpeedsMeasured{reports.newest.generation, std::move(speeds),
+                                     s.anomalies.stragglers()});
   const auto ended_ns = static_cast<int64_t>(std::clamp(reports.first_time, 0.0, 4e9) * 1e9);
   write_traces(self, s.traces.committed(step, ended_ns, wall_ns()));
   if (now - s.status_ms >= kTrainingStatusMs) publish_status(self);

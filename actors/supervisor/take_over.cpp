@@ -98,7 +98,7 @@ void take_over(Self* self, SupervisorState from) {
   const std::optional<uint64_t> recorded = job::recorded_of(
       s.job, in_files, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
-                 recorded, in_files);
+                 recorded, in_files, s.job.weights);
   s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
   s.planned = std::move(from.planned);

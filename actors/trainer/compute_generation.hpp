@@ -9,6 +9,7 @@
 
 #include "actors/trainer/batch_reader.hpp"
 #include "actors/trainer/compute_thread.hpp"
+#include "runtime/feed/sample_order.hpp"
 
 namespace simplescale {
 
@@ -29,6 +30,7 @@ struct ComputeThread::Generation {
   std::unique_ptr<Collective> shard, replicate;
   TrainState* state = nullptr;
   std::optional<BatchReader> batches;
+  BatchLayout layout;
   std::unique_ptr<Engine> engine;
   uint64_t step = 0;  // committed
   std::chrono::steady_clock::time_point step_began;

@@ -30,8 +30,8 @@ double ComputeThread::learning_rate(const JoinTrainer& order, uint64_t step) con
   return rate.at(static_cast<int64_t>(step) - 1);
 }
 
-StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
-                                  double interval_ms) const {
+StepDone ComputeThread::step_done(const Generation& g, const JoinTrainer& order, uint64_t step,
+                                  const StepResult& result, double interval_ms) const {
   StepDone done{.generation = order.generation, .step = step, .trainer = trainer_};
   done.loss = result.loss;
   done.grad_norm = result.grad_norm;
@@ -41,6 +41,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
   done.validates = (validates_ && validation_due(options_.config, options_.plan, step)) ||
                    tasks_due(options_.config, options_.plan, step);
   done.busy_ms = result.step_ms - result.wait_ms;
+  done.compute_ms = result.compute_ms;
   done.data_ms = result.data_ms;
   done.forward_ms = result.forward_ms;
   done.backward_ms = result.backward_ms;
@@ -48,9 +49,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
   done.state_hash = result.state_hash.low;
   done.time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  done.samples =
-      samples_of(options_.plan, batch_layout(options_.plan, order.replicate_members.size()),
-                 order.group, order.shard, step);
+  done.samples = samples_of(options_.plan, g.layout, order.group, order.shard, step);
   return done;
 }
 
@@ -82,7 +81,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     const auto ended = std::chrono::steady_clock::now();
     const std::chrono::duration<double, std::milli> interval = ended - g.step_began;
     g.step_began = ended;
-    StepDone done = step_done(order, step, result, interval.count());
+    StepDone done = step_done(g, order, step, result, interval.count());
     if (!last && (agreed.save || (every > 0 && step % every == 0))) {
       SS_ASSIGN(done.save, pin_if_responsible(g, order, step));
     }
@@ -91,7 +90,6 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     }
     report_(std::move(done));
     if (!last) SS_RETURN_IF_ERROR(validate(g, order, step));
-    inject_delay(result.step_ms);
   }
   if (g.step == max_steps || agreed.stop) return finish(g, order);
   SS_RETURN_IF_ERROR(g.engine->wait_for_commit());  // the node reads what memory holds next
@@ -151,20 +149,22 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
   return status;
 }
 
-/// Sleeps as slow_down() asked for.
-void ComputeThread::inject_delay(double step_ms) {
+/// Sleeps as slow_down() asked for, until a fence ends the generation.
+void ComputeThread::inject_delay(uint64_t generation) {
   if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
-  std::chrono::duration<double, std::milli> left(slow_fraction_ * step_ms);
+  std::chrono::duration<double, std::milli> left(slow_ms_);
   constexpr std::chrono::milliseconds piece(100);
+  const auto ends = [&] { return exiting_ || fenced_ > generation; };
   std::unique_lock lock(mutex_);
-  for (; left.count() > 0 && !exiting_; left -= piece) {
-    wake_.wait_for(lock, std::min<decltype(left)>(left, piece), [this] { return exiting_; });
+  for (; left.count() > 0 && !ends(); left -= piece) {
+    wake_.wait_for(lock, std::min<decltype(left)>(left, piece), ends);
     ++units_;  // a slow trainer is one that computes units slowly
   }
 }
 
 Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
   auto batch = [&](int k) {
+    inject_delay(order.generation);
     const Waiting waits(wait_);
     return g.batches->read(step, k);
   };

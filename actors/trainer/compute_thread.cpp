@@ -99,8 +99,8 @@ void ComputeThread::inject(EngineFault fault, uint64_t step) {
     faults_.emplace_back(fault, step);
 }
 
-void ComputeThread::slow_down(double fraction, std::chrono::milliseconds how_long) {
-  slow_fraction_ = fraction;
+void ComputeThread::slow_down(double ms, std::chrono::milliseconds how_long) {
+  slow_ms_ = ms;
   slow_until_ns_ = (std::chrono::steady_clock::now() + how_long).time_since_epoch().count();
 }
 
@@ -343,6 +343,8 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
                         [this, &order] { return fenced_ > order.generation; }));
   EngineOptions options = engine_options(options_.config, options_.plan);
   options.signature = signature_hash();
+  options.weights = order.weights;
+  g.layout = batch_layout(options_.plan, order.replicate_members.size(), order.weights);
   SS_ASSIGN(g.engine, Engine::create(options, *backend, *g.shard, *g.replicate, *g.state));
   if (order.source == JoinSource::initialize) {
     SS_RETURN_IF_ERROR(g.engine->initialize());

@@ -82,8 +82,8 @@ class ComputeThread {
   TrainerProgress progress() const;
   /// Injects a fault in step `step` or the first one after it; 0: at once. Any thread.
   void inject(EngineFault fault, uint64_t step);
-  /// From now on for `how_long`, sleeps after each step for this fraction of its time. Any thread.
-  void slow_down(double fraction, std::chrono::milliseconds how_long);
+  /// From now on for `how_long`, each micro-batch takes so many milliseconds longer. Any thread.
+  void slow_down(double ms, std::chrono::milliseconds how_long);
   /// Disturbs the links to trainers of other nodes. Any thread.
   void inject_network_fault(const NetworkFault& fault);
 
@@ -111,11 +111,11 @@ class ComputeThread {
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
   double learning_rate(const JoinTrainer& order, uint64_t step) const;
-  StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
-                     double interval_ms) const;
+  StepDone step_done(const Generation& g, const JoinTrainer& order, uint64_t step,
+                     const StepResult& result, double interval_ms) const;
   Status note_fault(Generation& g, Status status);
   Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
-  void inject_delay(double step_ms);
+  void inject_delay(uint64_t generation);
   Result<Backend*> backend();
   Status choose_device(const std::string& trainer);
   void set_engine(Engine* engine);
@@ -141,7 +141,7 @@ class ComputeThread {
   std::optional<HashedState> hashed_;         // of the vote that failed in this generation
   std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
-  std::atomic<double> slow_fraction_ = 0;
+  std::atomic<double> slow_ms_ = 0;
   std::atomic<int64_t> slow_until_ns_ = 0;
 
   // For progress().

@@ -41,8 +41,7 @@ std::vector<Program> first_programs(const Config& config, const Plan& plan) {
   const auto shards = static_cast<size_t>(plan.topology.shards),
              groups = static_cast<size_t>(plan.topology.groups);
   const bool host = config.cluster.device != DeviceKind::cuda;
-  const Shares shares =
-      Shares::even(leaves_of(options, 1), groups, shards, static_cast<uint64_t>(options.wave));
+  const Shares shares = shares_of(options, leaves_of(options, 1), groups, shards);
   const BufferPlan buffers = buffer_plan(options, groups, shards, host, false);
   ProgramOptions of{.units = units_of(plan.shape).size(), .tied = plan.shape.tie_embeddings};
   std::vector<std::vector<int>> turns;
@@ -97,9 +96,10 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  o.arena_bytes += most_buffers(engine_options(config, plan), groups, shards, !device, false)
-                       .bytes(config.train.precision, total)
-                       .total();
+  o.arena_bytes +=
+      most_buffers(engine_options(config, plan), groups, shards, !device, false, balances(config))
+          .bytes(config.train.precision, total)
+          .total();
   return o;
 }
 

@@ -51,7 +51,7 @@ void inject_into_trainer(ComputeThread& compute, const InjectFault& fault) {
         {.delay = std::chrono::milliseconds(static_cast<int64_t>(fault.value)),
          .for_time = std::chrono::milliseconds(fault.ms)});
   } else if (fault.kind == "slow_node") {
-    compute.slow_down(fault.value > 0 ? fault.value : 1,
+    compute.slow_down(fault.value > 0 ? fault.value : 100,
                       std::chrono::milliseconds(fault.ms > 0 ? fault.ms : 10'000));
   } else {
     log::warn("a trainer cannot inject {}", fault.kind);

@@ -12,8 +12,7 @@ namespace simplescale {
 ///                     as EngineFault, in step `step` or the first one after it
 ///   partition_node, slow_link
 ///                     delays messages to other nodes by `value` ms, for `ms`
-///   slow_node         for `ms` (10 s if 0), sleeps after each step for the fraction `value`
-///                     (1 if 0) of its time
+///   slow_node         for `ms` (10 s if 0), each micro-batch takes `value` ms longer (100 if 0)
 void inject_into_trainer(ComputeThread& compute, const InjectFault& fault);
 
 }  // namespace simplescale

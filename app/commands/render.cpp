@@ -121,6 +121,8 @@ std::string trainer_line(const json& trainer, const RenderOptions& options) {
   std::string line = text(trainer, "name") + " " + state_of(trainer, options);
   if (member_of(trainer, "shard").is_number())
     line += fmt::format(" shard {}", whole_of(trainer, "shard"));
+  if (const auto micro_batches = real_of(trainer, "micro_batches"); micro_batches > 0)
+    line += fmt::format(", {:.0f} micro-batches", micro_batches);
   return line + process(trainer);
 }
 

@@ -84,7 +84,8 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const Stopwatch watch(r.result.step_ms);
     const trace::Span span("step", static_cast<int64_t>(step));
     r.ballot = p.begin_step(step, learning_rate, mine);
-    const Status status = p.run(p.step_tasks, r);
+    Status status = p.agree_on_layout(r);
+    if (status.ok()) status = p.run(p.step_tasks, r);
     r.turn.end();  // before the span of the step
     if (!status.ok()) return r.all_agree ? status : p.end(status.in(at_step(step)));
     p.at(StepPhase::none);

@@ -80,6 +80,8 @@ struct StepResult {
   double backward_ms = 0;  // with the end of the reductions, the gradient norm and the vote
   double optimizer_ms = 0;
   double wait_ms = 0;  // for collectives and copies; also part of the times above
+  // In host memory: batch() and the passes of this rank's micro-batches, without waiting. Else 0.
+  double compute_ms = 0;
 };
 
 /// Replicas of a shard that do not hold the same bits.
@@ -144,7 +146,8 @@ class Engine {
   ///                differ, or a rank's state has changed in memory (see damaged()). Every rank
   ///                returns it, except that the check after the vote (ENGINE-5) is this rank's own
   ///                and ends this engine.
-  ///   internal     Ranks disagree on step, signature, layout or learning rate. Every rank returns it.
+  ///   internal     Ranks disagree on step, signature, layout or learning rate. Every rank returns it;
+  ///                of the layout before it computes anything.
   ///   any code     batch() of a rank failed. Every rank returns its code and message.
   ///   aborted      abort() was called, or batch() of this rank returned aborted.
   ///   deadline     A collective timed out, or a reader pins the side to be written.

@@ -29,7 +29,7 @@ Status Engine::Parts::create() {
   const size_t shards = static_cast<size_t>(shard.size()),
                groups = static_cast<size_t>(replicate.size());
   layout = shard_layout(units, shards);
-  SS_RETURN_IF_ERROR(check(options, shard.size()));
+  SS_RETURN_IF_ERROR(check(options, shard.size(), replicate.size()));
   SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory(),
                      shard.native_sums() && replicate.native_sums());
@@ -69,8 +69,7 @@ Status Engine::Parts::create_optimizer() {
 
 /// Deals the leaves of the following steps.
 void Engine::Parts::deal(uint64_t leaves) {
-  shares = Shares::even(leaves, static_cast<uint64_t>(replicate.size()), layout.shards,
-                        static_cast<uint64_t>(options.wave));
+  shares = shares_of(options, leaves, static_cast<uint64_t>(replicate.size()), layout.shards);
   leaf_scale = 1.0f / static_cast<float>(leaves);
   step_tasks =
       step_program({.units = units.size(), .tied = tied(), .turns = shares.turns(group())}, plan);
@@ -155,6 +154,16 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
   return ballot;
 }
 
+/// BALANCE-1, in the first step: ranks that deal the leaves differently would wait for each other, or make sums
+/// that have a leaf twice, before they hold the vote.
+Status Engine::Parts::agree_on_layout(Run& r) {
+  if (layout_agreed) return {};
+  SS_ASSIGN(const Verdict verdict, vote->compare_layouts(layout_of_step, wait));
+  layout_agreed = verdict.status.ok();
+  r.all_agree = !layout_agreed;
+  return verdict.status;
+}
+
 Status Engine::Parts::run(const Program& program, Run& r) {
   for (const Task& task : program) SS_RETURN_IF_ERROR(execute(task, r));
   return {};
@@ -225,12 +234,18 @@ Status Engine::Parts::execute(const Task& task, Run& r) {
   }
 }
 
+/// A device computes after the call that starts a pass.
+double& Engine::Parts::compute_time(Run& r) const {
+  return backend.host_memory() ? r.result.compute_ms : r.other_ms;
+}
+
 /// If batch() fails, the rank computes with placeholder tokens and reports the failure in its ballot,
 /// so that every rank learns of it.
 Status Engine::Parts::read_tokens(int micro_batch, Run& r) {
   r.tokens = placeholder_tokens.data();
   if (r.ballot.failure.ok()) {
     const Stopwatch watch(r.result.data_ms);
+    const Stopwatch computes(compute_time(r));
     const trace::Span span("data");
     at(StepPhase::data);
     const Result<const int32_t*> next = r.batch(micro_batch);
@@ -262,6 +277,7 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
   }
   if (!r.loss_only && !has_leaf(task.micro_batch)) return {};
   void* const grad = forward ? nullptr : sums->gradient(task.unit, task.slot);
+  const Stopwatch watch(compute_time(r));
   switch (task.op) {
     case Op::embed: {
       const trace::Span span("forward embeddings");

@@ -43,7 +43,8 @@ struct Engine::Parts {
   ShardLayout layout;
   BufferPlan plan;
   Hash128 layout_of_step;
-  float leaf_scale = 1;  // 1/M
+  bool layout_agreed = false;  // all ranks have the same
+  float leaf_scale = 1;        // 1/M
   Program step_tasks, loss_tasks;
   std::optional<GatheredUnits> gathered;
   std::optional<GradientSums> sums;
@@ -107,12 +108,14 @@ struct Engine::Parts {
     double other_ms = 0;
     double* time = &other_ms;
   };
+  Status agree_on_layout(Run& r);
   /// Executes the tasks in order, up to the first error.
   Status run(const Program& program, Run& r);
   Status execute(const Task& task, Run& r);
 
   // The parts of execute().
   static double& time_of(const Task& task, Run& r);
+  double& compute_time(Run& r) const;
   Status read_tokens(int micro_batch, Run& r);
   Status compute(const Task& task, Run& r);
   void record(const Task& task, Run& r);

@@ -258,21 +258,36 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   return verdict;
 }
 
+/// The records of all ranks, group by group.
+template <class Record>
+Result<std::vector<Record>> Vote::of_world(const Record& mine, WaitClock& wait) {
+  const size_t shards = static_cast<size_t>(shard_->size()),
+               groups = static_cast<size_t>(replicate_->size());
+  std::vector<Record> group(shards), world(groups * shards);
+  const Waiting waiting(wait);
+  SS_RETURN_IF_ERROR(shard_->all_gather_bytes(&mine, group.data(), sizeof(Record))->wait());
+  SS_RETURN_IF_ERROR(
+      replicate_->all_gather_bytes(group.data(), world.data(), shards * sizeof(Record))->wait());
+  return world;
+}
+
+Result<Verdict> Vote::compare_layouts(const Hash128& layout, WaitClock& wait) {
+  SS_ASSIGN(const std::vector<Hash128> world, of_world(layout, wait));
+  Verdict verdict;
+  for (size_t rank = 0; rank < world.size() && verdict.status.ok(); ++rank)
+    if (world[rank] != world[0])
+      verdict.status = {Code::internal, "layout hash " + world[0].hex() + " on rank 0, " +
+                                            world[rank].hex() + " on rank " + std::to_string(rank)};
+  return verdict;
+}
+
 Result<Verdict> Vote::compare(uint64_t step, const Hash128& state_hash, WaitClock& wait) {
   struct Record {
     Hash128 hash;
     uint64_t step;
   };
-  const size_t shards = static_cast<size_t>(shard_->size()),
-               groups = static_cast<size_t>(replicate_->size());
-  const Record mine{state_hash, step};
-  std::vector<Record> group(shards), world(groups * shards);
-  {
-    const Waiting waiting(wait);
-    SS_RETURN_IF_ERROR(shard_->all_gather_bytes(&mine, group.data(), sizeof(Record))->wait());
-    SS_RETURN_IF_ERROR(
-        replicate_->all_gather_bytes(group.data(), world.data(), shards * sizeof(Record))->wait());
-  }
+  const auto shards = static_cast<size_t>(shard_->size());
+  SS_ASSIGN(const std::vector<Record> world, of_world(Record{state_hash, step}, wait));
   Verdict verdict;
   std::vector<Hash128> hashes;
   for (size_t rank = 0; rank < world.size(); ++rank) {

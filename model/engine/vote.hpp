@@ -69,6 +69,9 @@ class Vote {
   /// Outside of a step: checks that all ranks hold `step` and that replicas hold the same bits.
   /// Sets only status and mismatch of the verdict. Errors as hold().
   Result<Verdict> compare(uint64_t step, const Hash128& state_hash, WaitClock& wait);
+  /// Before the first step: checks that all ranks have the same layout_hash(). Sets only the status
+  /// of the verdict. Errors as hold().
+  Result<Verdict> compare_layouts(const Hash128& layout, WaitClock& wait);
 
  private:
   struct Run {  // the blocks of one unit on one rank, without padding
@@ -76,6 +79,8 @@ class Vote {
   };
   Run run_of(size_t unit, size_t rank) const;
   double grad_norm(std::span<const double* const> squares_of_rank) const;
+  template <class Record>
+  Result<std::vector<Record>> of_world(const Record& mine, WaitClock& wait);
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;

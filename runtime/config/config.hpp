@@ -44,6 +44,7 @@ enum class Strategy : unsigned char {
   no_shard
 };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
+enum class Balance : unsigned char { automatic, even };
 enum class SweepMode : unsigned char { grid, zip };
 // automatic: from the preset, else the first of the others.
 enum class Choice : unsigned char { automatic, no, yes };
@@ -188,6 +189,7 @@ struct ClusterConfig {
   int64_t min_groups = 1;
   DeviceKind device = DeviceKind::automatic;
   InstructionSet instructions = InstructionSet::automatic;  // of CPU trainers
+  Balance balance = Balance::automatic;                     // how micro-batches are shared
   int64_t threads_per_trainer = 0;  // 0: by the host's cores; see threads_per_trainer()
   int64_t join_timeout_ms = 120'000;
   double memory_per_trainer_gib = 0;  // 0: unknown

@@ -28,7 +28,7 @@ std::string fault_help(const std::string& kind) {
       {"stop_agent", "the whole node stops answering"},
       {"kill_supervisor", "ends the supervisor; its standby takes over"},
       {"partition_node", "cuts the node off from the network for some seconds"},
-      {"slow_node", "the node's trainers sleep part of each step"},
+      {"slow_node", "each micro-batch of the node's trainers takes longer"},
       {"slow_link", "delays the node's network traffic for some seconds"},
       {"lose_messages", "loses some of the node's messages for some seconds"},
       {"corrupt_snapshot", "flips a bit of a state in memory; of a node: of its peer copies"},

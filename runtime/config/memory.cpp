@@ -217,12 +217,13 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
   const EngineOptions options = buffer_options(config, shape, sharding, leaves);
   const auto gradients_of = [&](bool native) {
-    const BufferPlan buffers = most_buffers(options, static_cast<size_t>(groups),
-                                            static_cast<size_t>(shards), !cuda, native);
+    const BufferPlan buffers =
+        most_buffers(options, static_cast<size_t>(groups), static_cast<size_t>(shards), !cuda,
+                     native, balances(config));
     const BufferBytes of = buffers.bytes(options.precision, own);
     estimate.parameters = of.gather;
     const uint64_t digits = buffers.digits;
-    uint64_t bytes = 0;  // of messages
+    uint64_t bytes = 0;                                                            // of messages
     const uint64_t received = shards == 1 ? 0 : config.parallel.wave > 1 ? 4 : c;  // of an element
     if (!cuda)
       bytes += received * own;

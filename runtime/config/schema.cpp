@@ -18,6 +18,7 @@ constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd
 constexpr const char* optimizer_names[] = {"adamw", "muon"};
 constexpr const char* recompute_names[] = {"false", "true", "mlp"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
+constexpr const char* balance_names[] = {"auto", "even"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
 constexpr const char* qk_norm_names[] = {"auto", "none", "head", "whole"};
@@ -178,6 +179,7 @@ const Key table[] = {
   {"cluster", "min_groups", REF(cluster.min_groups), {1, 1e6}, no, "Training pauses while fewer groups than this are left."},
   {"cluster", "device", ENUM(cluster.device, device_names), any, layout, "Device of the trainers. auto: each start takes cuda if its host has GPUs that can be used, else cpu."},
   {"cluster", "instructions", ENUM(cluster.instructions, instruction_set_names), any, no, "Vector instructions with which CPU trainers compute; the bits of results depend on them. auto: the best that all hosts of the first start have. A run keeps its own, and a host without them does not train (docs/guarantees.md#instruction-sets)."},
+  {"cluster", "balance", ENUM(cluster.balance, balance_names), any, no, "How the micro-batches of a step are shared. auto: CPU nodes that are measured to be slower for long get fewer, if a step then takes at least 10 % less time. even: all trainers have equally many, but for one. The results have the same bits."},
   {"cluster", "threads_per_trainer", REF(cluster.threads_per_trainer), {0, 4096}, no, "CPU threads per trainer. 0: cores / trainers on the host."},
   {"cluster", "join_timeout_ms", REF(cluster.join_timeout_ms), milliseconds, no, "Time to wait at the start until all nodes have joined."},
   {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown; with strategy = auto a start on a host with GPUs then sets 90 % of what its GPU has, and CPUs count as 4 GiB."},

@@ -137,6 +137,10 @@ Status check_memory(const Config& config, const Topology& topology) {
 
 }  // namespace
 
+bool balances(const Config& config) {
+  return config.cluster.balance == Balance::automatic && config.cluster.device != DeviceKind::cuda;
+}
+
 uint64_t memory_of_trainer(const Config& config) {
   const double known = config.cluster.memory_per_trainer_gib;
   return static_cast<uint64_t>(std::min(1e18, (known > 0 ? known : assumed_gib) * (1u << 30)));

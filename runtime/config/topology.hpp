@@ -55,6 +55,10 @@ int64_t peer_every_steps(const Config& config, const Topology& topology);
 /// does not fit, or a key is wrong.
 int smallest_group(const Config& config);
 
+/// True if groups may get shares by their speeds: cluster.balance, on CPUs. A GPU's own time is not
+/// measured.
+bool balances(const Config& config);
+
 /// Bytes that a trainer may need: cluster.memory_per_trainer_gib, or 4 GiB if it is unknown.
 uint64_t memory_of_trainer(const Config& config);
 

@@ -37,10 +37,13 @@ Status check_tokenizer(const Config& config, const ModelShape& shape) {
   return {};
 }
 
-BatchLayout batch_layout(const Plan& plan, uint64_t groups) {
-  return {groups, static_cast<uint64_t>(plan.topology.shards),
-          static_cast<uint64_t>(plan.micro_batch_size), plan.batch,
-          static_cast<uint64_t>(plan.wave)};
+BatchLayout batch_layout(const Plan& plan, uint64_t groups, std::span<const uint32_t> weights) {
+  return {groups,
+          static_cast<uint64_t>(plan.topology.shards),
+          static_cast<uint64_t>(plan.micro_batch_size),
+          plan.batch,
+          static_cast<uint64_t>(plan.wave),
+          weights};
 }
 
 std::vector<uint64_t> samples_of(const Plan& plan, const BatchLayout& layout, uint64_t group,

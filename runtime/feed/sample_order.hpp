@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -42,12 +43,13 @@ class SampleOrder {
 class BatchLayout {
  public:
   BatchLayout() : BatchLayout(1, 1, 1, BatchSchedule()) {}
-  /// micro_batch_size: samples; batch: whole micro-batches.
+  /// micro_batch_size: samples; batch: whole micro-batches. weights: as of Shares::by_weight().
   BatchLayout(uint64_t groups, uint64_t shards, uint64_t micro_batch_size, BatchSchedule batch,
-              uint64_t wave = 1)
+              uint64_t wave = 1, std::span<const uint32_t> weights = {})
       : micro_batch_size_(micro_batch_size), batch_(std::move(batch)) {
     for (const BatchSchedule::Steps& run : batch_.runs())
-      shares_.push_back(Shares::even(run.size / micro_batch_size, groups, shards, wave));
+      shares_.push_back(
+          Shares::by_weight(run.size / micro_batch_size, weights, groups, shards, wave));
   }
 
   uint64_t groups() const { return shares_[0].groups(); }

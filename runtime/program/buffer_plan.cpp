@@ -35,15 +35,24 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
   }
 }
 
+/// The largest digits(leaves) of a step.
+template <class Digits>
+size_t most_of_steps(const EngineOptions& options, Digits digits) {
+  size_t most = digits(static_cast<uint64_t>(options.leaves));
+  for (const WarmupLeaves& warmup : options.warmup)
+    most = std::max(most, digits(static_cast<uint64_t>(warmup.leaves)));
+  return most;
+}
+
 /// Partial sums of the step that needs most of them. A wave's leaves are added one by one if a group
 /// is one trainer.
 size_t most_digits(const EngineOptions& options, size_t groups, size_t shards) {
   const auto wave = static_cast<uint64_t>(shards > 1 ? options.wave : 1);
-  size_t most = digits_of_groups(static_cast<uint64_t>(options.leaves), groups, shards, wave);
-  for (const WarmupLeaves& warmup : options.warmup)
-    most = std::max(most,
-                    digits_of_groups(static_cast<uint64_t>(warmup.leaves), groups, shards, wave));
-  return most;
+  return most_of_steps(options, [&](uint64_t leaves) {
+    return options.weights.empty()
+               ? digits_of_groups(leaves, groups, shards, wave)
+               : Shares::by_weight(leaves, options.weights, groups, shards, wave).digits();
+  });
 }
 
 }  // namespace
@@ -98,12 +107,17 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
 }
 
 BufferPlan most_buffers(const EngineOptions& options, size_t groups, size_t shards,
-                        bool host_memory, bool native_sums) {
+                        bool host_memory, bool native_sums, bool any_weights) {
   BufferPlan plan = buffer_plan(options, 1, shards, host_memory, native_sums);
   if (native_sums || groups == 1) return plan;
+  plan.separate_total = true;
+  if (any_weights) {
+    plan.digits = most_of_steps(
+        options, [&](uint64_t leaves) { return digits_of_any_groups(leaves, groups, shards); });
+    return plan;
+  }
   for (size_t some = 2; some <= groups; ++some)  // with a total
     plan.digits = std::max(plan.digits, most_digits(options, some, shards) + 1);
-  plan.separate_total = true;
   --plan.digits;
   return plan;
 }

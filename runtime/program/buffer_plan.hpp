@@ -74,8 +74,8 @@ struct BufferPlan {
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
                        bool native_sums);
 /// The same with all that any number of groups up to `groups` needs: with fewer, each has more
-/// leaves.
+/// leaves. any_weights: and with any weights of the groups; it may be more than they need.
 BufferPlan most_buffers(const EngineOptions& options, size_t groups, size_t shards,
-                        bool host_memory, bool native_sums);
+                        bool host_memory, bool native_sums, bool any_weights);
 
 }  // namespace simplescale

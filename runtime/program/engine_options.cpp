@@ -11,7 +11,12 @@ uint64_t leaves_of(const EngineOptions& options, uint64_t step) {
   return static_cast<uint64_t>(options.leaves);
 }
 
-Status check(const EngineOptions& options, int shards) {
+Shares shares_of(const EngineOptions& options, uint64_t leaves, uint64_t groups, uint64_t shards) {
+  return Shares::by_weight(leaves, options.weights, groups, shards,
+                           static_cast<uint64_t>(options.wave));
+}
+
+Status check(const EngineOptions& options, int shards, int groups) {
   SS_RETURN_IF_ERROR(validate(options.shape));
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
   if (options.micro_batch_size < 1) return bad("micro_batch_size must be at least 1");
@@ -21,6 +26,9 @@ Status check(const EngineOptions& options, int shards) {
       return bad("a step of the warm-up has no micro-batch, or more than later steps");
   if (options.wave < 1 || !std::has_single_bit(static_cast<unsigned>(options.wave)))
     return bad("a wave of " + std::to_string(options.wave) + " micro-batches: not a power of two");
+  const std::vector<uint32_t>& weights = options.weights;
+  if (!weights.empty() && (weights.size() != static_cast<size_t>(groups) || !are_weights(weights)))
+    return bad("the weights are not one positive number for each of the groups");
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shards != 1)
     return bad("no_shard needs groups of one trainer, this group has " + std::to_string(shards));
@@ -33,6 +41,7 @@ Hash128 layout_hash(const EngineOptions& o, int shards, int groups) {
     text += std::to_string(n) + ' ';
   for (const WarmupLeaves& warmup : o.warmup)
     text += std::to_string(warmup.until_step) + ' ' + std::to_string(warmup.leaves) + ' ';
+  for (const uint32_t weight : o.weights) text += "w" + std::to_string(weight) + ' ';
   return hash128(text.data(), text.size());
 }
 

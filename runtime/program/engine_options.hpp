@@ -30,6 +30,7 @@ struct EngineOptions {
   int leaves = 1;                    // M
   std::vector<WarmupLeaves> warmup;  // in order; later steps have `leaves` leaves
   int wave = 1;  // W: the most micro-batches of a trainer that pass a unit together; a power of two
+  std::vector<uint32_t> weights;  // of each group, as of Shares::by_weight(); empty: all equal
   Sharding sharding = Sharding::full_shard;
   /// Hash of the run's numerics signature (runtime/config/signature.hpp). A rank votes with it: all
   /// ranks must agree on all options that change bits, these and the backend's.
@@ -55,9 +56,11 @@ inline StateFormat state_format(const EngineOptions& options) {
 
 /// Leaves of a step (from 1), over all groups.
 uint64_t leaves_of(const EngineOptions& options, uint64_t step);
+/// How so many leaves are dealt.
+Shares shares_of(const EngineOptions& options, uint64_t leaves, uint64_t groups, uint64_t shards);
 
-/// bad_config: what is wrong with the options for groups of `shards` trainers.
-Status check(const EngineOptions& options, int shards);
+/// bad_config: what is wrong with the options for `groups` groups of `shards` trainers.
+Status check(const EngineOptions& options, int shards, int groups);
 /// Hash of how a step's leaves are divided among ranks, and in which order they are computed.
 Hash128 layout_hash(const EngineOptions& options, int shards, int groups);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "runtime/base/status.hpp"
@@ -41,6 +42,38 @@ Shares Shares::even(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t 
   for (uint64_t group = 0; group < groups; ++group)
     counts.push_back(even_count(leaves, groups, shards, group));
   return {std::move(counts), shards, wave};
+}
+
+Shares Shares::by_weight(uint64_t leaves, std::span<const uint32_t> weights, uint64_t groups,
+                         uint64_t shards, uint64_t wave) {
+  if (weights.empty()) return even(leaves, groups, shards, wave);
+  SS_ASSERT(weights.size() == groups && are_weights(weights));
+  std::vector<uint64_t> turns(groups);
+  const auto later = [&](size_t a, size_t b) {
+    if ((turns[a] == 0) != (turns[b] == 0)) return turns[a] > 0;
+    const uint64_t ends_a = (turns[a] + 1) * weights[b], ends_b = (turns[b] + 1) * weights[a];
+    return ends_a != ends_b ? ends_a > ends_b : a > b;
+  };
+  std::vector<size_t> all(groups);
+  std::iota(all.begin(), all.end(), size_t{0});
+  std::priority_queue next(later, std::move(all));
+  size_t last = 0;
+  for (uint64_t dealt = 0; dealt < leaves; dealt += shards) {
+    last = next.top();
+    next.pop();
+    ++turns[last];
+    next.push(last);
+  }
+  const uint64_t missing = (shards - leaves % shards) % shards;  // in the last turn
+  for (uint64_t& count : turns) count *= shards;
+  turns[last] -= missing;
+  return {std::move(turns), shards, wave};
+}
+
+size_t Shares::digits() const {
+  size_t most = 1;
+  for (const uint64_t count : counts_) most = std::max(most, digits_of(count, shards_, wave_));
+  return most;
 }
 
 uint64_t Shares::most_leaves() const {
@@ -128,6 +161,16 @@ size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards, uint6
   for (const uint64_t group : {uint64_t{0}, part, groups - 1})
     digits = std::max(digits, digits_of(even_count(leaves, groups, shards, group), shards, wave));
   return digits;
+}
+
+size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards) {
+  if (groups == 1) return digits_of(leaves, shards);
+  // A group has whole turns, or those and the part of a turn that is left: below the bits of a whole
+  // turn that are 0 its number of leaves has no bit, or those of `leaves`.
+  const int zeros = std::countr_zero(shards);
+  const uint64_t part = leaves & ((uint64_t{1} << zeros) - 1);
+  return static_cast<size_t>(std::max(
+      1, static_cast<int>(std::bit_width((leaves >> zeros) + 1)) - 1 + std::popcount(part)));
 }
 
 }  // namespace simplescale

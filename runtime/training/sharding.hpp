@@ -2,8 +2,10 @@
 // Groups are replicas of each other. Pure functions and data, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/training/tree_sum.hpp"
@@ -37,6 +39,13 @@ class Shares {
   Shares(std::vector<uint64_t> counts, uint64_t shards, uint64_t wave = 1);
   /// As even as possible: the numbers of leaves of two trainers differ by at most one.
   static Shares even(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave = 1);
+  /// By the speed of each group: whole turns of `shards` leaves are dealt one after the other to the
+  /// group that would end its turns first, (turns + 1) / weight, so that the slowest one ends as
+  /// early as possible. First each group gets one turn, the fastest ones first: a group without a
+  /// leaf could not show that it is fast again. Equal weights deal as even() does. weights: of each
+  /// group, positive; empty: all equal.
+  static Shares by_weight(uint64_t leaves, std::span<const uint32_t> weights, uint64_t groups,
+                          uint64_t shards, uint64_t wave = 1);
 
   /// Leaves of a group, and of the trainer of `shard` in it.
   uint64_t count(uint64_t group) const { return counts_[group]; }
@@ -47,6 +56,8 @@ class Shares {
   std::vector<int> turns(uint64_t group) const;
   /// The most leaves of a group.
   uint64_t most_leaves() const;
+  /// The most partial sums that a trainer ever holds (digits_of()).
+  size_t digits() const;
   /// The group's i-th leaf, and the k-th of the trainer of `shard`.
   uint64_t leaf(uint64_t group, uint64_t i) const;
   uint64_t leaf(uint64_t group, uint64_t shard, uint64_t k) const {
@@ -81,11 +92,19 @@ class Shares {
   std::vector<std::vector<Turns>> turns_;  // turns_of() each group
 };
 
+/// True for what Shares::by_weight() accepts: positive numbers without too many digits.
+inline bool are_weights(std::span<const uint32_t> weights) {
+  return std::ranges::all_of(weights, [](uint32_t w) { return w > 0 && w <= 1'000'000; });
+}
+
 /// The most partial sums ("digits") that a trainer ever holds of a group that has `count` leaves.
 /// It holds popcount(n) of them after the group's first n leaves. Exact if shards is a power of
 /// two, else an upper bound.
 size_t digits_of(uint64_t count, uint64_t shards, uint64_t wave = 1);
 /// The largest digits_of() of Shares::even().
 size_t digits_of_groups(uint64_t leaves, uint64_t groups, uint64_t shards, uint64_t wave = 1);
+/// The largest Shares::digits() for 1 to `groups` groups with any weights and waves, or an upper
+/// bound.
+size_t digits_of_any_groups(uint64_t leaves, uint64_t groups, uint64_t shards);
 
 }  // namespace simplescale

@@ -82,7 +82,7 @@ class Chaos:
         path = self.folder / "chaos.toml"
         keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": self.flags.batch,
                 "cluster.nodes": self.flags.nodes, "cluster.trainers_per_node": self.flags.trainers,
-                "cluster.spares": self.flags.spares, "parallel.group_nodes": self.flags.group_nodes, "parallel.strategy": f'"{self.flags.strategy}"',
+                "cluster.spares": self.flags.spares, "cluster.balance": '"auto"', "parallel.group_nodes": self.flags.group_nodes, "parallel.strategy": f'"{self.flags.strategy}"',
                 "supervision.max_restarts": 100000, "supervision.give_up_after_cycles": 50,
                 "parallel.collective_timeout_ms": 5000, "supervision.progress_timeout_ms": 3000,
                 "checkpoint.disk_every_steps": 25, **dict(item.split("=", 1) for item in self.flags.set)}

@@ -329,6 +329,7 @@ TEST_SUITE("engine_failure") {
   TEST_CASE("engine: waiting() distinguishes a rank that waits from the rank that is late") {
     World world(options_for(2), 2, 1);
     world.initialize();
+    world.train(1, 1);  // before its first step, a rank waits for the others' layouts
     std::promise<void> come;
     std::shared_future<void> go = come.get_future().share();
     std::thread watcher([&] {
@@ -336,7 +337,7 @@ TEST_SUITE("engine_failure") {
       CHECK_FALSE(world.seats[1].engine->waiting());
       come.set_value();
     });
-    for (const Status& status : step_with(world, 1, 1, [&](int, Seat&) -> Result<const int32_t*> {
+    for (const Status& status : step_with(world, 2, 1, [&](int, Seat&) -> Result<const int32_t*> {
            go.get();
            return kUsual;
          }))

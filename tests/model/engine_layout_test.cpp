@@ -181,6 +181,32 @@ TEST_SUITE("engine_layout") {
             }
   }
 
+  TEST_CASE("engine: ENGINE-3, shares by weight change no bit") {
+    for (const int leaves : {32, 13})
+      for (const bool tied : {false, true}) {
+        const Outcome expected = outcome(options_for(leaves, Sharding::no_shard, DType::bf16, tied),
+                                         {1, 1}, 2, fake_backends());
+        for (const std::vector<uint32_t>& weights :
+             std::vector<std::vector<uint32_t>>{{1000, 600}, {10, 1000}, {1000, 300, 700}})
+          for (const int shards : {1, 2, 3})
+            for (const int wave : {1, 4}) {
+              INFO("leaves = ", leaves, ", groups = ", weights.size(), ", shards = ", shards,
+                   ", wave = ", wave, ", tied = ", tied);
+              EngineOptions options = options_for(leaves, Sharding::full_shard, DType::bf16, tied);
+              options.weights = weights;
+              options.wave = wave;
+              options.warmup = {{1, leaves}};
+              const Layout layout{static_cast<int>(weights.size()), shards};
+              check_same(expected, outcome(options, layout, 2, fake_backends()));
+            }
+      }
+    EngineOptions options = options_for(32, Sharding::full_shard, DType::f32, false);
+    for (const std::vector<uint32_t>& wrong : std::vector<std::vector<uint32_t>>{{1}, {1, 0}}) {
+      options.weights = wrong;
+      CHECK(check(options, 1, 2).code() == Code::bad_config);
+    }
+  }
+
   TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {
     const MakeBackend cpu = [](const BackendOptions& o) { return make_cpu_backend(o).take(); };
     const int leaves = 12;

@@ -11,6 +11,9 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       for (auto& [name, node] : s.nodes)
         std::erase_if(node.failures_ms, [&](int64_t t) { return now / ms - t > 3000; });
       break;
+    case Bug::shares_flap:
+      s.balance_after_ms = 0;
+      break;
     case Bug::effects_counted:
       for (auto& [name, node] : s.nodes) node.failed.clear();
       break;

@@ -28,6 +28,9 @@ job::State make_job(const Options& o) {
   state.max_steps = o.steps;
   state.join_timeout_ms = join_timeout_ms;
   state.restart_timeout_ms = 5'000;
+  state.balance = !o.large();
+  state.leaves = leaves_of(static_cast<uint64_t>(rules.shards));
+  state.balance_pause_ms = 15'000;
   state.save_timeout_ms = 120'000;  // longer than the run folder is away
   return state;
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "actors/node/leader_search.hpp"
+#include "actors/supervisor/anomalies.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/decision/rollback.hpp"
@@ -28,6 +29,7 @@
 #include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "actors/supervisor/unpublished_shards.hpp"
+#include "runtime/training/sharding.hpp"
 #include "tests/simulation/options.hpp"
 
 namespace simplescale::simulation {
@@ -41,6 +43,10 @@ constexpr Time collective_timeout = 8 * second;
 constexpr int64_t join_timeout_ms = 30'000;
 constexpr Time tick_time = 100 * ms;  // of a supervisor
 constexpr uint64_t rows = 64;         // samples of a step
+/// Leaves of a step: more than any layout divides evenly.
+inline uint64_t leaves_of(uint64_t shards) {
+  return rows * shards + 1;
+}
 constexpr uint64_t peer_every = 5, disk_every = 10;
 
 /// The correct content of a shard's state after `step`, as generation `made` makes it.
@@ -151,9 +157,10 @@ struct Generation {
     int trainer = 0;
     int32_t pid = 0;
     uint32_t group = 0, shard = 0;
-    bool helper = false;                // only sends copies, then leaves
-    std::optional<StateCopy> incoming;  // received
-    bool is_source = false;             // sends from its own memory
+    std::vector<uint32_t> weights = {};  // that its node has passed on
+    bool helper = false;                 // only sends copies, then leaves
+    std::optional<StateCopy> incoming;   // received
+    bool is_source = false;              // sends from its own memory
   };
   uint64_t number = 0, term = 0;
   job::Source source = job::Source::initialize;
@@ -168,6 +175,7 @@ struct Generation {
   std::map<int, Agent> agents;  // by node: those that send copies
   std::vector<job::Move> moves;
   InstructionSet instructions = InstructionSet::automatic;
+  std::vector<uint32_t> weights;     // of the order, as JoinGeneration's
   bool by_agents = false;            // as job::Join::by_agents
   size_t trainers = 0;               // number of members without helpers
   size_t joined = 0, applied = 0;    // number of members that have joined, applied the step
@@ -246,6 +254,7 @@ struct Supervisor {
   std::vector<ShardSaved> unpublished;
   WrittenShards written;
   job::CopyRounds rounds{peer_every};
+  Anomalies anomalies;
   size_t tasks_left = 0;  // of the round; for a planted bug
   Publisher publisher;
   std::deque<job::Event> deferred;  // received while pending_actions wait
@@ -419,6 +428,7 @@ class Cluster {
   void report_memory(int trainer);
 
   // training.cpp: generations
+  double slowness(const Generation& g) const;
   void join_members(int node, const std::shared_ptr<Generation>& g);
   void transfer(std::shared_ptr<Generation> g);
   int sender_of(const job::Move& move) const;
@@ -535,6 +545,7 @@ class Cluster {
   void tell_decided(Supervisor& supervisor, int node);
   void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
   void step_done(Supervisor& supervisor, const StepReport& report);
+  void measure(Supervisor& supervisor, uint64_t step);
   void notice_stop(Supervisor& supervisor);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);

@@ -164,7 +164,7 @@ const Kind kinds[] = {
      5},
     {"slow_node", 4,
      [](Cluster& c) -> Time {
-       const Time time = c.random.between(1, 10) * second;
+       const Time time = c.random.between(1, c.random.chance(30) ? 60 : 10) * second;
        const int n = any_node(c);
        c.nodes[n].slow = static_cast<int>(c.random.between(2, 8));
        c.after(time, [&c, n] { c.nodes[n].slow = 1; });

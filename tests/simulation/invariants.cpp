@@ -117,10 +117,19 @@ void Invariants::state_restored(const Generation& g) {
     made_again_ = true;
   else if (made_again_)
     distrusted_ = UINT64_MAX;  // the step was made again, and what was made is checked below
-  std::map<std::pair<uint32_t, uint32_t>, int> places;
+  const auto shards =
+      static_cast<uint64_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
+  std::vector<uint32_t> dealt_by;
+  Shares leaves = Shares::even(leaves_of(shards), g.groups, shards);
+  std::vector<int> trained(leaves.leaves());
   for (const Generation::Member& m : g.members) {
     if (m.helper) continue;
-    ++places[{m.group, m.shard}];
+    if (m.weights != dealt_by) {
+      dealt_by = m.weights;
+      leaves = Shares::by_weight(leaves.leaves(), dealt_by, g.groups, shards);
+    }
+    for (uint64_t k = 0; k < leaves.count(m.group, m.shard); ++k)
+      ++trained[leaves.leaf(m.group, m.shard, k)];
     const Trainer& t = cluster_.trainers[m.trainer];
     const StateCopy* copy = nullptr;
     for (const StateCopy& have : t.copies)
@@ -144,14 +153,6 @@ void Invariants::state_restored(const Generation& g) {
             t.name + " begins generation " + number(g.number) + " with a wrong state of shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
   }
-  const auto shards =
-      static_cast<uint32_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
-  // More leaves than any layout divides evenly.
-  const Shares leaves = Shares::even(rows * shards + 1, g.groups, shards);
-  std::vector<int> trained(leaves.leaves());
-  for (const auto& [place, count] : places)
-    for (uint64_t k = 0; k < leaves.count(place.first, place.second); ++k)
-      trained[leaves.leaf(place.first, place.second, k)] += count;
   require(std::ranges::all_of(trained, [](int n) { return n == 1; }), "JOB-2",
           "generation " + number(g.number) + " does not train all leaves once");
 }
@@ -162,6 +163,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
                                     Time claimed, bool missed) {
   check_records();
   if (!from) {
+    balanced_at_.reset();
     failures_.clear();  // a supervisor without a replica cannot know them
     distrusted_ = UINT64_MAX;
     detected_.clear();
@@ -183,6 +185,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
       f.at_ms.pop_back();
   }
   if (lost) {
+    balanced_at_.reset();
     distrusted_ = UINT64_MAX;
     detected_.clear();
     found_.clear();
@@ -435,7 +438,12 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
       unknown_.emplace_back(join->generation - 1, join->generation);
     return;
   }
-  if (const auto* fence = std::get_if<job::Fence>(&action)) {
+  if (const auto* leave = std::get_if<job::Leave>(&action);
+      leave && leave->reason.find("shares") != std::string::npos) {
+    require(!balanced_at_ || cluster_.now / ms - *balanced_at_ >= supervisor.job.balance_pause_ms,
+            "BALANCE-1", "a generation ends soon after another one for other shares");
+    balanced_at_ = cluster_.now / ms;
+  } else if (const auto* fence = std::get_if<job::Fence>(&action)) {
     require(fence->generation > acted_generation_, "GEN-2",
             "generation " + number(fence->generation) + " is given out again");
     acted_generation_ = fence->generation;

@@ -12,10 +12,12 @@
 //   LEAD-1  Only the newest supervisor acts.
 //   GEN-1   No trainer trains in two generations.
 //   GEN-2   The number of a generation is used once.
+//   BALANCE-1  Generations that end for other shares are a pause apart.
 //   CHECKPOINT-1  The newest checkpoint that the leader knows can be read at any moment.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -120,6 +122,7 @@ class Invariants {
   Round round_;                                      // the newest
   Round whole_;  // the newest of which the keepers have held every copy
   InstructionSet instructions_ = InstructionSet::automatic;  // of the run
+  std::optional<int64_t> balanced_at_;  // when a generation has last been left for other shares, ms
   uint64_t joined_ = 0, acted_generation_ = 0;
   uint64_t newest_maker_ = 0;           // the newest generation of which a rank has applied a step
   std::map<uint64_t, uint64_t> users_;  // generation number -> term that has used it

@@ -80,6 +80,8 @@ enum class Bug : unsigned char {
   stop_counted,              // time in which all processes were stopped counts as waiting
   hosts_taken_for_equal,     // every host counts as one that has all instructions
   instructions_forgotten,    // a successor chooses the run's instructions again
+  weights_lost,              // only one node passes the weights of the shares on to its trainers
+  shares_flap,               // there is no pause between generations that begin for other shares
 };
 inline constexpr uint64_t kSeldom = 20'000, kRare = 1'000'000;
 struct BugName {
@@ -154,6 +156,8 @@ inline constexpr BugName bug_names[] = {
     {Bug::stop_counted, "stop_counted"},
     {Bug::hosts_taken_for_equal, "hosts_taken_for_equal"},
     {Bug::instructions_forgotten, "instructions_forgotten"},
+    {Bug::weights_lost, "weights_lost"},
+    {Bug::shares_flap, "shares_flap"},
 };
 
 struct Options {

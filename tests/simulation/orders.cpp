@@ -94,6 +94,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   g->stop = order.save_only;
   g->by_agents = order.by_agents;
   g->instructions = supervisor.job.instructions;
+  g->weights = supervisor.job.weights;
   if (std::max(disk.failing_until, folder_works_at(supervisor.host)) <= now &&
       g->instructions != InstructionSet::automatic)
     disk.instructions = g->instructions;
@@ -101,7 +102,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
     const int index = trainer_index.at(name);
     if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
-    g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
+    g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, {}, helper});
   };
   g->over = g->by_agents;  // no trainer joins it
   if (!g->by_agents) {
@@ -122,6 +123,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   run_publisher(supervisor);
   generations[g->number] = g;
   supervisor.rounds.reset();
+  supervisor.anomalies.reset();
   while (generations.size() > 8) generations.erase(generations.begin());
   for (int n = 0; n < options.nodes; ++n)
     command(supervisor, n, "join", [this, n, g] {

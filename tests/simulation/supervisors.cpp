@@ -163,8 +163,24 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
     invariants->step_counted(supervisor, supervisor.job.generation, step);
     handle(supervisor, job::StepCommitted{supervisor.job.generation, step});
     record_step(supervisor, report.generation, step);
-    if (!options.large()) copy_to_peers(supervisor, step);
+    if (options.large()) continue;
+    copy_to_peers(supervisor, step);
+    measure(supervisor, step);
   }
+}
+
+/// As commit() of actors/supervisor/supervisor.cpp.
+void Cluster::measure(Supervisor& supervisor, uint64_t step) {
+  std::map<std::string, double> busy_ms;
+  for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
+    const int index = trainer_index.at(place.trainer);
+    const auto noise = static_cast<double>((step * 7 + static_cast<uint64_t>(index) * 3) % 5);
+    busy_ms[place.trainer] = nodes[node_of(index)].slow * (10 + noise / 10);
+  }
+  (void)supervisor.anomalies.step(step, 1, 1, busy_ms);
+  if (auto speeds = supervisor.anomalies.take_speeds(); !speeds.empty())
+    handle(supervisor, job::SpeedsMeasured{supervisor.job.generation, std::move(speeds),
+                                           supervisor.anomalies.stragglers()});
 }
 
 /// As in actors/supervisor/carry_out.cpp.

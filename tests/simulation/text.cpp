@@ -51,6 +51,10 @@ std::string text_of(const job::Event& event) {
           [](const job::StepCommitted& e) {
             return "StepCommitted " + number(e.step) + " generation " + number(e.generation);
           },
+          [](const job::SpeedsMeasured& e) {
+            return "SpeedsMeasured generation " + number(e.generation) + " stragglers " +
+                   number(e.stragglers.size());
+          },
           [](const job::TrainerFinished& e) {
             return "TrainerFinished " + e.trainer + " generation " + number(e.generation);
           },

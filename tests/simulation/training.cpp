@@ -25,8 +25,9 @@ const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
 void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
   if (const auto agent = g->agents.find(node); agent != g->agents.end())
     agent->second.ordered = agent->second.pid == nodes[node].pid;
-  for (const Generation::Member& m : g->members) {
+  for (Generation::Member& m : g->members) {
     if (node_of(m.trainer) != node) continue;
+    if (options.bug != Bug::weights_lost || node == 0) m.weights = g->weights;
     Trainer& t = trainers[m.trainer];
     t.told_generation = m.helper ? 0 : g->number;
     t.idle.reset();
@@ -207,10 +208,25 @@ void Cluster::commit_restored_state(Generation& g, Generation::Member& m) {
 void Cluster::begin_step(std::shared_ptr<Generation> g) {
   if (g->over) return;
   if (g->stop || g->stops_now || g->step >= options.steps) return finish(g);
-  int slow = 1;
-  for (const Generation::Member& m : g->members)
-    slow = std::max(slow, nodes[node_of(m.trainer)].slow);
-  after(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
+  after(static_cast<Time>(static_cast<double>(step_time) * slowness(*g)) * random.between(90, 110) /
+            100,
+        [this, g] { vote(g); });
+}
+
+/// How many times as long a step takes as with even shares on fast nodes.
+double Cluster::slowness(const Generation& g) const {
+  std::vector<int> slow(g.groups, 1);
+  for (const Generation::Member& m : g.members)
+    if (!m.helper) slow[m.group] = std::max(slow[m.group], nodes[node_of(m.trainer)].slow);
+  if (g.weights.empty()) return *std::ranges::max_element(slow);
+  const auto shards = static_cast<uint64_t>(options.trainers * options.domain_nodes);
+  const uint64_t leaves = leaves_of(shards);
+  const Shares shares = Shares::by_weight(leaves, g.weights, g.groups, shards);
+  uint64_t most = 0;
+  for (uint32_t group = 0; group < g.groups; ++group)
+    most = std::max(most, static_cast<uint64_t>(slow[group]) * shares.count(group, 0));
+  return static_cast<double>(most) /
+         static_cast<double>(Shares::even(leaves, g.groups, shards).count(0, 0));
 }
 
 /// All ranks agree on the step and on whether to leave or stop after it; then each applies it.

@@ -277,6 +277,7 @@ enum JoinSource {
 struct JoinGeneration {
   # Supervisor to nodes: a generation of `groups` groups begins at `step`. transfers: to the trainers that lack the
   # state of that step. rates: the changes of the learning rate so far. instructions: with which all trainers compute.
+  # weights: the speed of each group, by which leaves are dealt (Shares::by_weight()); empty: all equal.
 
   generation @0 :UInt64;
   source @1 :JoinSource;
@@ -287,6 +288,7 @@ struct JoinGeneration {
   transfers @6 :List(Transfer);
   rates @7 :List(RateChange);
   instructions @8 :InstructionSet;
+  weights @9 :List(UInt32);
 }
 
 struct DataAddress {
@@ -296,7 +298,7 @@ struct DataAddress {
 struct JoinTrainer {
   # Node to trainer: its name (new to a warm process) and its place in a generation. Members are in the rank order of
   # the two communicators. group = no_group: it takes part only in the transfers and is then idle again. commit_round,
-  # commit_rounds: see commit_rounds() in actors/node/join.hpp.
+  # commit_rounds: see commit_rounds() in actors/node/join.hpp. weights: as in JoinGeneration.
 
   trainer @0 :Text;
   generation @1 :UInt64;
@@ -314,6 +316,7 @@ struct JoinTrainer {
   commitRound @13 :UInt32;
   commitRounds @14 :UInt32 = 1;
   rates @15 :List(RateChange);
+  weights @16 :List(UInt32);
 }
 
 enum Fault {
@@ -355,7 +358,8 @@ struct StepDone {
   # copy: the trainer has pinned it for a peer node. busy_ms: step_ms without waiting for other trainers. state_hash: of
   # the shard's state before the step, 0 without replicas. time: of the commit, seconds since 1970. interval_ms: since
   # the trainer's step before, or since it began to train, without validation; by the trainer's own clock. validates:
-  # Validated of this step follows.
+  # Validated of this step follows. compute_ms: part of busy_ms that grows with the trainer's micro-batches; 0: not known
+  # (GPUs).
 
   generation @0 :UInt64;
   step @1 :UInt64;
@@ -376,6 +380,7 @@ struct StepDone {
   optimizerMs @16 :Float64;
   intervalMs @17 :Float64;
   validates @18 :Bool;
+  computeMs @19 :Float64;
 }
 
 struct TaskScore $header("runtime/training/task_score.hpp") {

@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -105,6 +106,7 @@ struct Node {
   std::vector<std::string> failed;   // the node and the trainers that failed by the cause of the
                                      // newest of failures_ms; empty once they have recovered
   InstructionSet instructions = InstructionSet::automatic;  // the best that its host has
+  uint32_t micro_batch_us = 0;  // how long its slowest trainer takes for one; 0: not known
 };
 
 /// finished: all steps are trained; stopped: ended before that on request; failed: gave up.
@@ -148,6 +150,9 @@ struct State {
   double min_learning_rate = -1;  // -1: a tenth of the peak
   // With which all trainers compute. automatic: the first generation chooses; all GPUs: none does.
   InstructionSet instructions = InstructionSet::automatic;
+  bool balance = false;               // slower nodes may get fewer leaves (balance.hpp)
+  uint64_t leaves = 1;                // micro-batches of a whole batch
+  int64_t balance_pause_ms = 60'000;  // between two generations that begin for other shares
   // Changes during the run.
   Phase phase = Phase::starting;
   uint64_t generation = 0;              // the newest number that was used
@@ -171,17 +176,19 @@ struct State {
   std::vector<Rollback> rollbacks;  // rollbacks, the newest last, tentative ones at the end;
                                     // rollbacks_kept at most
   uint64_t committed_step = 0;
-  uint64_t joined_step = 0;      // the step that the current generation began with
-  std::string joined_from;       // where that state came from: "memory", "peer copies", …
-  Layout previous_layout;        // the layout of the generation before
-  int cycles = 0;                // generations in a row without a committed step
-  int newer_states = 0;          // how many of `cycles` ended because a newer state came back. Not
-                                 // in state_codec.hpp
-  int64_t waiting_since_ms = 0;  // when the current wait began
-  std::string waiting_for;       // what the wait is for, as text
-  bool incident = false;         // from a failure to the next committed step
-  int64_t plan_due_ms = -1;      // since when a plan waits for events that were received already;
-                                 // -1: none waits. Not in state_codec.hpp: a Tick plans, too
+  uint64_t joined_step = 0;       // the step that the current generation began with
+  std::string joined_from;        // where that state came from: "memory", "peer copies", …
+  Layout previous_layout;         // the layout of the generation before
+  std::vector<uint32_t> weights;  // of the groups of `layout`, as in JoinGeneration
+  int64_t balance_after_ms = 0;   // before then no generation begins for other shares
+  int cycles = 0;                 // generations in a row without a committed step
+  int newer_states = 0;           // how many of `cycles` ended because a newer state came back. Not
+                                  // in state_codec.hpp
+  int64_t waiting_since_ms = 0;   // when the current wait began
+  std::string waiting_for;        // what the wait is for, as text
+  bool incident = false;          // from a failure to the next committed step
+  int64_t plan_due_ms = -1;       // since when a plan waits for events that were received already;
+                                  // -1: none waits. Not in state_codec.hpp: a Tick plans, too
   Rates rates;
   std::string bad_samples;  // of the newest value that was not finite, as --skip-samples takes them
   // The end of the run.
@@ -220,6 +227,13 @@ struct NodeLost {
 /// Every trainer of the generation has reported the step.
 struct StepCommitted {
   uint64_t generation = 0, step = 0;
+};
+/// How long nodes take for a micro-batch, measured over steps of this generation. stragglers: nodes
+/// with a trainer that has been slow for long.
+struct SpeedsMeasured {
+  uint64_t generation = 0;
+  std::map<std::string, uint32_t> micro_batch_us;  // by node
+  std::set<std::string> stragglers;
 };
 /// All shards of this state are on disk. CheckpointSaved or CheckpointFailed follows.
 struct CheckpointWritten {
@@ -281,10 +295,10 @@ struct SetRequested {
 /// Time has passed; several times a second.
 struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady,
-                           PeerCopies, StepCommitted, TrainerFinished, CheckpointWritten,
-                           CheckpointSaved, CheckpointsLeft, CheckpointFailed, Suspected,
-                           TrainerHung, NodeChecked, StopRequested, PauseRequested, DrainRequested,
-                           DiagnoseRequested, SetRequested, Tick>;
+                           PeerCopies, StepCommitted, SpeedsMeasured, TrainerFinished,
+                           CheckpointWritten, CheckpointSaved, CheckpointsLeft, CheckpointFailed,
+                           Suspected, TrainerHung, NodeChecked, StopRequested, PauseRequested,
+                           DrainRequested, DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
 using Fence = FenceGeneration;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/supervisor/decision/balance.hpp"
 #include "actors/supervisor/decision/decider.hpp"
 #include "actors/supervisor/decision/placement.hpp"
 #include "actors/supervisor/decision/sentence.hpp"
@@ -133,6 +134,7 @@ void Decider::join(Layout next, const Beginning& beginning) {
     order.moves = moves_for(members, beginning.copies, order.step);
   s_.joined_from = origin_of(order);
   s_.previous_layout = std::exchange(s_.layout, std::move(next));
+  share_leaves();
   for (const Place& place : members) {
     Trainer& trainer = s_.trainers.at(place.trainer);
     trainer.state = TrainerState::training;
@@ -153,6 +155,14 @@ void Decider::join(Layout next, const Beginning& beginning) {
   begin_rate(order.step);
   add_action(std::move(order));
   if (s_.stop_requested) add_action(StopAtStep{s_.exit_reason});
+}
+
+void Decider::share_leaves() {
+  std::vector<uint32_t> weights = weights_by_speed(s_);
+  if (weights.empty() && s_.weights.empty()) return;
+  const bool changed = weights != s_.weights;
+  s_.weights = std::move(weights);
+  if (changed) record("", "shares", "", why_shares(s_));
 }
 
 void Decider::end_generation(std::string what) {

@@ -134,6 +134,7 @@ void Decider::declare_lost(const std::string& name, const Reason& reason) {
   Node& node = s_.nodes.at(name);
   node.peer.clear();
   node.checking = false;
+  node.micro_batch_us = 0;
   record_failure(s_, now_, name);
   set_node_state(name, NodeState::lost, reason.text);
   if (in)

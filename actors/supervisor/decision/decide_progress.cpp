@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/supervisor/decision/balance.hpp"
 #include "actors/supervisor/decision/decider.hpp"
 #include "actors/supervisor/decision/restart_budget.hpp"
 #include "actors/supervisor/decision/rollback.hpp"
@@ -29,6 +30,15 @@ void Decider::operator()(const StepCommitted& e) {
     s_.incident = false;
     s_.phase = s_.stop_requested ? Phase::stopping : Phase::training;
   }
+}
+
+void Decider::operator()(const SpeedsMeasured& e) {
+  if (!s_.balance || e.generation != s_.generation) return;  // GEN-1
+  for (const auto& [name, us] : e.micro_batch_us)
+    if (Node* node = find_node(name); node && s_.layout.contains(name)) node->micro_batch_us = us;
+  if (s_.phase != Phase::training || now_ < s_.balance_after_ms) return;
+  if (const std::string why = why_share_anew(s_, e.stragglers); !why.empty()) leave_after_step(why);
+  if (s_.leaving) s_.balance_after_ms = now_ + s_.balance_pause_ms;
 }
 
 void Decider::operator()(const TrainerFinished& e) {

@@ -42,6 +42,7 @@ class Decider {
   void operator()(const TrainerHung& e);
   // --- Progress (decide_progress.cpp) ---
   void operator()(const StepCommitted& e);
+  void operator()(const SpeedsMeasured& e);
   void operator()(const TrainerFinished& e);
   void operator()(const CheckpointWritten& e);
   void operator()(const CheckpointSaved& e);
@@ -147,6 +148,8 @@ class Decider {
   /// Makes the order for the next generation, which begins with this state: takes its number, and
   /// rolls back or regains the steps that this choice concerns.
   Join next_generation(const Beginning& beginning);
+  /// Gives the groups of the layout shares by their speeds.
+  void share_leaves();
   /// Begins that generation with its trainers.
   void join(Layout next, const Beginning& beginning);
   /// Ends the current generation at once, for all of its trainers.

@@ -30,7 +30,9 @@ const std::map<std::string, Meaning>& meanings() {
       {"bitflip_gradient", {"computes a wrong gradient", ""}},
       {"corrupt_snapshot", {"has a wrong bit in its state", ""}},
       {"slow_node",
-       {"is slow", "all trainers wait for it, and the event `straggler` names its trainers"}},
+       {"is slow",
+        "all trainers wait for it, and the event `straggler` names its trainers; with "
+        "cluster.balance = \"auto\" other groups then take some of its micro-batches"}},
       {"slow_link",
        {"has a slow network",
         "all trainers wait for it; past parallel.collective_timeout_ms the "

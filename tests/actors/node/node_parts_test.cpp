@@ -287,6 +287,24 @@ TEST_SUITE("join") {
     CHECK(made->fill.trainers[1].group == 1);
   }
 
+  TEST_CASE("join: trainers and token rings share leaves by the weights of the order") {
+    JoinGeneration job = two_groups();
+    Plan plan;
+    plan.topology.shards = 2;
+    plan.batch = BatchSchedule(16);
+    job.weights = {1000, 300};
+    const auto no_copy = [](uint32_t, uint64_t) { return std::string(); };
+    const auto made = must(orders_of(job, plan, {{"n1.0", "s", address(3)}}, no_copy));
+    CHECK(made->trainers[0].weights == job.weights);
+    CHECK(made->fill.layout.shares(1) == Shares::by_weight(16, job.weights, 2, 2));
+    CHECK(made->fill.layout.shares(1).count(1) == 4);
+    for (const std::vector<uint32_t>& wrong :
+         std::vector<std::vector<uint32_t>>{{1}, {1, 2, 3}, {0, 1}, {1, 2'000'000}}) {
+      job.weights = wrong;
+      CHECK(orders(job, {}).status().code() == Code::bad_data);
+    }
+  }
+
   TEST_CASE("join: a process with an address that the order does not have is left out") {
     const auto made =
         must(orders(two_groups(), {{"n1.0", "s0", address(9)}, {"n1.1", "s1", address(4)}}));

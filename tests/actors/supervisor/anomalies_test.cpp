@@ -37,6 +37,25 @@ TEST_CASE("anomalies: single slow steps do not make a straggler") {
               .empty());
 }
 
+TEST_CASE("anomalies: every 20 steps the time of a micro-batch on each node is known") {
+  Anomalies a;
+  run(a, 19, 400);
+  CHECK(a.take_speeds().empty());
+  CHECK(a.stragglers().empty());
+  run(a, 1, 9'000);  // one step is no measure
+  using Speeds = std::map<std::string, uint32_t>;
+  CHECK(a.take_speeds() == Speeds{{"n0", 105'000}, {"n1", 400'000}});
+  CHECK(a.stragglers() == std::set<std::string>{"n1"});
+  CHECK(a.take_speeds().empty());
+  run(a, 10, 400);
+  a.reset();  // a generation begins
+  run(a, 19, 100);
+  CHECK(a.take_speeds().empty());
+  run(a, 1, 100);
+  CHECK(a.take_speeds() == Speeds{{"n0", 105'000}, {"n1", 100'000}});
+  CHECK(a.stragglers().empty());
+}
+
 TEST_CASE("anomalies: a jump of the loss is reported, but not in the first steps") {
   Anomalies a;
   CHECK(run(a, 100, 100).empty());

@@ -35,6 +35,12 @@ SupervisorState some_state() {
   s.job.nodes["n0"].failed = {"n0.1"};
   s.job.nodes["n0"].instructions = InstructionSet::amx;
   s.job.instructions = InstructionSet::avx512;
+  s.job.nodes["n0"].micro_batch_us = 1'700;
+  s.job.balance = true;
+  s.job.weights = {1000, 600};
+  s.job.leaves = 12;
+  s.job.balance_pause_ms = 70;
+  s.job.balance_after_ms = 800;
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
@@ -70,6 +76,12 @@ TEST_SUITE("job records") {
     CHECK(back->job.nodes["n0"].answered == 0);
     CHECK(back->job.layout == s.job.layout);
     CHECK(back->job.instructions == InstructionSet::avx512);
+    CHECK(back->job.nodes["n0"].micro_batch_us == 1'700);
+    CHECK(back->job.balance);
+    CHECK(back->job.leaves == 12);
+    CHECK(back->job.balance_pause_ms == 70);
+    CHECK(back->job.balance_after_ms == 800);
+    CHECK(back->job.weights == std::vector<uint32_t>{1000, 600});
     CHECK(back->job.nodes["n0"].instructions == InstructionSet::amx);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
     CHECK(back->job.trainers["n2.1"].held == std::vector<StateVersion>{{32, 6}, {33, 7}});
@@ -201,9 +213,11 @@ TEST_SUITE("job records") {
     CHECK(n1["health"].is_null());
     CHECK(n2["group"] == "g1");
     CHECK(n2["trainers"][1] == nlohmann::json::parse(R"({"name": "n2.1", "pid": 99, "rank": 3,
-      "shard": 1, "group": "g1", "state": "training", "step": 31, "slowness": 1.37})"));
+      "shard": 1, "group": "g1", "state": "training", "step": 31, "micro_batches": 0,
+      "slowness": 1.37})"));
     CHECK(n1["trainers"][0] == nlohmann::json::parse(R"({"name": "n1.0", "pid": 0, "rank": null,
-      "shard": null, "group": null, "state": "down", "step": 31, "slowness": null})"));
+      "shard": null, "group": null, "state": "down", "step": 31, "micro_batches": 0,
+      "slowness": null})"));
   }
 
   TEST_CASE("health: one line a minute, and the last reports when an incident begins") {

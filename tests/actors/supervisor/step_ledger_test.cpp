@@ -38,6 +38,35 @@ StepLedger ledger() {
 }  // namespace
 
 TEST_SUITE("step ledger") {
+  TEST_CASE("step ledger: shares and times of a micro-batch follow the weights of the generation") {
+    Plan plan;
+    plan.topology.groups = 2;
+    plan.batch = BatchSchedule(10);
+    StepLedger steps(Config(), plan, 5);
+    CHECK(steps.micro_batches(6, {"n1.0", 1, 0}) == 0);  // no generation has begun
+    const std::vector<uint32_t> weights = {1000, 500};
+    steps.begin(4, members, 5, weights);
+    CHECK(steps.micro_batches(6, {"n0.0", 0, 0}) == 7);
+    CHECK(steps.micro_batches(6, {"n1.0", 1, 0}) == 3);
+    CHECK(steps.samples(6, "n1.0").size() == 6);
+    StepDone fast = done("n0.0", 6), slow = done("n1.0", 6);
+    fast.samples = {0, 7};
+    slow.samples = {7, 3};
+    fast.busy_ms = slow.busy_ms = 100;
+    fast.compute_ms = 70;  // the rest does not grow with the micro-batches
+    slow.compute_ms = 0;   // not known
+    CHECK(steps.report(fast));
+    CHECK(steps.report(slow));
+    const auto step = steps.take_complete();
+    REQUIRE(step);
+    CHECK(step->busy_ms.at("n0.0") == 10);
+    CHECK(step->busy_ms.at("n1.0") == doctest::Approx(100.0 / 3));
+    steps.resume(5, members, 5, {}, weights);
+    CHECK(steps.micro_batches(6, {"n1.0", 1, 0}) == 3);
+    steps.begin(6, members, 5);
+    CHECK(steps.micro_batches(6, {"n1.0", 1, 0}) == 5);
+  }
+
   TEST_CASE("step ledger: a step is complete when every member has reported it") {
     StepLedger steps = ledger();
     CHECK(steps.report(done("n0.0", 6)));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -120,21 +121,75 @@ TEST_SUITE("sharding") {
         }
   }
 
+  TEST_CASE(
+      "shares: by weight, the slowest group ends as early as it can; equal weights are even") {
+    std::mt19937 random(11);
+    for (int i = 0; i < 400; ++i) {
+      const uint64_t groups = 1 + random() % 9, shards = 1 + random() % 9,
+                     leaves = 1 + random() % 300, wave = uint64_t{1} << random() % 4;
+      INFO("i = ", i, ", groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
+      const Shares even = Shares::even(leaves, groups, shards, wave);
+      const std::vector<uint32_t> equal(groups, 1 + random() % 1000);
+      REQUIRE(Shares::by_weight(leaves, equal, groups, shards, wave) == even);
+      REQUIRE(Shares::by_weight(leaves, {}, groups, shards, wave) == even);
+      std::vector<uint32_t> weights;
+      for (uint64_t group = 0; group < groups; ++group) weights.push_back(1 + random() % 1000);
+      const Shares shares = Shares::by_weight(leaves, weights, groups, shards, wave);
+      check_shares(shares);
+      REQUIRE(shares.leaves() == leaves);
+      REQUIRE(shares.digits() <= digits_of_any_groups(leaves, groups, shards));
+      const auto slowest = [&](const Shares& s) {  // the time of a step
+        double most = 0;
+        for (uint64_t group = 0; group < groups; ++group)
+          most = std::max(most, static_cast<double>(s.count(group, 0)) / weights[group]);
+        return most;
+      };
+      const double time = slowest(shares);
+      REQUIRE(time <= slowest(even));
+      // In less time the groups end fewer turns, although each of them ends one if there are enough.
+      const uint64_t turns = (leaves + shards - 1) / shards;
+      uint64_t ended = 0;
+      for (const uint32_t weight : weights) {
+        const auto before = static_cast<uint64_t>(std::ceil(time * weight * (1 - 1e-9))) - 1;
+        ended += turns >= groups ? std::max<uint64_t>(1, before) : before;
+      }
+      if (turns >= groups && ended >= turns) {
+        // Only a first turn of a slow group may take that long.
+        double of_ones = 0;
+        for (const uint32_t weight : weights) of_ones = std::max(of_ones, 1.0 / weight);
+        REQUIRE(of_ones >= time);
+      }
+      for (uint64_t group = 0; turns >= groups && group < groups; ++group)
+        REQUIRE(shares.count(group) > 0);
+    }
+    // One of eight nodes at 0.6 of the speed, 16 leaves each.
+    const std::vector<uint32_t> slow{1000, 1000, 1000, 600, 1000, 1000, 1000, 1000};
+    const Shares shares = Shares::by_weight(128, slow, 8, 1);
+    CHECK(shares.count(3) == 10);
+    CHECK(shares.most_leaves() == 17);
+  }
+
   TEST_CASE("shares: buffers suffice for any number of groups, and none is idle with 2^n shards") {
     for (const uint64_t shards : {1, 2, 3, 4, 6, 8})
       for (uint64_t leaves = 1; leaves <= 200; ++leaves) {
         const uint64_t wave = uint64_t{1} << leaves % 4;
+        size_t of_any = 1;
         for (uint64_t groups = 1; groups <= 9; ++groups) {
           const Shares shares = Shares::even(leaves, groups, shards, wave);
           size_t needed = 1;
           for (uint64_t group = 0; group < groups; ++group)
             needed = std::max(needed, most_nodes(shares, group));
           INFO("shards = ", shards, ", leaves = ", leaves, ", groups = ", groups);
-          const size_t digits = digits_of_groups(leaves, groups, shards, wave);
+          const size_t digits = shares.digits();
+          REQUIRE(digits == digits_of_groups(leaves, groups, shards, wave));
           REQUIRE(digits >= needed);
           if (std::has_single_bit(shards)) REQUIRE(digits == needed);
+          of_any = std::max(of_any, Shares::even(leaves, groups, shards).digits());
+          REQUIRE(digits_of_any_groups(leaves, groups, shards) >= std::max(of_any, digits));
+          if (leaves % shards == 0) REQUIRE(digits_of_any_groups(leaves, groups, shards) == of_any);
         }
       }
+    CHECK(digits_of_any_groups(7, 2, 4) == 3);  // a bound: 7 = a turn of 4 and a part with 2 digits
     CHECK(digits_of(uint64_t{1} << 40, 3) == 40);
     CHECK(digits_of((uint64_t{1} << 40) - 1, 1) == 40);
   }
