@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/feed/run_data.hpp"
+#include "runtime/training/axis.hpp"
 
 namespace simplescale {
 namespace {
@@ -182,8 +183,9 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
     if (me.group != no_group) {
       order.ring = static_cast<uint32_t>(orders.fill.trainers.size());
       orders.fill.trainers.push_back({me.group, me.shard});
-      order.shard_members = places.of_group[me.group];
-      order.replicate_members = places.of_shard[me.shard];
+      order.groups = job.groups;
+      order.axes = {{kShardAxis, me.shard, places.of_group[me.group]},
+                    {kReplicateAxis, me.group, places.of_shard[me.shard]}};
     }
     SS_ASSIGN(order.transfers, transfers_of(local.name, job.transfers, members, peer_segment));
     orders.trainers.push_back(std::move(order));

@@ -27,7 +27,8 @@ class Doing {
 
 /// Everything of one generation. Members are destroyed in reverse order: the engine uses the rest.
 struct ComputeThread::Generation {
-  std::unique_ptr<Collective> shard, replicate;
+  std::vector<std::unique_ptr<Collective>> communicators;  // of the axes
+  Axes axes;
   TrainState* state = nullptr;
   std::optional<BatchReader> batches;
   BatchLayout layout;

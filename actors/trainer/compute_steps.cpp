@@ -17,7 +17,7 @@ namespace simplescale {
 Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer& order,
                                                uint64_t step) {
   SS_RETURN_IF_ERROR(g.engine->start_commit());
-  if (order.shard % order.replicate_members.size() != order.group) return false;
+  if (order.shard % order.groups != order.group) return false;
   SS_RETURN_IF_ERROR(g.engine->wait_for_commit());
   SS_RETURN_IF_ERROR(g.state->pin(step).status());
   return true;
@@ -139,8 +139,9 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
   if (const auto& mismatch = g.engine->mismatch(); status.code() == Code::mismatch && mismatch) {
     idle_.fault = Fault::mismatch;
     const auto wrong = mismatch->wrong();
-    const bool mine = mismatch->shard == g.shard->rank() &&
-                      std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
+    const bool mine =
+        mismatch->shard == members_of(g.axes, kShardAxis).rank() &&
+        std::ranges::find(wrong, members_of(g.axes, kReplicateAxis).rank()) != wrong.end();
     if (mine) idle_.suspect = trainer_;
     for (size_t group = 0; group < mismatch->of_group.size(); ++group)
       log::warn("group {}: shard {} of step {} has the hash {}", group, mismatch->shard,
@@ -215,16 +216,15 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
   const auto began = std::chrono::steady_clock::now();
   Validated result{order.generation, step, trainer_, std::nan("")};
   if (loss_due) {
-    SS_ASSIGN(ValidationLosses losses, validation_losses(*g.engine, *g.shard, *g.replicate,
-                                                         validation_, options_.plan, wait_));
+    SS_ASSIGN(ValidationLosses losses,
+              validation_losses(*g.engine, g.axes, validation_, options_.plan, wait_));
     result.loss = losses.loss;
     result.targets = std::move(losses.targets);
     if (!options_.plan.mixture.empty()) result.sources = std::move(losses.sources);
   }
   if (scores_due) {
     SS_RETURN_IF_ERROR(open_tasks());
-    SS_ASSIGN(result.tasks,
-              task_scores(*g.engine, *g.shard, *g.replicate, *tasks_, options_.plan, wait_));
+    SS_ASSIGN(result.tasks, task_scores(*g.engine, g.axes, *tasks_, options_.plan, wait_));
   }
   report_(std::move(result));
   g.step_began += std::chrono::steady_clock::now() - began;

@@ -248,8 +248,8 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   log::info(
       "generation {}: group {} of {}, shard {}, at step {} from {} after {:.0f} ms (joined after "
       "{:.0f} ms, with its state after {:.0f} ms)",
-      order.generation, order.group, order.replicate_members.size(), order.shard, g.step,
-      to_string(order.source), ms, g.joined_ms, g.restored_ms);
+      order.generation, order.group, order.groups, order.shard, g.step, to_string(order.source), ms,
+      g.joined_ms, g.restored_ms);
   report_(TrainerReady{trainer_, order.generation, g.step, ms, restore.bytes()});
   set_engine(g.engine.get());
   const Status status = train(g, order);
@@ -267,8 +267,7 @@ Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Res
   Status status = restore.transfer(*plane_, *g.state);
   span.end();
   span = trace::Span("check and commit state", -1, to_string(order.source));
-  if (status.ok() && order.group != no_group)
-    status = restore.commit(*g.state, *g.shard, *g.replicate);
+  if (status.ok() && order.group != no_group) status = restore.commit(*g.state, g.axes);
   idle_.fault = restore.fault().fault;
   idle_.suspect = restore.fault().suspect;
   idle_.step = order.step;
@@ -276,7 +275,7 @@ Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Res
   return status;
 }
 
-/// Maps the state and, unless the trainer only helps, joins the two communicators.
+/// Maps the state and, unless the trainer only helps, joins the communicators of its axes.
 Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
@@ -296,16 +295,19 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   g.state = &*state_;
   g.state->set_generation(order.generation);
   if (order.group == no_group) return {};
-  CommunicatorSpec shard{order.generation, "shard", static_cast<int>(order.shard),
-                         addresses(order.shard_members), timeout_ms};
-  shard.separate_gathers = !options_.config.train.deterministic && shards > 1;
-  CommunicatorSpec replicate{order.generation, "replicate", static_cast<int>(order.group),
-                             addresses(order.replicate_members), timeout_ms};
-  SS_ASSIGN(g.shard, plane_->join(shard));
-  auto joined = plane_->join(replicate);
-  // Peers that wait in the other communicator see it end; closing it would wait for them.
-  if (!joined.ok()) g.shard->abort(joined.status().message());
-  SS_ASSIGN(g.replicate, std::move(joined));
+  for (const AxisMembers& axis : order.axes) {
+    CommunicatorSpec spec{order.generation, axis.name, static_cast<int>(axis.place),
+                          addresses(axis.members), timeout_ms};
+    spec.separate_gathers =
+        axis.name == kShardAxis && shards > 1 && !options_.config.train.deterministic;
+    auto joined = plane_->join(spec);
+    // Peers that wait in the other communicators see them end; closing them would wait for peers.
+    if (!joined.ok())
+      for (const Axis& other : g.axes) other.members->abort(joined.status().message());
+    SS_ASSIGN(auto communicator, std::move(joined));
+    g.axes.push_back({axis.name, communicator.get()});
+    g.communicators.push_back(std::move(communicator));
+  }
   // Not beside NCCL's start: each of its calls that maps memory would wait for many page faults.
   if (device_index_ && !prefault_ && options_.config.checkpoint.memory_every_steps > 0)
     prefault_state();
@@ -344,8 +346,8 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   EngineOptions options = engine_options(options_.config, options_.plan);
   options.signature = signature_hash();
   options.weights = order.weights;
-  g.layout = batch_layout(options_.plan, order.replicate_members.size(), order.weights);
-  SS_ASSIGN(g.engine, Engine::create(options, *backend, *g.shard, *g.replicate, *g.state));
+  g.layout = batch_layout(options_.plan, order.groups, order.weights);
+  SS_ASSIGN(g.engine, Engine::create(options, *backend, g.axes, *g.state));
   if (order.source == JoinSource::initialize) {
     SS_RETURN_IF_ERROR(g.engine->initialize());
   } else {

@@ -13,9 +13,9 @@ namespace simplescale {
 namespace {
 
 /// Waits until all ranks of the world have called it.
-Status barrier(Collective& shard, Collective& replicate) {
-  SS_RETURN_IF_ERROR(shard.barrier()->wait());
-  return replicate.barrier()->wait();
+Status barrier(const Axes& axes) {
+  for (const Axis& axis : axes) SS_RETURN_IF_ERROR(axis.members->barrier()->wait());
+  return {};
 }
 
 /// Unpins a side on destruction.
@@ -143,7 +143,7 @@ Status Restore::check_own(TrainState& state) {
   return forget_if_damaged(state, order_.step, check_side(state, side, parallel_));
 }
 
-Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
+Status Restore::commit(TrainState& state, const Axes& axes) {
   if (order_.commit_round >= order_.commit_rounds)
     return Status(Code::bad_data, "cannot commit in round " + std::to_string(order_.commit_round) +
                                       " of " + std::to_string(order_.commit_rounds));
@@ -160,7 +160,7 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
   // No barrier follows the last round: a side is overwritten only after the first step's vote,
   // which every trainer reaches after its commit.
   for (uint32_t round = 0; round < order_.commit_rounds; ++round) {
-    SS_RETURN_IF_ERROR(barrier(shard, replicate));
+    SS_RETURN_IF_ERROR(barrier(axes));
     if (round == order_.commit_round) SS_RETURN_IF_ERROR(commit_restored_state(state));
   }
   return {};

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "runtime/base/parallel.hpp"
-#include "runtime/training/collective.hpp"
+#include "runtime/training/axis.hpp"
 #include "runtime/training/model_shape.hpp"
 #include "runtime/training/train_state.hpp"
 #include "transport/collective/data_plane.hpp"
@@ -41,7 +41,7 @@ class Restore {
   Status transfer(DataPlane& plane, TrainState& state);
   /// Makes the generation's shard at its step the committed state; for JoinSource::initialize it
   /// empties the segment instead. All members of the generation call it together.
-  Status commit(TrainState& state, Collective& shard, Collective& replicate);
+  Status commit(TrainState& state, const Axes& axes);
 
   /// Bytes sent and received.
   uint64_t bytes() const { return bytes_; }

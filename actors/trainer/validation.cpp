@@ -14,38 +14,14 @@ namespace {
 
 constexpr uint64_t kBatchesAhead = 4;  // micro-batches that are fetched while others are computed
 
-/// The ranks of the world, by group, then shard.
-struct World {
-  Collective &shard, &replicate;
-  WaitClock& wait;
-
-  uint64_t shards() const { return static_cast<uint64_t>(shard.size()); }
-  uint64_t size() const { return shards() * static_cast<uint64_t>(replicate.size()); }
-  uint64_t rank() const {
-    return static_cast<uint64_t>(replicate.rank()) * shards() + static_cast<uint64_t>(shard.rank());
-  }
-
-  /// all: becomes the `own` of every rank, in the order of the ranks: (size(), own.size()).
-  template <class T>
-  Status gather(const std::vector<T>& own, std::vector<T>& all) const {
-    const Waiting waiting(wait);
-    std::vector<T> group(shards() * own.size());
-    all.resize(size() * own.size());
-    const size_t bytes = own.size() * sizeof(T);
-    SS_RETURN_IF_ERROR(shard.all_gather_bytes(own.data(), group.data(), bytes)->wait());
-    return replicate.all_gather_bytes(group.data(), all.data(), shards() * bytes)->wait();
-  }
-};
-
 }  // namespace
 
-Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                                 TokenSource& source, const Plan& plan, uint64_t batches,
-                                 WaitClock& wait) {
-  const World ranks{shard, replicate, wait};
+Result<MeanLoss> validation_loss(Engine& engine, const Axes& axes, TokenSource& source,
+                                 const Plan& plan, uint64_t batches, WaitClock& wait) {
+  const WorldRank ranks = world_of(axes);
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
              available = source.samples(plan.shape.block_size);
-  const uint64_t world = ranks.size(), rank = ranks.rank();
+  const uint64_t world = ranks.size, rank = ranks.rank;
   const int64_t T = plan.shape.block_size;
   const auto row = static_cast<size_t>(T + 1);
   std::vector<int32_t> tokens(batch_size * row);
@@ -77,7 +53,10 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
     SS_ASSIGN(const double loss, engine.loss(tokens.data()));
     const std::vector<Part> own = {
         {loss, trained_targets(tokens.data(), plan.micro_batch_size, T)}};
-    SS_RETURN_IF_ERROR(ranks.gather(own, parts));
+    {
+      const Waiting waiting(wait);
+      SS_ASSIGN(parts, gather_world(axes, own));
+    }
     for (uint64_t i = 0; i < world && round * world + i < batches; ++i)
       sum += parts[i].loss, trained += parts[i].trained;
   }
@@ -87,7 +66,7 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
   return MeanLoss{sum / count * over, count / over, trained};
 }
 
-Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
+Result<ValidationLosses> validation_losses(Engine& engine, const Axes& axes,
                                            std::vector<ValidationSource>& sources, const Plan& plan,
                                            WaitClock& wait) {
   ValidationLosses losses;
@@ -95,8 +74,8 @@ Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Co
   for (ValidationSource& source : sources) {
     MeanLoss of_source;
     if (source.batches > 0) {
-      SS_ASSIGN(of_source, validation_loss(engine, shard, replicate, source.tokens, plan,
-                                           source.batches, wait));
+      SS_ASSIGN(of_source,
+                validation_loss(engine, axes, source.tokens, plan, source.batches, wait));
     }
     losses.sources.push_back(of_source.mean);
     losses.targets.push_back(of_source.targets);
@@ -108,20 +87,23 @@ Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Co
   return losses;
 }
 
-Result<TaskScores> task_scores(Engine& engine, Collective& shard, Collective& replicate,
-                               const TaskBatches& tasks, const Plan& plan, WaitClock& wait) {
-  const World ranks{shard, replicate, wait};
-  const uint64_t world = ranks.size(), batches = tasks.batches();
+Result<TaskScores> task_scores(Engine& engine, const Axes& axes, const TaskBatches& tasks,
+                               const Plan& plan, WaitClock& wait) {
+  const WorldRank ranks = world_of(axes);
+  const uint64_t world = ranks.size, batches = tasks.batches();
   std::vector<int32_t> tokens(static_cast<size_t>(plan.micro_batch_size) *
                               static_cast<size_t>(plan.shape.block_size + 1));
   std::vector<double> own(tasks.most_sequences()), gathered, all(tasks.sequences());
   for (uint64_t first = 0; first < batches; first += world) {
     // As in validation_loss(), a rank beyond the last micro-batch computes that one again.
-    const uint64_t mine = std::min(first + ranks.rank(), batches - 1);
+    const uint64_t mine = std::min(first + ranks.rank, batches - 1);
     tasks.fill(mine, tokens.data());
     SS_ASSIGN(const std::span<const float> losses, engine.losses(tokens.data()));
     tasks.sum(mine, losses, own.data());
-    SS_RETURN_IF_ERROR(ranks.gather(own, gathered));
+    {
+      const Waiting waiting(wait);
+      SS_ASSIGN(gathered, gather_world(axes, own));
+    }
     for (uint64_t i = 0; i < world && first + i < batches; ++i) {
       const uint64_t begin = tasks.first(first + i), end = tasks.first(first + i + 1);
       std::copy_n(gathered.data() + i * own.size(), end - begin, all.data() + begin);

@@ -27,9 +27,8 @@ struct MeanLoss {
 /// order of j, so the result does not depend on the layout. Blocks; all ranks must call it together
 /// and get the same result. After an error of `source`, the source is reopened for the next
 /// attempt. wait: counts the collectives.
-Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                                 TokenSource& source, const Plan& plan, uint64_t batches,
-                                 WaitClock& wait);
+Result<MeanLoss> validation_loss(Engine& engine, const Axes& axes, TokenSource& source,
+                                 const Plan& plan, uint64_t batches, WaitClock& wait);
 
 /// The validation tokens of a source, and how many micro-batches of them are computed; 0: none.
 struct ValidationSource {
@@ -46,14 +45,14 @@ struct ValidationLosses {
 };
 
 /// validation_loss() of each source. Requires one that has micro-batches.
-Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
+Result<ValidationLosses> validation_losses(Engine& engine, const Axes& axes,
                                            std::vector<ValidationSource>& sources, const Plan& plan,
                                            WaitClock& wait);
 
 /// The scores of tasks. As validation_loss(): micro-batch j is computed by rank j mod world, the
 /// result does not depend on the layout, and all ranks must call it together and get the same
 /// result.
-Result<TaskScores> task_scores(Engine& engine, Collective& shard, Collective& replicate,
-                               const TaskBatches& tasks, const Plan& plan, WaitClock& wait);
+Result<TaskScores> task_scores(Engine& engine, const Axes& axes, const TaskBatches& tasks,
+                               const Plan& plan, WaitClock& wait);
 
 }  // namespace simplescale

@@ -16,9 +16,8 @@ constexpr int kStoreAtEndMs = 1'000;  // for readers of the side that an engine'
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,
-                                               Collective& shard, Collective& replicate,
-                                               TrainState& state) {
-  auto parts = std::make_unique<Parts>(options, backend, shard, replicate, state);
+                                               Axes axes, TrainState& state) {
+  auto parts = std::make_unique<Parts>(options, backend, std::move(axes), state);
   SS_RETURN_IF_ERROR(parts->create());
   return std::unique_ptr<Engine>(new Engine(std::move(parts)));
 }
@@ -165,8 +164,7 @@ void Engine::abort(const std::string& reason) {
     if (parts_->abort_reason.empty()) parts_->abort_reason = reason;
   }
   parts_->aborted = true;
-  parts_->shard.abort(reason);
-  parts_->replicate.abort(reason);
+  for (const Axis& axis : parts_->axes) axis.members->abort(reason);
 }
 
 uint64_t Engine::progress() const {

@@ -51,7 +51,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/program/engine_options.hpp"
-#include "runtime/training/collective.hpp"
+#include "runtime/training/axis.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/step_phase.hpp"
 #include "runtime/training/train_state.hpp"
@@ -117,13 +117,11 @@ enum class EngineFault : unsigned char {
 
 class Engine {
  public:
-  /// shard: the group's communicator, rank = shard index. replicate: the communicator of the same
-  /// shard across groups, rank = group. backend, shard, replicate and state must outlive the
-  /// engine. Loads no state: initialize() and attach() do. bad_config if the options, the
-  /// communicators and the state do not fit together.
+  /// axes: that of the group, then that of the shard's replicas. backend, their communicators and
+  /// state must outlive the engine. Loads no state: initialize() and attach() do. bad_config if the
+  /// options, the axes and the state do not fit together.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Backend& backend,
-                                                Collective& shard, Collective& replicate,
-                                                TrainState& state);
+                                                Axes axes, TrainState& state);
   /// Stores the newest state, as wait_for_commit() does, where it can be right (ENGINE-6).
   ~Engine();
 

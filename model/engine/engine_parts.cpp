@@ -33,17 +33,15 @@ Status Engine::Parts::create() {
   SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory(),
                      shard.native_sums() && replicate.native_sums());
-  if (void* stream = backend.stream()) {
-    shard.follow(stream);
-    replicate.follow(stream);
-  }
+  if (void* stream = backend.stream())
+    for (const Axis& axis : axes) axis.members->follow(stream);
   layout_of_step = layout_hash(options, shard.size(), replicate.size());
   SS_ASSIGN(gathered, GatheredUnits::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(sums, GradientSums::create(plan, units, layout, options.precision, backend, shard,
                                        replicate, shares));
   loss_tasks = loss_program({.units = units.size()}, plan);
   SS_RETURN_IF_ERROR(create_optimizer());
-  vote.emplace(units, layout, shares, shard, replicate);
+  vote.emplace(units, layout, shares, axes);
   deal(static_cast<uint64_t>(options.leaves));
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
@@ -85,12 +83,11 @@ void Engine::Parts::load() {
   backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
 }
 
-/// Finishes this engine: aborts both communicators, so that no peer waits for this rank.
+/// Finishes this engine: aborts its communicators, so that no peer waits for this rank.
 Status Engine::Parts::end(Status error) {
   if (ended.ok()) {
     ended = error;
-    shard.abort(error.message());
-    replicate.abort(error.message());
+    for (const Axis& axis : axes) axis.members->abort(error.message());
   }
   return error;
 }

@@ -30,13 +30,14 @@ inline std::string at_step(uint64_t step) {
 struct Engine::Parts {
   static constexpr uint64_t kNever = UINT64_MAX;
 
-  Parts(const EngineOptions& o, Backend& b, Collective& s, Collective& r, TrainState& t)
-      : options(o), backend(b), shard(s), replicate(r), state(t) {}
+  Parts(const EngineOptions& o, Backend& b, Axes a, TrainState& t)
+      : options(o), backend(b), axes(std::move(a)), state(t) {}
 
   EngineOptions options;
   Backend& backend;
-  Collective& shard;
-  Collective& replicate;
+  const Axes axes;
+  Collective& shard = members_of(axes, kShardAxis);
+  Collective& replicate = members_of(axes, kReplicateAxis);
   TrainState& state;
 
   std::vector<Unit> units;

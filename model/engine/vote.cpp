@@ -8,18 +8,28 @@
 namespace simplescale {
 namespace {
 
-/// The fixed part of a ballot on the wire; doubles follow. Peers run the same build on the same
+constexpr size_t kAxesMax = 3;
+constexpr size_t kHashNumbers = sizeof(Hash128) / sizeof(double);
+
+/// The fixed part of a ballot on the wire; numbers follow. Peers run the same build on the same
 /// machine type.
 struct BallotHeader {
   uint64_t step;
-  uint64_t trained;  // of a group: of all its ranks
-  Hash128 state_hash, signature, layout;
+  uint64_t trained;  // of all ranks that it stands for
+  Hash128 signature, layout;
   float learning_rate;
   uint8_t stop, save, pause, code;
-  int32_t failed;  // of a group: the shard that failed, -1 for none
+  int32_t
+      failed[kAxesMax];  // place on each axis of the rank that failed; -1: no rank failed by itself
   char message[220];
 };
 static_assert(sizeof(BallotHeader) % sizeof(double) == 0);
+
+void set_failure(BallotHeader& header, const Status& failure) {
+  header.code = static_cast<uint8_t>(failure.code());
+  std::ranges::fill(header.message, '\0');
+  failure.message().copy(header.message, sizeof(header.message) - 1);
+}
 
 BallotHeader header_of(const Ballot& ballot) {
   BallotHeader header{};
@@ -28,13 +38,11 @@ BallotHeader header_of(const Ballot& ballot) {
   header.layout = ballot.layout;
   header.trained = ballot.trained;
   header.learning_rate = ballot.learning_rate;
-  header.state_hash = ballot.state_hash;
   header.stop = ballot.control.stop;
   header.save = ballot.control.save;
   header.pause = ballot.control.pause;
-  header.code = static_cast<uint8_t>(ballot.failure.code());
-  header.failed = -1;
-  ballot.failure.message().copy(header.message, sizeof(header.message) - 1);
+  std::ranges::fill(header.failed, -1);
+  set_failure(header, ballot.failure);
   return header;
 }
 
@@ -52,71 +60,62 @@ Status failure_of(const BallotHeader& header) {
           std::string(header.message, length)};
 }
 
-/// The records of all ranks of one communicator.
-struct Exchange {
-  std::vector<char> all;
-  size_t bytes = 0;
-  BallotHeader header(size_t rank) const {
-    BallotHeader header;
-    std::memcpy(&header, all.data() + rank * bytes, sizeof(header));
-    return header;
-  }
-  const double* numbers(size_t rank) const {
-    return reinterpret_cast<const double*>(all.data() + rank * bytes + sizeof(BallotHeader));
-  }
-  /// In rank order.
-  std::vector<Hash128> state_hashes(size_t ranks) const {
-    std::vector<Hash128> hashes;
-    for (size_t rank = 0; rank < ranks; ++rank) hashes.push_back(header(rank).state_hash);
-    return hashes;
-  }
-};
-
-Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
-                          const std::vector<double>& numbers, WaitClock& wait) {
-  Exchange result;
-  result.bytes = sizeof(header) + numbers.size() * sizeof(double);
-  std::vector<char> mine(result.bytes);
-  std::memcpy(mine.data(), &header, sizeof(header));
-  std::memcpy(mine.data() + sizeof(header), numbers.data(), numbers.size() * sizeof(double));
-  result.all.resize(result.bytes * static_cast<size_t>(collective.size()));
-  const Waiting waiting(wait);
-  SS_RETURN_IF_ERROR(
-      collective.all_gather_bytes(mine.data(), result.all.data(), result.bytes)->wait());
-  return result;
+/// What an axis's ranks are called in messages.
+std::string voter_of(const Axis& axis, size_t place) {
+  const std::string kind = axis.name == kShardAxis       ? "trainer"
+                           : axis.name == kReplicateAxis ? "group"
+                                                         : axis.name;
+  return kind + ' ' + std::to_string(place);
 }
 
-/// A ballot of all voters. failed: the voter whose failure it has; -1: none failed by itself.
-struct Combined {
-  Ballot ballot;
-  int32_t failed = -1;
+/// The records of all ranks of an axis, in their order.
+struct Votes {
+  std::vector<BallotHeader> headers;
+  std::vector<double> numbers;  // as many of each rank
 };
 
-/// Combines the headers of all voters. Numbers of targets are whole, so their sum is exact. The
+Result<Votes> exchange(const Axis& axis, const BallotHeader& header,
+                       const std::vector<double>& numbers, WaitClock& wait) {
+  const size_t ranks = static_cast<size_t>(axis.members->size()),
+               of_numbers = numbers.size() * sizeof(double), bytes = sizeof(header) + of_numbers;
+  std::vector<char> mine(bytes), all(bytes * ranks);
+  std::memcpy(mine.data(), &header, sizeof(header));
+  std::memcpy(mine.data() + sizeof(header), numbers.data(), of_numbers);
+  const Waiting waiting(wait);
+  SS_RETURN_IF_ERROR(axis.members->all_gather_bytes(mine.data(), all.data(), bytes)->wait());
+  Votes votes{std::vector<BallotHeader>(ranks), std::vector<double>(ranks * numbers.size())};
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const char* of = all.data() + rank * bytes;
+    std::memcpy(static_cast<void*>(&votes.headers[rank]), of, sizeof(header));
+    std::memcpy(votes.numbers.data() + rank * numbers.size(), of + sizeof(header), of_numbers);
+  }
+  return votes;
+}
+
+/// The vote of all ranks of axes[level]. Numbers of targets are whole, so their sum is exact. The
 /// failure is the first in rank order, where a voter that disagrees with voter 0 on step, signature,
 /// layout or learning rate counts as failed.
-Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
-  Combined found;
-  Ballot& result = found.ballot;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const BallotHeader header = votes.header(rank);
-    const std::string voter = voter_kind + " " + std::to_string(rank);
-    if (rank == 0) {
-      result.step = header.step;
-      result.signature = header.signature;
-      result.layout = header.layout;
-      result.learning_rate = header.learning_rate;
-    }
+BallotHeader combined(const std::vector<BallotHeader>& votes, const Axes& axes, size_t level) {
+  BallotHeader result = votes[0];
+  result.trained = 0;
+  std::ranges::fill(result.failed, -1);
+  Status failure;
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const BallotHeader& header = votes[rank];
     result.trained += header.trained;
-    result.control.stop |= header.stop != 0;
-    result.control.save |= header.save != 0;
-    result.control.pause |= header.pause != 0;
-    Status failure = failure_of(header);
-    if (result.failure.ok() && !failure.ok()) found.failed = static_cast<int32_t>(rank);
+    result.stop |= header.stop;
+    result.save |= header.save;
+    result.pause |= header.pause;
+    if (!failure.ok()) continue;
+    failure = failure_of(header);
+    if (!failure.ok()) {
+      std::ranges::copy(header.failed, result.failed);
+      result.failed[level] = static_cast<int32_t>(rank);
+    }
     auto differ = [&](const std::string& what, const std::string& first, const std::string& here) {
       if (failure.ok())
-        failure = {Code::internal,
-                   what + first + " on " + voter_kind + " 0, " + here + " on " + voter};
+        failure = {Code::internal, what + first + " on " + voter_of(axes[level], 0) + ", " + here +
+                                       " on " + voter_of(axes[level], rank)};
     };
     if (header.step != result.step)
       differ("step ", std::to_string(result.step), std::to_string(header.step));
@@ -126,9 +125,9 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
       differ("layout hash ", result.layout.hex(), header.layout.hex());
     if (header.learning_rate != result.learning_rate)
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
-    if (result.failure.ok()) result.failure = failure;
   }
-  return found;
+  set_failure(result, failure);
+  return result;
 }
 
 double tree_mean(std::span<const double> leaves) {
@@ -140,8 +139,9 @@ double tree_mean(std::span<const double> leaves) {
 }  // namespace
 
 Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shares& shares,
-           Collective& shard, Collective& replicate)
-    : units_(&units), layout_(&layout), shares_(&shares), shard_(&shard), replicate_(&replicate) {
+           Axes axes)
+    : units_(&units), layout_(&layout), shares_(&shares), axes_(std::move(axes)) {
+  SS_ASSERT(axes_.size() <= kAxesMax && axes_[0].name == kShardAxis);
   for (size_t rank = 0; rank < layout.shards; ++rank) {
     std::vector<BlockTree> trees;
     for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -153,7 +153,7 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shar
       }
     }
     squares_ = std::max(squares_, trees.size());
-    if (rank == static_cast<size_t>(shard.rank())) trees_ = std::move(trees);
+    if (rank == static_cast<size_t>(axes_[0].members->rank())) trees_ = std::move(trees);
   }
 }
 
@@ -183,65 +183,61 @@ double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
   return std::sqrt(total);
 }
 
+/// Folds the ranks' records over the axes. A rank's numbers are its sums of squares, its state's hash
+/// and its losses. Of a group the first become the norm; nothing else is combined.
 Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
-  const size_t shards = static_cast<size_t>(shard_->size()),
-               groups = static_cast<size_t>(replicate_->size());
-  const uint64_t places = shares_->most_leaves();  // every record has room for that many losses
-  const size_t most = (places + shards - 1) / shards;
-  std::vector<double> record = ballot.losses;
-  record.resize(most);
   SS_ASSERT(ballot.squares.size() == trees_.size());
-  record.insert(record.end(), ballot.squares.begin(), ballot.squares.end());
-  record.resize(most + squares_);
-  SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
-  const Combined of_group = combined(group, shards, "trainer");
-  BallotHeader header = header_of(of_group.ballot);
-  header.failed = of_group.failed;
-
-  // The group's state hashes and norm, then its losses in leaf order.
-  std::vector<const double*> squares;
-  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + most);
-  record.assign(2 * shards + 1, grad_norm(squares));
-  std::memcpy(record.data(), group.state_hashes(shards).data(), shards * sizeof(Hash128));
-  record.resize(record.size() + places);
-  const auto own = static_cast<uint64_t>(replicate_->rank());
-  for (size_t rank = 0; rank < shards; ++rank)
-    for (uint64_t k = 0; k < shares_->count(own, rank); ++k)
-      record[2 * shards + 1 + shares_->place(own, rank, k)] = group.numbers(rank)[k];
-  SS_ASSIGN(const Exchange world, exchange(*replicate_, header, record, wait));
-  const Combined of_world = combined(world, groups, "group");
+  const size_t shards = layout_->shards,
+               losses_max = (shares_->most_leaves() + shards - 1) / shards,  // room in every record
+      own = kHashNumbers + losses_max;
+  std::vector<double> numbers = ballot.squares;
+  numbers.resize(squares_ + own);
+  std::memcpy(&numbers[squares_], &ballot.state_hash, sizeof(Hash128));
+  std::ranges::copy(ballot.losses, &numbers[squares_ + kHashNumbers]);
+  BallotHeader header = header_of(ballot);
+  for (size_t level = 0; level < axes_.size(); ++level) {
+    SS_ASSIGN(Votes votes, exchange(axes_[level], header, numbers, wait));
+    header = combined(votes.headers, axes_, level);
+    numbers = level == 0 ? of_group(votes.numbers) : std::move(votes.numbers);
+  }
 
   Verdict verdict;
-  verdict.trained = of_world.ballot.trained;
-  verdict.agreed = of_world.ballot.control;
-  verdict.status = of_world.ballot.failure;
-  if (of_world.failed >= 0) {
-    const auto failed = static_cast<size_t>(of_world.failed);
-    const int32_t shard = world.header(failed).failed;
-    std::string where = "group " + std::to_string(failed);
-    if (shard >= 0) {
-      where += ": trainer " + std::to_string(shard);
-      verdict.suspect = static_cast<int>(failed * shards) + shard;
-      verdict.cause = verdict.status.message();
-    }
-    verdict.status = verdict.status.in(where);
+  verdict.trained = header.trained;
+  verdict.agreed = {header.stop != 0, header.save != 0, header.pause != 0};
+  verdict.status = failure_of(header);
+  std::string where;
+  std::optional<int> failed = 0;  // its rank
+  for (size_t level = axes_.size(); level-- > 0;) {
+    const Axis& axis = axes_[level];
+    const int32_t place = header.failed[level];
+    if (place < 0) failed.reset();
+    if (failed) failed = *failed * axis.members->size() + place;
+    if (place >= 0)
+      where += (where.empty() ? "" : ": ") + voter_of(axis, static_cast<size_t>(place));
   }
-  verdict.grad_norm = world.numbers(0)[2 * shards];
-  std::vector<Hash128> hashes(groups * shards);
+  verdict.suspect = failed;
+  if (failed) verdict.cause = verdict.status.message();
+  if (!where.empty()) verdict.status = verdict.status.in(where);
+
+  std::vector<Hash128> hashes;
   std::vector<double> losses(shares_->leaves());
   Status norms;
-  for (size_t rank = 0; rank < groups; ++rank) {
-    std::memcpy(static_cast<void*>(&hashes[rank * shards]), world.numbers(rank),
-                shards * sizeof(Hash128));
-    const double norm = world.numbers(rank)[2 * shards];
-    for (uint64_t i = 0; i < shares_->count(rank); ++i)
-      losses[shares_->leaf(rank, i)] = world.numbers(rank)[2 * shards + 1 + i];
+  verdict.grad_norm = numbers[0];
+  const double* next = numbers.data();
+  for (uint64_t group = 0; group < shares_->groups(); ++group) {
+    const double norm = *next++;
     if (norms.ok() && norm != verdict.grad_norm &&
         (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
       norms = {Code::mismatch,
                "the replicas computed different gradient norms: " + text(verdict.grad_norm) +
-                   " in group 0, " + text(norm) + " in group " + std::to_string(rank)};
+                   " in group 0, " + text(norm) + " in group " + std::to_string(group)};
+    for (uint64_t shard = 0; shard < shards; ++shard, next += own) {
+      std::memcpy(static_cast<void*>(&hashes.emplace_back()), next, sizeof(Hash128));
+      for (uint64_t k = 0; k < shares_->count(group, shard); ++k)
+        losses[shares_->leaf(group, shard, k)] = next[kHashNumbers + k];
+    }
   }
+  SS_ASSERT(next == numbers.data() + numbers.size());
   if (verdict.status.ok()) {
     verdict.mismatch = find_mismatch(ballot.step - 1, shards, hashes);
     verdict.status = verdict.mismatch ? verdict.mismatch->status() : norms;
@@ -258,21 +254,23 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   return verdict;
 }
 
-/// The records of all ranks, group by group.
-template <class Record>
-Result<std::vector<Record>> Vote::of_world(const Record& mine, WaitClock& wait) {
-  const size_t shards = static_cast<size_t>(shard_->size()),
-               groups = static_cast<size_t>(replicate_->size());
-  std::vector<Record> group(shards), world(groups * shards);
-  const Waiting waiting(wait);
-  SS_RETURN_IF_ERROR(shard_->all_gather_bytes(&mine, group.data(), sizeof(Record))->wait());
-  SS_RETURN_IF_ERROR(
-      replicate_->all_gather_bytes(group.data(), world.data(), shards * sizeof(Record))->wait());
-  return world;
+/// Its norm, then of each trainer what follows the sums of squares.
+std::vector<double> Vote::of_group(const std::vector<double>& numbers) const {
+  const size_t of_trainer = numbers.size() / layout_->shards;
+  std::vector<const double*> squares;
+  for (size_t rank = 0; rank < layout_->shards; ++rank)
+    squares.push_back(&numbers[rank * of_trainer]);
+  std::vector<double> group = {grad_norm(squares)};
+  for (const double* of : squares) group.insert(group.end(), of + squares_, of + of_trainer);
+  return group;
 }
 
 Result<Verdict> Vote::compare_layouts(const Hash128& layout, WaitClock& wait) {
-  SS_ASSIGN(const std::vector<Hash128> world, of_world(layout, wait));
+  std::vector<Hash128> world;
+  {
+    const Waiting waiting(wait);
+    SS_ASSIGN(world, gather_world(axes_, std::vector<Hash128>{layout}));
+  }
   Verdict verdict;
   for (size_t rank = 0; rank < world.size() && verdict.status.ok(); ++rank)
     if (world[rank] != world[0])
@@ -286,8 +284,12 @@ Result<Verdict> Vote::compare(uint64_t step, const Hash128& state_hash, WaitCloc
     Hash128 hash;
     uint64_t step;
   };
-  const auto shards = static_cast<size_t>(shard_->size());
-  SS_ASSIGN(const std::vector<Record> world, of_world(Record{state_hash, step}, wait));
+  std::vector<Record> world;
+  {
+    const Waiting waiting(wait);
+    SS_ASSIGN(world, gather_world(axes_, std::vector<Record>{{state_hash, step}}));
+  }
+  const size_t shards = layout_->shards;
   Verdict verdict;
   std::vector<Hash128> hashes;
   for (size_t rank = 0; rank < world.size(); ++rank) {

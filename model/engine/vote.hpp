@@ -1,6 +1,6 @@
 // The vote at the end of a step. It combines the global gradient norm, the mean loss, the ranks'
-// requests, failures and disagreements, and finds replicas that differ. It takes two small
-// exchanges: inside the group, then across groups. All ranks of the world compute the same verdict
+// requests, failures and disagreements, and finds replicas that differ. It is a fold over the axes:
+// one small exchange on each, inside the group, then across groups. All ranks of the world compute the same verdict
 // from the same numbers. Runs on the compute thread.
 #pragma once
 
@@ -13,7 +13,6 @@
 #include "model/engine/stopwatch.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/block_tree.hpp"
-#include "runtime/training/collective.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
@@ -57,9 +56,9 @@ std::optional<int> suspect_of(std::span<const double> losses, const Shares& shar
 /// One rank's side of the vote. Keeps nothing from one vote to the next.
 class Vote {
  public:
-  /// shares: of the current step. The referenced objects must outlive the vote.
-  Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shares& shares,
-       Collective& shard, Collective& replicate);
+  /// shares: of the current step. axes: the shards first; the others together are the groups. The
+  /// referenced objects must outlive the vote.
+  Vote(const std::vector<Unit>& units, const ShardLayout& layout, const Shares& shares, Axes axes);
   /// The blocks of this rank's shard whose sums of squares a ballot has: as few trees as possible,
   /// without padding.
   const std::vector<BlockTree>& square_trees() const { return trees_; }
@@ -79,14 +78,12 @@ class Vote {
   };
   Run run_of(size_t unit, size_t rank) const;
   double grad_norm(std::span<const double* const> squares_of_rank) const;
-  template <class Record>
-  Result<std::vector<Record>> of_world(const Record& mine, WaitClock& wait);
+  std::vector<double> of_group(const std::vector<double>& numbers) const;
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
   const Shares* shares_;
-  Collective* shard_;
-  Collective* replicate_;
+  Axes axes_;
   std::vector<BlockTree> trees_;
   size_t squares_ = 0;  // the most sums of squares that any rank sends
 };

@@ -74,8 +74,8 @@ class Training {
                                       .muon = true}));
     const std::string name = "ss-step-bench-" + std::to_string(getpid());
     state_.emplace(must(TrainState::create(name, 1, total, state_format(options_))));
-    engine_ =
-        must(Engine::create(options_, *backend_, shard_.rank(0), replicate_.rank(0), *state_));
+    engine_ = must(
+        Engine::create(options_, *backend_, axes_of(shard_.rank(0), replicate_.rank(0)), *state_));
     must(engine_->initialize());
     muon_matrices_ = muon_matrices(units);
     for (const MuonMatrix& matrix : muon_matrices_)

@@ -41,7 +41,7 @@ class Trainer {
     ThreadCommunicator alone(1, 60'000);
     const auto shard = communicator("shard", alone.rank(0)),
                replicate = communicator("replicate", alone.rank(0));
-    auto engine = must(Engine::create(options_, *backend_, *shard, *replicate, *state_));
+    auto engine = must(Engine::create(options_, *backend_, axes_of(*shard, *replicate), *state_));
     uint64_t step = 0;
     if (state_->has_step())
       step = *(*engine)->attach();

@@ -159,7 +159,7 @@ TEST_SUITE("gpu") {
                                                       .precision = precision,
                                                       .frames = wave,
                                                       .deterministic = !native_sums}));
-              auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
+              auto engine = must(Engine::create(o, **backend, axes_of(of_group, of_shard), *state));
               REQUIRE((*engine)->initialize().ok());
               const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
               // Without memory the values mean nothing: every rank finds so in the vote.

@@ -75,7 +75,7 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
       "ss-test-gpu-state-" + std::to_string(getpid()) + "-" + std::to_string(count++), 1,
       shard_layout(units_of(options.shape), 1).total));
   const std::span<float> first = state->side(0).params;
-  auto engine = must(Engine::create(options, *backend, *shard, *replicate, *state));
+  auto engine = must(Engine::create(options, *backend, axes_of(*shard, *replicate), *state));
   REQUIRE((*engine)->initialize().ok());
   Trained trained;
   std::vector<int32_t> tokens(2 * 129);

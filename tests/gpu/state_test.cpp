@@ -79,7 +79,7 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType 
                                                 .precision = precision,
                                                 .frames = wave,
                                                 .muon = optimizer == Optimizer::muon}));
-        auto engine = must(Engine::create(o, **backend, of_group, of_shard, *state));
+        auto engine = must(Engine::create(o, **backend, axes_of(of_group, of_shard), *state));
         REQUIRE((*engine)->initialize().ok());
         std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
         for (uint64_t step = 0; step <= kSteps; ++step) {
@@ -194,7 +194,7 @@ TEST_SUITE("gpu") {
           must(TrainState::create("ss-test-one-gpu-" + std::to_string(getpid()), 1,
                                   shard_layout(units_of(o.shape), 1).total, state_format(o)));
       auto backend = must(cuda::make_backend({.shape = o.shape, .precision = o.precision}));
-      auto engine = must(Engine::create(o, **backend, *shard, *replicate, *state));
+      auto engine = must(Engine::create(o, **backend, axes_of(*shard, *replicate), *state));
       REQUIRE((*engine)->initialize().ok());
       const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1), 5);
       std::vector<std::string> calls;

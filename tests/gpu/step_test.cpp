@@ -100,7 +100,7 @@ Calls calls_of_a_step(const Layout& layout, int trainer, Collective& shard_host,
                                           .precision = o.precision,
                                           .fp8 = o.fp8}));
   pin(**backend, *state);
-  auto engine = must(Engine::create(o, **backend, *shard, *replicate, *state));
+  auto engine = must(Engine::create(o, **backend, axes_of(*shard, *replicate), *state));
   REQUIRE((*engine)->initialize().ok());
   std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * i % 96);

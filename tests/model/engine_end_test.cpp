@@ -45,8 +45,8 @@ struct RecordedRank {
         shard(world.shard_communicator(world.seats[0])),
         replicate(world.replicate_communicator(world.seats[0])) {
     world.initialize();
-    Result<std::unique_ptr<Engine>> made = must(
-        Engine::create(world.options, *world.seats[0].backend, shard, replicate, world.states[0]));
+    Result<std::unique_ptr<Engine>> made = must(Engine::create(
+        world.options, *world.seats[0].backend, axes_of(shard, replicate), world.states[0]));
     world.seats[0].engine = made.take();
     REQUIRE(world.seats[0].engine->attach().ok());
     world.train(1, 1);
@@ -93,9 +93,9 @@ TEST_SUITE("engine_end") {
     for (Seat& seat : world.seats) replicate.emplace_back(world.replicate_communicator(seat));
     for (size_t rank = 0; rank < 2; ++rank) {
       Seat& seat = world.seats[rank];
-      Result<std::unique_ptr<Engine>> made =
-          must(Engine::create(world.options, *seat.backend, world.shard_communicator(seat),
-                              replicate[rank], *seat.state));
+      Result<std::unique_ptr<Engine>> made = must(
+          Engine::create(world.options, *seat.backend,
+                         axes_of(world.shard_communicator(seat), replicate[rank]), *seat.state));
       seat.engine = made.take();
       REQUIRE(seat.engine->attach().ok());
     }
@@ -150,8 +150,7 @@ TEST_SUITE("engine_end") {
         EngineOptions options = world.options;
         changes[change].second(options);
         Result<std::unique_ptr<Engine>> made =
-            must(Engine::create(options, *seat.backend, world.shard_communicator(seat),
-                                world.replicate_communicator(seat), *seat.state));
+            must(Engine::create(options, *seat.backend, world.axes(seat), *seat.state));
         seat.engine = made.take();
         REQUIRE(seat.engine->attach().ok());
         std::vector<Status> statuses(4);

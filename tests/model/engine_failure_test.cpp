@@ -455,8 +455,8 @@ TEST_SUITE("engine_failure") {
       first.train(1, 2);
       World second(options, 1, 3, fake_backends(host), std::move(first.states));
       Seat& seat = second.seats[0];
-      const auto made = must(Engine::create(options, *seat.backend, second.shard_communicator(seat),
-                                            second.replicate_communicator(seat), *seat.state));
+      const auto made =
+          must(Engine::create(options, *seat.backend, second.axes(seat), *seat.state));
       CHECK((*made)->compare_states().code() == Code::not_found);  // attach() loads, once
       second.train(3, 4);
       CHECK(second.digest() == undisturbed(options, 1, 3, 4));
@@ -495,10 +495,7 @@ TEST_SUITE("engine_failure") {
     auto refused = [&](const std::function<void(EngineOptions&)>& change) {
       EngineOptions options = options_for(2);
       change(options);
-      return Engine::create(options, *seat.backend, world.shard_communicator(seat),
-                            world.replicate_communicator(seat), *seat.state)
-          .status()
-          .code();
+      return Engine::create(options, *seat.backend, world.axes(seat), *seat.state).status().code();
     };
     CHECK(refused([](EngineOptions& o) { o.sharding = Sharding::no_shard; }) == Code::bad_config);
     CHECK(refused([](EngineOptions& o) { o.leaves = 0; }) == Code::bad_config);

@@ -162,8 +162,9 @@ TEST_SUITE("engine_layout") {
               std::vector<std::unique_ptr<CountsBytes>> shard;
               for (Seat& seat : world.seats) {
                 shard.push_back(std::make_unique<CountsBytes>(world.shard_communicator(seat)));
-                auto made = must(Engine::create(options, *seat.backend, *shard.back(),
-                                                world.replicate_communicator(seat), *seat.state));
+                auto made = must(Engine::create(
+                    options, *seat.backend,
+                    axes_of(*shard.back(), world.replicate_communicator(seat)), *seat.state));
                 seat.engine = made.take();
                 REQUIRE(seat.engine->attach().ok());
               }
@@ -293,9 +294,8 @@ TEST_SUITE("engine_layout") {
     options.warmup = {{2, 41}};
     World world(options_of(40), 1, 1, fake_backends());
     const auto refused = [&] {
-      return Engine::create(options, *world.seats[0].backend,
-                            world.shard_communicator(world.seats[0]),
-                            world.replicate_communicator(world.seats[0]), *world.seats[0].state)
+      return Engine::create(options, *world.seats[0].backend, world.axes(world.seats[0]),
+                            *world.seats[0].state)
           .status()
           .code();
     };
@@ -365,8 +365,9 @@ TEST_SUITE("engine_layout") {
     std::vector<std::unique_ptr<CountsLeaves>> shard;
     for (Seat& seat : world.seats) {
       shard.push_back(std::make_unique<CountsLeaves>(world.shard_communicator(seat)));
-      auto made = must(Engine::create(world.options, *seat.backend, *shard.back(),
-                                      world.replicate_communicator(seat), *seat.state));
+      auto made = must(Engine::create(world.options, *seat.backend,
+                                      axes_of(*shard.back(), world.replicate_communicator(seat)),
+                                      *seat.state));
       seat.engine = made.take();
       REQUIRE(seat.engine->attach().ok());
     }

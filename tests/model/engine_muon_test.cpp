@@ -256,11 +256,12 @@ TEST_SUITE("engine_muon") {
         for (size_t rank = 0; rank < world.seats.size(); ++rank) {
           Seat& seat = world.seats[rank];
           seat.engine.reset();
-          seat.engine =
-              must(Engine::create(options, *seat.backend, shard[rank],
-                                  rank == 1 ? static_cast<Collective&>(aborting) : replicate[rank],
-                                  *seat.state))
-                  .take();
+          seat.engine = must(Engine::create(
+                                 options, *seat.backend,
+                                 axes_of(shard[rank], rank == 1 ? static_cast<Collective&>(aborting)
+                                                                : replicate[rank]),
+                                 *seat.state))
+                            .take();
           REQUIRE(seat.engine->attach().ok());
         }
         world.each([&](Seat& seat) {
@@ -389,10 +390,9 @@ TEST_SUITE("engine_muon") {
     World world(options, 1, 1);
     options.moments = DType::bf16;
     Seat& seat = world.seats[0];
-    CHECK(Engine::create(options, *seat.backend, world.shard_communicator(seat),
-                         world.replicate_communicator(seat), *seat.state)
-              .status()
-              .message() == "the training state has moments in float32, not in bfloat16");
+    CHECK(
+        Engine::create(options, *seat.backend, world.axes(seat), *seat.state).status().message() ==
+        "the training state has moments in float32, not in bfloat16");
   }
 
   TEST_CASE("engine: a state that does not fit train.ema_decay is refused") {
@@ -402,9 +402,8 @@ TEST_SUITE("engine_muon") {
       World world(options, 1, 1);
       options.ema_decay = 0.9 - decay;
       Seat& seat = world.seats[0];
-      const Status refused = Engine::create(options, *seat.backend, world.shard_communicator(seat),
-                                            world.replicate_communicator(seat), *seat.state)
-                                 .status();
+      const Status refused =
+          Engine::create(options, *seat.backend, world.axes(seat), *seat.state).status();
       CHECK(refused.code() == Code::bad_config);
       CHECK(refused.message() == std::string("the training state has ") +
                                      (decay == 0 ? "no" : "an") + " average of the parameters");

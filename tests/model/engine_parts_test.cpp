@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <random>
 #include <thread>
 
 #include "model/engine/initial_values.hpp"
@@ -195,7 +197,7 @@ TEST_SUITE("engine_parts") {
           ThreadCommunicator alone(1, 60'000);
           WaitClock wait;
           const Shares shares = Shares::even(static_cast<uint64_t>(shards), 1, layout.shards);
-          Vote vote(units, layout, shares, group.rank(rank), alone.rank(0));
+          Vote vote(units, layout, shares, axes_of(group.rank(rank), alone.rank(0)));
           for (const BlockTree& tree : vote.square_trees())
             ballot.squares.push_back(
                 sum_in_tree_order(&blocks[static_cast<size_t>(tree.first)], tree.blocks()));
@@ -211,6 +213,75 @@ TEST_SUITE("engine_parts") {
     CHECK(expected == doctest::Approx(std::sqrt(plain)).epsilon(1e-12));
   }
 
+  TEST_CASE("vote: over any axes all ranks come to the same verdict, in which every rank counts") {
+    std::mt19937 random(11);
+    const auto below = [&](size_t n) { return random() % n; };
+    const std::vector<Unit> units = units_of(test_shape());
+    for (int trial = 0; trial < 60; ++trial) {
+      // The groups are two axes: a rank is its shard, plus shards times its place on the others.
+      const std::vector<size_t> sizes = {1 + below(3), 1 + below(3), 1 + below(3)};
+      const std::vector<std::string> names = {kShardAxis, kReplicateAxis, "cell"};
+      const size_t shards = sizes[0], groups = sizes[1] * sizes[2], world = groups * shards;
+      CAPTURE(trial);
+      const ShardLayout layout = shard_layout(units, shards);
+      const Shares shares = Shares::even(1 + below(3 * world), groups, shards, 1 + below(2));
+      std::vector<std::map<size_t, std::unique_ptr<ThreadCommunicator>>> of_axis(sizes.size());
+      std::vector<Axes> axes(world);
+      for (size_t rank = 0; rank < world; ++rank)
+        for (size_t axis = 0, stride = 1; axis < sizes.size(); stride *= sizes[axis++]) {
+          const size_t place = rank / stride % sizes[axis];
+          auto& members = of_axis[axis][rank - place * stride];
+          if (!members)
+            members = std::make_unique<ThreadCommunicator>(static_cast<int>(sizes[axis]), 60'000);
+          axes[rank].push_back({names[axis], &members->rank(static_cast<int>(place))});
+        }
+      const size_t stops = below(world), fails = below(2 * world), damaged = below(3 * world);
+      std::vector<Verdict> verdicts(world), compared(world);
+      std::vector<std::thread> threads;
+      for (size_t rank = 0; rank < world; ++rank)
+        threads.emplace_back([&, rank] {
+          const size_t group = rank / shards, shard = rank % shards;
+          Vote vote(units, layout, shares, axes[rank]);
+          Ballot ballot{.step = 5, .state_hash = {shard, rank == damaged}, .trained = 1 + rank};
+          ballot.control.stop = rank == stops;
+          if (rank == fails) ballot.failure = {Code::bad_data, "no tokens"};
+          for (uint64_t k = 0; k < shares.count(group, shard); ++k)
+            ballot.losses.push_back(static_cast<double>(1 + shares.leaf(group, shard, k)));
+          ballot.squares.assign(vote.square_trees().size(), static_cast<double>(1 + shard));
+          WaitClock wait;
+          if (auto verdict = vote.hold(ballot, wait); verdict.ok()) verdicts[rank] = verdict.take();
+          if (auto verdict = vote.compare(4, ballot.state_hash, wait); verdict.ok())
+            compared[rank] = verdict.take();
+        });
+      for (std::thread& thread : threads) thread.join();
+      const Verdict& first = verdicts[0];
+      for (const Verdict& verdict : verdicts) {
+        CHECK(verdict.status.message() == first.status.message());
+        CHECK(verdict.suspect == first.suspect);
+        CHECK(verdict.loss == first.loss);
+        CHECK(verdict.grad_norm == first.grad_norm);
+        CHECK(verdict.agreed == StepControl{.stop = true});
+        CHECK(verdict.trained == world * (world + 1) / 2);
+      }
+      CHECK(first.loss == doctest::Approx(static_cast<double>(1 + shares.leaves()) / 2));
+      CHECK(first.grad_norm > 0);
+      const bool differs = damaged < world && groups > 1;
+      if (fails < world) {
+        CHECK(first.suspect == static_cast<int>(fails));
+        CHECK(first.cause == "no tokens");
+        CHECK(has(first.status, "trainer " + std::to_string(fails % shards) + ": no tokens"));
+        CHECK(has(first.status, "group " + std::to_string(fails / shards % sizes[1])));
+      } else if (differs) {
+        CHECK(first.status.code() == Code::mismatch);
+        if (groups > 2) CHECK(first.suspect == static_cast<int>(damaged));
+      } else {
+        CHECK(works(first.status));
+      }
+      for (const Verdict& verdict : compared)
+        CHECK(verdict.status.code() == (differs ? Code::mismatch : Code::ok));
+    }
+  }
+
   TEST_CASE("vote: a mismatch of norms names both replicas") {
     const std::vector<Unit> units = units_of(test_shape());
     const ShardLayout layout = shard_layout(units, 1);
@@ -223,7 +294,7 @@ TEST_SUITE("engine_parts") {
         ThreadCommunicator alone(1, 60'000);
         WaitClock wait;
         const Shares shares = Shares::even(3, 3, 1);
-        Vote vote(units, layout, shares, alone.rank(0), replicate.rank(rank));
+        Vote vote(units, layout, shares, axes_of(alone.rank(0), replicate.rank(rank)));
         ballot.squares.assign(vote.square_trees().size(), 0);
         ballot.squares[0] = rank == 2 ? 9 : 4;
         const Result<Verdict> verdict = vote.hold(ballot, wait);
@@ -246,7 +317,7 @@ TEST_SUITE("engine_parts") {
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       Ballot ballot{.step = 4, .losses = {1.0}};
       const Shares shares = Shares::even(1, 1, 1);
-      Vote vote(units, layout, shares, shard.rank(0), replicate.rank(0));
+      Vote vote(units, layout, shares, axes_of(shard.rank(0), replicate.rank(0)));
       ballot.squares.assign(vote.square_trees().size(), 0);
       ballot.squares[0] = square;
       WaitClock wait;

@@ -107,8 +107,7 @@ class World {
         seat.backend = make(backend);
         seat.state = &this->states[static_cast<size_t>(group * shards + shard)];
         Result<std::unique_ptr<Engine>> engine =
-            must(Engine::create(options, *seat.backend, shard_communicator(seat),
-                                replicate_communicator(seat), *seat.state));
+            must(Engine::create(options, *seat.backend, axes(seat), *seat.state));
         seat.engine = engine.take();
         if (seat.state->has_step()) REQUIRE(seat.engine->attach().ok());
         seats.push_back(std::move(seat));
@@ -121,6 +120,9 @@ class World {
   }
   Collective& replicate_communicator(const Seat& seat) {
     return replicate_wise[static_cast<size_t>(seat.shard)]->rank(seat.group);
+  }
+  Axes axes(const Seat& seat) {
+    return axes_of(shard_communicator(seat), replicate_communicator(seat));
   }
 
   /// Runs work(seat) for every rank on a thread of its own.

@@ -100,8 +100,7 @@ TaskScores scores(World& world, const TaskBatches& tasks) {
   std::vector<TaskScores> of_rank(world.seats.size());
   world.each([&](Seat& seat) {
     WaitClock wait;
-    auto result = task_scores(*seat.engine, world.shard_communicator(seat),
-                              world.replicate_communicator(seat), tasks, plan, wait);
+    auto result = task_scores(*seat.engine, world.axes(seat), tasks, plan, wait);
     if (result.ok()) of_rank[static_cast<size_t>(&seat - world.seats.data())] = result.take();
   });
   for (const TaskScores& one : of_rank) CHECK(one == of_rank[0]);

@@ -15,7 +15,7 @@ annotation cxxName(struct) :Text;       # the name of the C++ struct
 annotation header(struct, enum) :Text;  # where the C++ type already is
 annotation text(enumerant) :Text;       # to_string() of the value in C++; without it, its C++ name
 
-const protocolVersion :UInt32 = 7;
+const protocolVersion :UInt32 = 8;
 
 struct Envelope {
   union {
@@ -295,10 +295,20 @@ struct DataAddress {
   bytes @0 :Data;
 }
 
+struct AxisMembers {
+  # The trainers that differ only in their place on this axis, in its order, and the place of the receiver. Axes and their
+  # names: runtime/training/axis.hpp.
+
+  name @0 :Text;
+  place @1 :UInt32;
+  members @2 :List(DataAddress);
+}
+
 struct JoinTrainer {
-  # Node to trainer: its name (new to a warm process) and its place in a generation. Members are in the rank order of
-  # the two communicators. group = no_group: it takes part only in the transfers and is then idle again. commit_round,
-  # commit_rounds: see commit_rounds() in actors/node/join.hpp. weights: as in JoinGeneration.
+  # Node to trainer: its name (new to a warm process) and its place in a generation, among `groups`. Axes are in the order
+  # in which they make up a rank. group = no_group: it takes part only in the transfers and is then idle again. commit_round,
+  # commit_rounds: see commit_rounds() in actors/node/join.hpp. weights: as in
+  # JoinGeneration.
 
   trainer @0 :Text;
   generation @1 :UInt64;
@@ -310,8 +320,8 @@ struct JoinTrainer {
   source @7 :JoinSource;
   step @8 :UInt64;
   checkpoint @9 :Text;
-  shardMembers @10 :List(DataAddress);
-  replicateMembers @11 :List(DataAddress);
+  axes @10 :List(AxisMembers);
+  groups @11 :UInt32;
   transfers @12 :List(TransferPart);
   commitRound @13 :UInt32;
   commitRounds @14 :UInt32 = 1;

@@ -6,6 +6,7 @@
 
 #include <caf/all.hpp>
 #include <filesystem>
+#include <random>
 
 #include "actors/diagnosis/node_check.hpp"
 #include "actors/node/inject.hpp"
@@ -280,8 +281,9 @@ TEST_SUITE("join") {
     CHECK(order.shard == 1);
     CHECK(order.ring == 1);
     CHECK(order.state_segment == "s1");
-    CHECK(order.shard_members == std::vector<DataAddress>{{address(3)}, {address(4)}});
-    CHECK(order.replicate_members == std::vector<DataAddress>{{address(2)}, {address(4)}});
+    CHECK(order.axes == std::vector<AxisMembers>{{"shard", 1, {{address(3)}, {address(4)}}},
+                                                 {"replicate", 1, {{address(2)}, {address(4)}}}});
+    CHECK(order.groups == 2);
     CHECK(made->fill.layout.groups() == 2);
     CHECK(made->fill.start_step == 8);
     CHECK(made->fill.trainers[1].group == 1);
@@ -302,6 +304,37 @@ TEST_SUITE("join") {
          std::vector<std::vector<uint32_t>>{{1}, {1, 2, 3}, {0, 1}, {1, 2'000'000}}) {
       job.weights = wrong;
       CHECK(orders(job, {}).status().code() == Code::bad_data);
+    }
+  }
+
+  TEST_CASE("join: the trainers of an axis learn the same members in the same order") {
+    std::mt19937 random(4);
+    for (int trial = 0; trial < 50; ++trial) {
+      const uint32_t groups = 1 + random() % 5, shards = 1 + random() % 4;
+      JoinGeneration job{.generation = 5, .source = JoinSource::initialize, .groups = groups};
+      std::vector<LocalTrainer> locals;
+      for (uint32_t rank = 0; rank < groups * shards; ++rank) {
+        const std::string name = "n" + std::to_string(rank) + ".0";
+        job.members.push_back({name, rank / shards, rank % shards, address(uint8_t(rank))});
+        locals.push_back({name, "s", address(uint8_t(rank))});
+      }
+      std::shuffle(job.members.begin(), job.members.end(), random);
+      Plan plan;
+      plan.topology.shards = static_cast<int>(shards);
+      const auto made = must(orders_of(job, plan, locals, [](uint32_t, uint64_t) { return ""; }));
+      REQUIRE(made->trainers.size() == groups * shards);
+      for (uint32_t rank = 0; rank < groups * shards; ++rank) {
+        // A rank is its place on the first axis, plus the size of that axis times the next place.
+        uint32_t stride = 1;
+        for (const AxisMembers& axis : made->trainers[rank].axes) {
+          const uint32_t first = rank - axis.place * stride;
+          for (uint32_t i = 0; i < axis.members.size(); ++i)
+            CHECK(axis.members[i].bytes == address(uint8_t(first + i * stride)));
+          CHECK(axis.place == rank / stride % axis.members.size());
+          stride *= static_cast<uint32_t>(axis.members.size());
+        }
+        CHECK(stride == groups * shards);
+      }
     }
   }
 

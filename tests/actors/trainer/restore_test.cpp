@@ -67,7 +67,7 @@ TEST_SUITE("restore") {
     for (const std::span<float> part : state.side(0).parts())
       blocks += (part.size() + kStateHashBlock - 1) / kStateHashBlock;
     commit(state, 7, 1);
-    REQUIRE(restore().commit(state, alone.rank(0), alone.rank(0)).ok());
+    REQUIRE(restore().commit(state, axes_of(alone.rank(0), alone.rank(0))).ok());
     CHECK(tasks_run == blocks);
 
     TrainState peer = make_state("peer");
@@ -78,7 +78,7 @@ TEST_SUITE("restore") {
     tasks_run = 0;
     REQUIRE(from_peer.transfer(**plane, state).ok());
     CHECK(tasks_run > blocks);  // copied, and then hashed
-    REQUIRE(from_peer.commit(state, alone.rank(0), alone.rank(0)).ok());
+    REQUIRE(from_peer.commit(state, axes_of(alone.rank(0), alone.rank(0))).ok());
     CHECK(state.step() == 8);
     CHECK(std::ranges::equal(state.committed().exp_avg_sq, peer.committed().exp_avg_sq));
   }
@@ -108,7 +108,7 @@ TEST_SUITE("restore") {
     state.committed().exp_avg.back() += 1;
     Restore restore(
         order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
-    CHECK(restore.commit(state, alone.rank(0), alone.rank(0)).code() == Code::mismatch);
+    CHECK(restore.commit(state, axes_of(alone.rank(0), alone.rank(0))).code() == Code::mismatch);
     CHECK(restore.fault().fault == Fault::bad_copy);
     CHECK(restore.fault().suspect == "n0.0");
     CHECK_FALSE(state.holds(7));
