@@ -103,6 +103,21 @@ class CommandLine {
                       ->check(CLI::NonNegativeNumber));
   }
 
+  /// It takes the place of CONFIG.
+  void add_join_option(CLI::App& train) {
+    CLI::Option* join = train.add_option(
+        "--join", join_, "make this host a node of this run, which trains (cluster.max_nodes)");
+    for (const char* other : {"CONFIG", "--run", "--detach", "--nnodes", "--from"})
+      join->excludes(train.get_option(other));
+    train.get_option("CONFIG")->required(false);
+  }
+  int join(const CLI::App& train) {
+    if (train.remaining().empty()) return report_status(join_command(join_, oversubscribe_));
+    return report_status(Status(
+        Code::usage, "--join takes the configuration of the run: " + train.remaining().front() +
+                         " can be set when the run is started again (resume)"));
+  }
+
   /// Stands for the key run.trust_folder.
   void add_trust_option(CLI::App& command) {
     command.add_flag("--trust-folder", trust_folder_,
@@ -143,12 +158,17 @@ class CommandLine {
     CLI::App* train =
         add_with_config(app_, "train", "start a run, continue it, or attach to it if it trains",
                         [this](CLI::App* command) {
+                          if (!join_.empty()) return join(*command);
+                          if (config_.empty())
+                            return report_status(Status(
+                                Code::usage, "CONFIG is required; see simplescale train --help"));
                           return report_status(train_command(config_, overrides_of(*command), run_,
                                                              oversubscribe_, detach_, rank_));
                         });
     train->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*train);
     add_start_options(*train);
+    add_join_option(*train);
 
     CLI::App* resume =
         add(app_, "resume", "continue a run with the configuration in its folder, or attach to it",
@@ -435,7 +455,7 @@ class CommandLine {
   CLI::App& app_;
   const std::vector<std::string> words_;  // of the command line, without the program's name
   int code_ = 0;
-  std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
+  std::string join_, config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
   std::string process_, grep_, level_, key_, trace_name_, trace_output_, shell_, from_;
   std::string skip_samples_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";

@@ -178,6 +178,18 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   return order;
 }
 
+/// Repeats orders that the node may have missed: while it was disconnected, or because the
+/// predecessor died before it sent them.
+void tell_decided(Self* self, const std::string& node) {
+  const JobSupervisorState& s = self->state;
+  if (over(s.job)) return (void)to_node(self, node, s.lead.end());
+  if (s.job.generation > 0)
+    to_node(self, node, FenceGeneration{s.job.generation, "older generations are over"});
+  if (s.job.leaving)
+    to_node(self, node, LeaveGeneration{s.job.generation, "the generation is to be left"});
+  if (s.job.stop_requested) to_node(self, node, StopTraining{s.job.exit_reason});
+}
+
 /// Carries out one action of a decision.
 struct CarryOut {
   Self* self;
@@ -200,6 +212,16 @@ struct CarryOut {
   void operator()(const job::Fence& fence) const {
     publish_generation(fence.generation);
     to_nodes(self, fence);
+  }
+  /// GEN-1: a node that has joined gets its first orders once that is decided.
+  void operator()(const job::AdmitNode& admitted) const { tell_decided(self, admitted.node); }
+  void operator()(const job::EndNode& end) const {
+    if (s.lead.behind(end.node)) return;  // the agent has ended: another one has its name
+    log::info("{} is to end: {}", end.node, end.reason);
+    to_node(self, end.node, Shutdown{exit_code(end.exit), end.reason});
+    s.handles.erase(end.node);
+    s.agents.erase(end.node);
+    if (end.node == s.options.node) self->delayed_send(self, kLastWords, local::Die{});
   }
   void operator()(const job::Leave& leave) const { to_nodes(self, leave); }
   void operator()(const job::KillTrainer& kill) const {
@@ -240,18 +262,6 @@ struct CarryOut {
   }
 };
 
-/// Repeats orders that the node may have missed: while it was disconnected, or because the
-/// predecessor died before it sent them.
-void tell_decided(Self* self, const std::string& node) {
-  const JobSupervisorState& s = self->state;
-  if (over(s.job)) return (void)to_node(self, node, s.lead.end());
-  if (s.job.generation > 0)
-    to_node(self, node, FenceGeneration{s.job.generation, "older generations are over"});
-  if (s.job.leaving)
-    to_node(self, node, LeaveGeneration{s.job.generation, "the generation is to be left"});
-  if (s.job.stop_requested) to_node(self, node, StopTraining{s.job.exit_reason});
-}
-
 /// Stores the rates before trainers use them, so that no step made with them outlives this file.
 void store_rates(Self* self) {
   JobSupervisorState& s = self->state;
@@ -283,7 +293,8 @@ std::string handle(Self* self, const job::Event& event) {
   JobSupervisorState& s = self->state;
   notice_stop(self);
   if (!s.lead.admit(event)) return "";
-  if (const auto* up = std::get_if<job::NodeUp>(&event)) tell_decided(self, up->node);
+  const auto* up = std::get_if<job::NodeUp>(&event);
+  if (up && (over(s.job) || s.job.nodes.contains(up->node))) tell_decided(self, up->node);
   const trace::Span span("decide");
   job::Decision decision = job::decide(now_ms(self), s.job, event, s.lead.has_later());
   // Nodes report these events again to a new supervisor. If a decision on them has no consequences,

@@ -149,17 +149,19 @@ Request parse_trace(const job::State& state, const std::vector<std::string>& wor
   return request;
 }
 
-/// drain NODE, undrain NODE, add NODE
+/// drain NODE, remove NODE, undrain NODE, add NODE
 Request parse_drain(const job::State& state, const std::string& verb, const std::string& target,
                     const std::string& reason) {
   const auto node = state.nodes.find(target);
   if (target.empty()) return refuse(verb + " NODE");
   if (node == state.nodes.end())
     return refuse("there is no node '" + target + "'" +
-                  (verb == "add" ? "; a run keeps its nodes: cluster.nodes + cluster.spares" : ""));
+                  (verb == "add" ? "; a host joins by itself: train --join RUN" : ""));
   const job::NodeState now = node->second.state;
+  if (verb == "remove" && node->second.leaves) return refuse(target + " is being removed already");
   if (verb == "drain" && now == job::NodeState::drained)
     return refuse(target + " is drained already");
+  if (verb == "remove") return ask(job::DrainRequested{target, true, reason, true});
   if (verb != "drain" && now != job::NodeState::drained)
     return refuse(
         target + " is " + job::to_string(now) + ", not drained" +
@@ -224,7 +226,7 @@ Request parse_verb(const job::State& state, const std::vector<std::string>& word
   const Verb* known = find_verb(verb);
   if (known && known->arguments.empty() && words.size() > 1)
     return refuse("`" + verb + "` takes no argument; it acts on the run of this console");
-  if (verb == "drain" || verb == "undrain" || verb == "add")
+  if (verb == "drain" || verb == "remove" || verb == "undrain" || verb == "add")
     return parse_drain(state, verb, target, reason);
   if (verb == "pause" || verb == "resume") return ask(job::PauseRequested{verb == "pause", who});
   if (verb == "save") return parse_save(state);

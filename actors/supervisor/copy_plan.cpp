@@ -1,9 +1,10 @@
 #include "actors/supervisor/copy_plan.hpp"
 
-#include "actors/supervisor/decision/rollback.hpp"
-
 #include <algorithm>
 #include <tuple>
+
+#include "actors/supervisor/decision/queries.hpp"
+#include "actors/supervisor/decision/rollback.hpp"
 
 namespace simplescale::job {
 namespace {
@@ -62,7 +63,7 @@ std::optional<uint64_t> newest_kept(const State& state) {
       home[place.shard] = node_of(place.trainer);
   std::map<std::pair<uint32_t, uint64_t>, std::vector<std::string>> keepers;  // by shard and step
   for (const auto& [name, node] : state.nodes)
-    if (node.state != NodeState::absent && node.state != NodeState::lost)
+    if (is_here(node))
       for (const PeerCopy& copy : node.peer)
         if (trusted(state, copy.step, copy.generation))
           keepers[{copy.shard, copy.step}].push_back(name);
@@ -111,11 +112,11 @@ void CopyRounds::ended(const CopySent& sent) {
 std::optional<uint64_t> CopyRounds::completed(const State& state) {
   if (!open_ || !waiting_.empty()) return std::nullopt;
   for (const CopyTask& task : tasks_) {
-    const Node& keeper = state.nodes.at(task.node);
-    const bool lost = keeper.state == NodeState::absent || keeper.state == NodeState::lost;
+    const auto keeper = state.nodes.find(task.node);
+    const bool lost = keeper == state.nodes.end() || !is_here(keeper->second);
     if (lost) open_ = false;
     const PeerCopy copy{task.shard, step_, generation_};
-    if (lost || std::ranges::find(keeper.peer, copy) == keeper.peer.end()) return std::nullopt;
+    if (lost || std::ranges::count(keeper->second.peer, copy) == 0) return std::nullopt;
   }
   open_ = false;
   return step_;

@@ -88,8 +88,9 @@ bool Diagnosis::retry_links(const Examined& examined, const job::State& job,
   const bool peers_lost = std::ranges::none_of(links.peers, [&](const auto& peer) {
     const auto& [name, pid] = peer;
     const auto known = agents.find(name);
-    return known != agents.end() && known->second.pid == pid &&
-           job.nodes.at(name).state == job::NodeState::up;
+    const auto node = job.nodes.find(name);
+    return known != agents.end() && known->second.pid == pid && node != job.nodes.end() &&
+           node->second.state == job::NodeState::up;
   });
   const bool only_links =
       !all_ok(examined.checks) && std::ranges::all_of(examined.checks, [](const CheckResult& r) {

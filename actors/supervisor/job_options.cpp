@@ -30,6 +30,8 @@ job::State initial_state(const JobOptions& options) {
   rules.domains = topology.nodes / rules.domain_nodes;
   rules.min_domains =
       std::max(1, (static_cast<int>(config.cluster.min_groups) + per_domain - 1) / per_domain);
+  rules.spares = static_cast<int>(config.cluster.spares);
+  rules.max_nodes = most_nodes(config);
   std::vector<std::string> names;
   for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
     names.push_back(node_name(node));

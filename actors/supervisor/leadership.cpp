@@ -170,6 +170,8 @@ Leadership::Actions Leadership::tick(const job::State& job, const AgentRegistry&
                                      int64_t now_ms) {
   if (job.phase == job::Phase::training) options_.elected = false;
   Actions result;
+  if (standby_ && !job.nodes.contains(standby_->node))
+    drop_standby("its node is removed", job, result);
   appoint_standby(job, agents, now_ms, result);
   return result;
 }

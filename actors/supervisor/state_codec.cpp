@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reason, text, kind, number, ms, step, phase, 
 namespace job {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, domain_nodes, domains,
-                                   min_domains)
+                                   min_domains, spares, max_nodes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, domains)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
@@ -30,7 +30,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, step, generation,
                                    ready, unreadable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
-                                   failed_at_step, checking, peer, instructions, micro_batch_us)
+                                   failed_at_step, checking, peer, instructions, micro_batch_us,
+                                   joins, leaves)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RemovedAgent, node, pid, address)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     State, rules, max_steps, join_timeout_ms, restart_timeout_ms, fence_timeout_ms, save_timeout_ms,
@@ -41,7 +43,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
     waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
     exit_reason, unrecorded_stop, instructions, balance, leaves, balance_pause_ms, weights,
-    balance_after_ms)
+    balance_after_ms, removed)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,
@@ -59,6 +61,8 @@ bool consistent(const State& s) {
   const LayoutRules& r = s.rules;
   for (int value : {r.trainers_per_node, r.shards, r.domain_nodes, r.domains, r.min_domains})
     if (value < 1 || value > 1'000'000) return false;
+  for (int value : {r.spares, r.max_nodes})
+    if (value < 0 || value > 1'000'000) return false;
   if (!known(s.phase, Phase::failed) || !known(s.exit, Code::io)) return false;
   if (!known(s.instructions, InstructionSet::amx)) return false;
   if (s.node_order.size() != s.nodes.size()) return false;

@@ -236,21 +236,22 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
   const bool timed = step.interval_ms > 0;
   const double rate =
       timed ? 1e3 * static_cast<double>(plan_.tokens_of(step.step)) / step.interval_ms : 0;
-  json line = {
-      {"time", step.time > 0 ? step.time : wall_time_s()},
-      {"step", step.step},
-      {"iter", plan_.iters(plan_.batch.samples(step.step))},
-      {"loss", number_or_null(step.loss)},
-      {"grad_norm", number_or_null(step.grad_norm)},
-      {"lr", step.learning_rate},
-      {"step_ms", timed ? rounded(step.interval_ms, 0.001) : json(nullptr)},
-      {"tokens", plan_.tokens(step.step)},
-      {"tokens_per_second", timed ? rounded(rate, 0.1) : json(nullptr)},
-      {"mfu", timed && peak_flops_ > 0
-                  ? number_or_null(mfu(plan_.shape, rate, plan_.topology.world(), peak_flops_))
-                  : json(nullptr)},
-      {"remaining_s", remaining_s(step.step)},
-      {"generation", step.generation}};
+  // Those of the configured layout, or more that have joined.
+  const int trainers = std::max(plan_.topology.world(), static_cast<int>(members_.size()));
+  json line = {{"time", step.time > 0 ? step.time : wall_time_s()},
+               {"step", step.step},
+               {"iter", plan_.iters(plan_.batch.samples(step.step))},
+               {"loss", number_or_null(step.loss)},
+               {"grad_norm", number_or_null(step.grad_norm)},
+               {"lr", step.learning_rate},
+               {"step_ms", timed ? rounded(step.interval_ms, 0.001) : json(nullptr)},
+               {"tokens", plan_.tokens(step.step)},
+               {"tokens_per_second", timed ? rounded(rate, 0.1) : json(nullptr)},
+               {"mfu", timed && peak_flops_ > 0
+                           ? number_or_null(mfu(plan_.shape, rate, trainers, peak_flops_))
+                           : json(nullptr)},
+               {"remaining_s", remaining_s(step.step)},
+               {"generation", step.generation}};
   if (reports.validation) line.update(*reports.validation);
   return line;
 }

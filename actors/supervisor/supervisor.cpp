@@ -34,10 +34,6 @@ constexpr int64_t kTrainingStatusMs = 200;  // shortest, if only steps are commi
 
 void node_hello(Self* self, const NodeHello& hello) {
   JobSupervisorState& s = self->state;
-  if (!s.job.nodes.contains(hello.node)) {
-    log::warn("node {} reports, but this run has no such node", hello.node);
-    return;
-  }
   const auto agent = caf::actor_cast<caf::actor>(self->current_sender());
   s.agents[hello.node] = {hello.host, hello.pid, hello.address, true};
   s.handles[hello.node] = agent;
@@ -113,7 +109,9 @@ void judge(Self* self, const std::vector<Examined>& examined) {
       continue;
     }
     handle(self, NodeChecked{node.node, node.wrong.empty(), node.wrong});
-    if (!node.wrong.empty() && s.job.nodes.at(node.node).state == job::NodeState::drained)
+    const auto judged = s.job.nodes.find(node.node);  // it may be removed by now
+    if (!node.wrong.empty() && judged != s.job.nodes.end() &&
+        judged->second.state == job::NodeState::drained)
       report_unfit(self, node);
   }
 }

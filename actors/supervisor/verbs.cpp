@@ -42,6 +42,10 @@ const std::vector<Verb>& verbs() {
       {"drain", "NODE", "take a node out of training; a spare replaces it, or fewer groups train",
        action, "Nothing is lost: the node leaves after the current step.",
        "drain n1    before n1's host is repaired"},
+      {"remove", "NODE", "take a node out of the run for good; its name is free", action,
+       "Nothing is lost: the node leaves after the current step, and ends once a step is made "
+       "without it. A host joins again with train --join RUN.",
+       "remove n5    before the allocation of n5's host ends"},
       {"undrain", "NODE", "let a drained node train again", action, "", "undrain n1"},
       {"add", "NODE", "the same as undrain; a lost node returns by itself", action, "", "add n1"},
       {"restart", "TRAINER|GROUP", "end these trainers' processes; warm processes replace them",

@@ -93,7 +93,7 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
   o.trusted_networks = config.transport.trusted_networks;
   o.arena_bytes = size_t{8} << 20;
   if (device == DeviceTransport::nccl) return o;
-  const auto groups = static_cast<size_t>(plan.topology.groups),
+  const auto groups = static_cast<size_t>(plan.topology.most_groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
   o.arena_bytes +=

@@ -17,6 +17,10 @@ struct HostRank;  // app/hosts/hosts.hpp
 /// room for all processes. detach: returns once the run has started, in the background.
 Status train_command(const std::string& config, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach, const HostRank& rank);
+/// `train --join RUN`: this host becomes a node of the run, which trains. bad_config: it does not
+/// train, has all nodes that it may have, or this program would compute other bits. Returns only if
+/// the host does not join; else exits the process, with 0 if the node has left the run.
+Status join_command(const std::string& run, bool oversubscribe);
 /// `train` with the run's own config.toml. bad_data: `run` holds no run.
 Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe, bool detach,
                       const HostRank& rank);

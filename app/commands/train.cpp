@@ -39,8 +39,10 @@
 #include "runtime/config/secrets.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/name_lock.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/term.hpp"
+#include "transport/gpu/nccl_network.hpp"
 
 namespace simplescale {
 
@@ -160,6 +162,7 @@ Result<RunLock> prepare_run(const RunStart& start, int trainers_on_host, bool ov
   input.trainers_on_host = trainers_on_host;
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
+  input.staged = may_grow(config) && !nccl_is_allowed(true, config.transport.trusted_networks);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   for (const std::string& warning : {crowd_warning(config, input), start.warning})
     if (!warning.empty()) terminal::error("simplescale: warning: %s\n", warning.c_str());
@@ -222,7 +225,12 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
       run, [gone] { *gone = true; }, std::chrono::seconds(1),
       FolderWatch::looks_of_agent(config.cluster.join_timeout_ms));
   std::optional<std::chrono::steady_clock::time_point> gone_at;
-  for (int node = 0; node < agent_count(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
+  std::vector<NameLock> names;
+  for (int node = 0; node < agent_count(config); ++node) {
+    SS_ASSIGN(NameLock name, NameLock::take(run, instance, node));
+    names.push_back(std::move(name));
+    SS_RETURN_IF_ERROR(launcher.start(node));
+  }
   if (background) background->started();
   const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
   for (int passed = 0; launcher.poll();) {

@@ -31,6 +31,7 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/name_lock.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/term.hpp"
 #include "runtime/training/names.hpp"
@@ -125,18 +126,6 @@ Status wait_until_prepared(const RunFolder& run, const RunStart& start, const st
   }
 }
 
-/// Refuses GPUs on a host that lacks one of the configuration's trusted networks, and a host on
-/// which UCX cannot start.
-Status check_trusted_networks(const Config& config, const slurm::Task& task) {
-  const std::string& trusted = config.transport.trusted_networks;
-  SS_ASSIGN(const auto networks, parse_trusted_networks(trusted));
-  if (task.other_hosts && !trusted_interfaces(networks, local_addresses()).empty())
-    SS_RETURN_IF_ERROR(ucx::check_host());
-  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(task.other_hosts, trusted))
-    return {};
-  return nccl_variables(task.other_hosts, trusted, local_addresses()).status();
-}
-
 /// Handles the signals of this process. It passes each signal to the agent, so the run saves and
 /// ends. But on one of several hosts without srun, SIGINT and SIGTERM end only this node as long as
 /// no other command has received one. This node's agent is then killed after kLeaveMs, as if its
@@ -227,6 +216,16 @@ std::optional<slurm::Task> slurm_task() {
   return slurm::task_of(environment_variable);
 }
 
+Status check_trusted_networks(const Config& config, const slurm::Task& task) {
+  const std::string& trusted = config.transport.trusted_networks;
+  SS_ASSIGN(const auto networks, parse_trusted_networks(trusted));
+  if (task.other_hosts && !trusted_interfaces(networks, local_addresses()).empty())
+    SS_RETURN_IF_ERROR(ucx::check_host());
+  if (config.cluster.device != DeviceKind::cuda || !nccl_is_allowed(task.other_hosts, trusted))
+    return {};
+  return nccl_variables(task.other_hosts, trusted, local_addresses()).status();
+}
+
 Status check_task_count(RunStart& start, int tasks) {
   const int nodes = start.plan.topology.nodes;
   if (tasks < nodes) {
@@ -237,6 +236,8 @@ Status check_task_count(RunStart& start, int tasks) {
                       wanted + " without srun, or more tasks for spares");
   }
   start.config.cluster.spares = tasks - nodes;
+  // The spares decide how many of cluster.max_nodes are to train.
+  SS_ASSIGN(start.plan, make_plan(start.config));
   return {};
 }
 
@@ -295,6 +296,7 @@ Status train_as_task(RunStart start, const slurm::Task& task, bool oversubscribe
 
   const int cores = slurm::task_cores(task, usable_cores(),
                                       static_cast<int>(std::thread::hardware_concurrency()));
+  SS_ASSIGN(const NameLock name, NameLock::take(run, task.instance, task.task));
   AgentLauncher launcher(run, config, task.instance, threads_per_trainer(config, cores, slots),
                          place ? SIGKILL : SIGTERM);
   SS_RETURN_IF_ERROR(launcher.start(task.task));

@@ -20,6 +20,9 @@ Status check_task_count(RunStart& start, int tasks);
 /// bad_config: the folder of a new run has something else in it. Call it before anything is written
 /// there: a folder with a control/ may be one that another task is already preparing.
 Status check_new_folder(const RunFolder& run, const Config& config);
+/// Refuses GPUs on a host that lacks one of the configuration's trusted networks, and a host on
+/// which UCX cannot start.
+Status check_trusted_networks(const Config& config, const slurm::Task& task);
 /// True if a task has prepared this start of the run, or has failed to prepare it.
 bool is_prepared(const RunFolder& run, const std::string& instance);
 bool is_preparation_failed(const RunFolder& run, const std::string& instance);

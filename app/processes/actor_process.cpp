@@ -4,13 +4,14 @@
 
 #include "app/slurm/slurm.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/config/topology.hpp"
 #include "runtime/run/run_key.hpp"
 
 namespace simplescale {
 
-bool has_other_hosts() {
+bool has_other_hosts(const Config& config) {
   const auto task = slurm::task_of(environment_variable);
-  return task && task->other_hosts;
+  return (task && task->other_hosts) || may_grow(config);
 }
 
 ActorProcess::SystemConfig::SystemConfig(size_t threads) {
@@ -28,7 +29,7 @@ Result<std::unique_ptr<ActorProcess>> ActorProcess::start(const Config& config,
   std::unique_ptr<ActorProcess> process(new ActorProcess(threads));
   TransportOptions options;
   options.run_id = instance;
-  options.network = has_other_hosts();
+  options.network = has_other_hosts(config);
   SS_ASSIGN(options.key, read_run_key(run));
   options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
   options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);

@@ -16,8 +16,8 @@ namespace simplescale {
 inline constexpr int kLookupMs = 1'000;  // limit for a supervisor or an agent to answer
 
 /// True if the run has tasks on other hosts, or may have some later. All nodes of the local
-/// launcher are on this host.
-bool has_other_hosts();
+/// launcher are on this host, but others may join them.
+bool has_other_hosts(const Config& config);
 
 class ActorProcess {
  public:

@@ -275,7 +275,7 @@ Result<int> run_agent(const AgentOptions& o) {
   auto watcher = std::make_shared<ProcessWatcher>();
   DataPlaneOptions plane_options;
   plane_options.ranks_max = std::max(plane_options.ranks_max, plan.topology.most_ranks());
-  plane_options.network = has_other_hosts();
+  plane_options.network = has_other_hosts(config);
   plane_options.trusted_networks = config.transport.trusted_networks;
   plane_options.key = key;
   SS_ASSIGN(const auto plane, make_agent_plane(std::move(plane_options), o.instance, o.node));

@@ -35,8 +35,9 @@ namespace {
 /// bad_config: NCCL may be used, but this host is on none of its networks.
 Status limit_nccl(const Config& config) {
   const std::string& trusted = config.transport.trusted_networks;
-  if (!nccl_is_allowed(has_other_hosts(), trusted)) return {};
-  SS_ASSIGN(const Variables set, nccl_variables(has_other_hosts(), trusted, local_addresses()));
+  if (!nccl_is_allowed(has_other_hosts(config), trusted)) return {};
+  SS_ASSIGN(const Variables set,
+            nccl_variables(has_other_hosts(config), trusted, local_addresses()));
   set_nccl_variables(set);
   return {};
 }
@@ -52,7 +53,7 @@ Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const
   const auto task = slurm::task_of(environment_variable);
   if (task) host = slurm::host_slots(*task, slots);
   const bool staged = (task && task->shares_gpus) ||
-                      !nccl_is_allowed(has_other_hosts(), config.transport.trusted_networks);
+                      !nccl_is_allowed(has_other_hosts(config), config.transport.trusted_networks);
   auto device = choose_device(host.first + slot, host.total);
   if (device.ok() && staged) device->transport = DeviceTransport::staged;
   // NCCL works with a slice of a GPU (MIG) if no other rank can be on the same GPU.
@@ -92,7 +93,7 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
       plane_options(config, plan, device ? std::optional(device->transport) : std::nullopt);
   options.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
   options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
-  options.network = has_other_hosts();
+  options.network = has_other_hosts(config);
   SS_ASSIGN(options.key, read_run_key(RunFolder{o.run}));
   set_name_secret(options.key);
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),

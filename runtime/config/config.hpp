@@ -185,7 +185,8 @@ struct ParallelConfig {
 
 struct ClusterConfig {
   int64_t nodes = 1, trainers_per_node = 1;
-  int64_t spares = 0;  // idle nodes beyond `nodes`
+  int64_t spares = 0;     // idle nodes beyond `nodes`
+  int64_t max_nodes = 0;  // 0: nodes + spares; see most_nodes()
   int64_t min_groups = 1;
   DeviceKind device = DeviceKind::automatic;
   InstructionSet instructions = InstructionSet::automatic;  // of CPU trainers

@@ -173,8 +173,7 @@ uint64_t nccl_connections(const Config& config, int shards, int groups) {
 /// True: the gradients' sums are NCCL's own, unless trainers share GPUs.
 bool has_native_sums(const Config& config) {
   return config.cluster.device == DeviceKind::cuda && !config.train.deterministic &&
-         (config.cluster.nodes + config.cluster.spares == 1 ||
-          !config.transport.trusted_networks.empty());
+         (most_nodes(config) == 1 || !config.transport.trusted_networks.empty());
 }
 
 /// What decides the engine's buffers.

@@ -41,6 +41,17 @@ Status check_batch(int64_t wanted, const Plan& plan) {
                     " or more, or fewer trainers");
 }
 
+/// Each trainer has a micro-batch also after as many nodes have joined as may.
+Status check_growth(const Config& config, const Plan& plan) {
+  const int64_t most = int64_t{plan.topology.most_groups} * plan.topology.shards;
+  if (plan.leaves >= most) return {};
+  return bad_config("cluster.max_nodes = " + text(config.cluster.max_nodes) + " makes " +
+                    text(most) + " trainers, but train.global_batch_size has only " +
+                    text(plan.leaves) + " micro-batches of " + text(plan.micro_batch_size) +
+                    " samples: use a batch of " + text(most * plan.micro_batch_size) +
+                    " or more, or fewer nodes");
+}
+
 Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& plan) {
   const std::string key =
       "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);
@@ -68,6 +79,7 @@ Status plan_batch(const Config& config, Plan& plan) {
   plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
   std::vector<BatchSchedule::Stage> stages;
   Status status = check_batch(wanted, plan);
+  if (status.ok()) status = check_growth(config, plan);
   int64_t after = 0;
   for (const BatchStage& stage : config.train.batch_warmup) {
     if (status.ok()) status = check_warmup_stage(stage, after, plan);

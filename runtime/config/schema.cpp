@@ -176,6 +176,7 @@ const Key table[] = {
   {"cluster", "nodes", REF(cluster.nodes), {1, 10'000}, layout, "Nodes that train."},
   {"cluster", "trainers_per_node", REF(cluster.trainers_per_node), {1, 64}, layout, "Trainer processes per node, one per device."},
   {"cluster", "spares", REF(cluster.spares), {0, 10'000}, no, "Additional idle nodes; they replace lost ones."},
+  {"cluster", "max_nodes", REF(cluster.max_nodes), {0, 10'000}, no, "Nodes that the run may have at most, spares included: while it trains, hosts join it with `train --join RUN`. Memory and connections are sized for so many. 0: cluster.nodes + cluster.spares, none joins."},
   {"cluster", "min_groups", REF(cluster.min_groups), {1, 1e6}, no, "Training pauses while fewer groups than this are left."},
   {"cluster", "device", ENUM(cluster.device, device_names), any, layout, "Device of the trainers. auto: each start takes cuda if its host has GPUs that can be used, else cpu."},
   {"cluster", "instructions", ENUM(cluster.instructions, instruction_set_names), any, no, "Vector instructions with which CPU trainers compute; the bits of results depend on them. auto: the best that all hosts of the first start have. A run keeps its own, and a host without them does not train (docs/guarantees.md#instruction-sets)."},

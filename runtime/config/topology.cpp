@@ -36,13 +36,18 @@ std::string listed(const std::vector<int>& numbers) {
   return out;
 }
 
+/// The most nodes that train once others have joined.
+int most_that_train(const Config& config) {
+  return most_nodes(config) - static_cast<int>(config.cluster.spares);
+}
+
 /// Bytes that a trainer needs if its group has `shards` trainers.
 Result<uint64_t> needed_bytes(const Config& config, Sharding sharding, int shards) {
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   const int64_t world = config.cluster.nodes * config.cluster.trainers_per_node;
   const int64_t leaves =
       std::max(world, config.train.global_batch_size / config.train.micro_batch_size);
-  const int64_t groups = world / shards;
+  const int64_t groups = most_that_train(config) * config.cluster.trainers_per_node / shards;
   return memory_estimate(config, shape, sharding, shards, static_cast<int>(groups), leaves).total();
 }
 
@@ -117,7 +122,7 @@ Status check_ranks(const Topology& t) {
     return bad_config("parallel: a group would have " + std::to_string(t.shards) + " trainers, " +
                       most + ": set parallel.group_nodes, or strategy = \"hybrid_shard\"");
   if (t.most_ranks() > kRanksMax)
-    return bad_config("parallel: each shard would be on " + std::to_string(t.groups) +
+    return bad_config("parallel: each shard would be on " + std::to_string(t.most_groups) +
                       " trainers, and one more may send it: " + most +
                       "; use larger groups (parallel.group_nodes)");
   return {};
@@ -148,6 +153,11 @@ uint64_t memory_of_trainer(const Config& config) {
 
 Result<Topology> plan_topology(const Config& config) {
   Topology t;
+  if (const int64_t begin = config.cluster.nodes + config.cluster.spares;
+      config.cluster.max_nodes > 0 && config.cluster.max_nodes < begin)
+    return bad_config("cluster.max_nodes = " + std::to_string(config.cluster.max_nodes) +
+                      " is less than cluster.nodes + cluster.spares = " + std::to_string(begin) +
+                      ", the nodes with which the run begins");
   t.nodes = static_cast<int>(config.cluster.nodes);
   t.trainers_per_node = static_cast<int>(config.cluster.trainers_per_node);
   SS_ASSIGN(const GroupSize size, group_size(config));
@@ -161,6 +171,8 @@ Result<Topology> plan_topology(const Config& config) {
   const bool whole = config.parallel.strategy == Strategy::no_shard;
   t.shards = whole ? 1 : t.group_nodes * t.trainers_per_node;
   t.groups = world / t.shards;
+  t.most_groups =
+      most_that_train(config) / t.group_nodes * (t.group_nodes * t.trainers_per_node / t.shards);
   t.strategy = config.parallel.strategy;
   if (t.strategy == Strategy::automatic && fits_whole_parameters(config, t.shards)) {
     t.strategy = Strategy::shard_grad_op;
@@ -187,8 +199,16 @@ Result<Topology> plan_topology(const Config& config) {
 
 int64_t peer_every_steps(const Config& config, const Topology& topology) {
   if (config.checkpoint.peer_every_steps >= 0) return config.checkpoint.peer_every_steps;
-  const bool other_node = topology.nodes + config.cluster.spares > 1;
-  return topology.domains() == 1 && other_node ? automatic_peer_steps : 0;
+  return topology.domains() == 1 && most_nodes(config) > 1 ? automatic_peer_steps : 0;
+}
+
+int most_nodes(const Config& config) {
+  const ClusterConfig& c = config.cluster;
+  return static_cast<int>(std::max(c.nodes + c.spares, c.max_nodes));
+}
+
+bool may_grow(const Config& config) {
+  return most_nodes(config) > config.cluster.nodes + config.cluster.spares;
 }
 
 int smallest_group(const Config& config) {

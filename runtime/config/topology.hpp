@@ -33,12 +33,13 @@ struct Topology {
   int group_nodes = 1;  // nodes per group; no_shard: 1, and several groups share a node
   int groups = 1;       // G
   int shards = 1;       // S, trainers per group
+  int most_groups = 1;  // once cluster.max_nodes nodes, less the spares, train
   std::vector<TrainerPlace> trainers;  // in rank order
   std::string reason;                  // for this group size; `config show` prints it
   int world() const { return groups * shards; }
   /// The most ranks of a Collective: a group, or the replicas of a shard and one more that sends
   /// them its state.
-  int most_ranks() const { return std::max(shards, groups + 1); }
+  int most_ranks() const { return std::max(shards, most_groups + 1); }
   /// Sets of nodes that each hold whole copies of the model: while one of them is left, a lost node
   /// costs no step.
   int domains() const { return nodes / group_nodes; }
@@ -48,6 +49,10 @@ struct Topology {
 /// min_groups; more shards or groups than a Collective has ranks; the model does not fit memory_per_trainer_gib.
 Result<Topology> plan_topology(const Config& config);
 
+/// The most nodes of the run, spares included: cluster.max_nodes, or those with which it begins.
+int most_nodes(const Config& config);
+/// True if further nodes may join the run while it trains.
+bool may_grow(const Config& config);
 /// The steps between copies to the memory of other nodes; 0: none. The value of -1 is 10 if there
 /// is only one domain, but another node that can keep copies.
 int64_t peer_every_steps(const Config& config, const Topology& topology);

@@ -11,7 +11,7 @@ MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t 
   Config with = config;
   with.parallel.wave = wave;
   return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
-                         plan.topology.groups, plan.leaves);
+                         plan.topology.most_groups, plan.leaves);
 }
 
 // With L blocks of U elements, padded, T turns, and E and H for embeddings and head:

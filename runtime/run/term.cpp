@@ -85,7 +85,7 @@ Status TermFiles::begin() const {
   SS_RETURN_IF_ERROR(make_run_key(run_));
   const bool ended = end_of(run_, instance_of(run_)).has_value();
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
-  for (const char* kind : {"term-", "epoch-", "state-", "vote-", "room-"})
+  for (const char* kind : {"term-", "epoch-", "state-", "vote-", "room-", "name-"})
     SS_RETURN_IF_ERROR(remove_files(run_.control(), kind));
   const std::string before = run_.control() + "/" + kPreviousEnd;
   unlink(before.c_str());

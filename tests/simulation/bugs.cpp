@@ -78,6 +78,9 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       for (auto& [name, trainer] : s.trainers)
         if (trainer.state == job::TrainerState::down) trainer.generation = 0, trainer.held.clear();
       break;
+    case Bug::removed_return:
+      s.removed.clear();
+      break;
     case Bug::silent_decision:
       for (job::Action& action : decision.actions)
         if (auto* fence = std::get_if<job::Fence>(&action)) fence->reason.clear();

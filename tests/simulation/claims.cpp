@@ -21,9 +21,11 @@ job::State make_job(const Options& o) {
   rules.trainers_per_node = o.trainers;
   rules.shards = o.trainers * o.domain_nodes;
   rules.domain_nodes = o.domain_nodes;
-  rules.domains = (o.nodes - o.spares) / o.domain_nodes;
+  rules.domains = (o.first() - o.spares) / o.domain_nodes;
+  rules.spares = o.spares;
+  rules.max_nodes = o.nodes;
   std::vector<std::string> names;
-  for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
+  for (int n = 0; n < o.first(); ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
   state.max_steps = o.steps;
   state.join_timeout_ms = join_timeout_ms;

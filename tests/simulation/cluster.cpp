@@ -28,6 +28,7 @@ Cluster::Cluster(const Options& o)
   blocked_.resize(nodes.size() * nodes.size());
   for (int n = 0; n < o.nodes; ++n) {
     nodes[n].name = node_name(n);
+    nodes[n].named = n < o.first();
     node_index[nodes[n].name] = n;
     for (int slot = 0; slot < o.trainers; ++slot) {
       Trainer& t = trainers[n * o.trainers + slot];
@@ -62,7 +63,7 @@ void Cluster::log_line(const std::string& text) {
 }
 
 void Cluster::run() {
-  for (int n = 0; n < options.nodes; ++n)
+  for (int n = 0; n < options.first(); ++n)
     after(random.between(1, 300) * ms, [this, n] { start_agent(n); });
   schedule_faults(*this);
   while (!ended && !due_.empty()) {
@@ -196,7 +197,7 @@ bool Cluster::kept_down(int node) const {
 void Cluster::choose_host(int index) {
   Node& node = nodes[index];
   const uint64_t draw = splitmix64_at(options.seed << 20 ^ static_cast<uint64_t>(pids_), index);
-  if (index >= options.nodes - options.spares)
+  if (index >= options.first() - options.spares)
     node.instructions = draw % 3 == 0 ? InstructionSet::avx2 : InstructionSet::avx512;
 }
 
@@ -468,7 +469,44 @@ void Cluster::kill_node(int index, Time back_after) {
     }
   }
   break_link(index, true);
-  after(back_after, [this, index] { start_agent(index); });
+  if (index >= options.first() && random.chance(30)) node.named = false;  // the host is gone
+  after(back_after, [this, index, command = node.command] {
+    if (nodes[index].named && nodes[index].command == command)
+      start_agent(index);
+    else if (!nodes[index].named)
+      join_host(0);  // another one comes
+  });
+}
+
+/// Its supervisor has ordered it to end: its command ends, too.
+void Cluster::end_agent(int index) {
+  if (logging()) log_line(nodes[index].name + ": leaves the run for good");
+  ++faults["removed"];
+  kill_node(index, random.between(1, 60) * second);
+  nodes[index].named = false;
+}
+
+/// LOCK-2: the command takes the first name that no living command has.
+void Cluster::join_host(Time cut_off) {
+  const auto free = std::ranges::find(nodes, false, &Node::named);
+  if (free == nodes.end() || ended) return;
+  const auto index = static_cast<int>(free - nodes.begin());
+  free->named = options.bug != Bug::name_taken_twice;
+  const uint64_t command = ++free->command;
+  after(random.between(20, 400) * ms, [this, index, command, cut_off] {
+    Node& node = nodes[index];
+    invariants->name_taken(index, command);
+    node.named = true;
+    ++faults["joined"];
+    if (cut_off > 0) {
+      for (const bool blocked : {true, false})
+        after(blocked ? 0 : cut_off, [this, index, blocked] {
+          block(index, -1, blocked);
+          block(-1, index, blocked);
+        });
+    }
+    start_agent(index);
+  });
 }
 
 void Cluster::hang_node(int index, Time how_long) {

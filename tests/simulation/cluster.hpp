@@ -120,6 +120,8 @@ struct Unreadable {
 struct Node {
   std::string name;
   bool up = false;
+  bool named = false;    // a command that lives has this name
+  uint64_t command = 0;  // the newest that took the name
   int32_t pid = 0;
   Time hung_until = 0;
   // The best of its host, and those of the run, once its agent knows them.
@@ -350,6 +352,8 @@ class Cluster {
   /// Cuts the node off while a step is applied. The other nodes become slow, and trainers fail
   /// again about when it is back.
   void cut_off_during_step(int node);
+  /// A host joins the run, and is cut off from all others at first for so long.
+  void join_host(Time cut_off);
   /// Sends a user's request to the leading supervisor, if there is one.
   void request(const job::Event& event);
   /// Delivers an event of an older generation once more.
@@ -418,6 +422,7 @@ class Cluster {
   /// Spares may run on older hosts, and come back on others.
   void choose_host(int node);
   void start_agent(int node);
+  void end_agent(int node);
   void start_trainer(int trainer, Time delay);
   void to_supervisor(int node, const job::Event& event);
   void report_idle(int trainer, job::TrainerIdle idle);

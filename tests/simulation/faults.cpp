@@ -484,6 +484,35 @@ void stop_and_continue(Cluster& c) {
   c.quiet_at = std::max(c.quiet_at, when + lasts + 5 * second);
 }
 
+/// In some histories hosts join the run, some of them cut off from it, and users remove nodes for
+/// good. Drawn by themselves, too.
+void join_and_remove(Cluster& c) {
+  if (c.options.joining == 0) return;
+  Random random(c.options.seed ^ 0x701);
+  const Time window = static_cast<Time>(c.options.steps) * c.step_time;
+  const auto hosts = random.between(1, 2 * c.options.joining);
+  const bool apart = random.chance(30);  // they find no supervisor, but may find each other's files
+  Time when = random.between(0, window / 2);
+  for (int i = 0; i < hosts; ++i) {
+    when += random.chance(60) ? random.between(0, 1500) * ms : random.between(0, window / hosts);
+    const Time cut_off = apart || random.chance(15) ? random.between(1, 12) * second : 0;
+    c.after(when, [&c, cut_off] { c.join_host(cut_off); });
+    c.quiet_at = std::max(c.quiet_at, when + cut_off + 8 * second);
+  }
+  for (auto i = random.between(0, 4); i > 0; --i) {
+    const Time at = random.between(0, window);
+    const int node = random.pick(c.options.nodes);
+    if (random.chance(40))  // it hears of it late
+      c.after(at - std::min<Time>(at, random.between(0, 500) * ms),
+              [&c, node] { cut_off(c, node, -1, 4 * second); });
+    c.after(at, [&c, node] {
+      c.request(job::DrainRequested{c.nodes[node].name, true, "a user", true});
+    });
+    c.causes += 2;
+    c.quiet_at = std::max(c.quiet_at, at + 12 * second);
+  }
+}
+
 }  // namespace
 
 void schedule_faults(Cluster& c) {
@@ -503,6 +532,7 @@ void schedule_faults(Cluster& c) {
   keep_old_pages(c);
   stop_all_once(c);
   stop_and_continue(c);
+  join_and_remove(c);
 }
 
 }  // namespace simplescale::simulation

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/supervisor/decision/placement.hpp"
+#include "actors/supervisor/decision/queries.hpp"
 #include "runtime/training/sharding.hpp"
 #include "tools/verify/metrics_lines.hpp"
 
@@ -32,7 +34,7 @@ uint64_t number_of(const job::Action& action) {
 
 void Invariants::after_event() {
   if (cluster_.now < cluster_.quiet_at || cluster_.now < checked_at_ + second) return;
-  if (checked_at_ < cluster_.quiet_at) progress_at_ = cluster_.now;
+  if (checked_at_ < cluster_.quiet_at) progress_at_ = grows_since_ = cluster_.now;
   checked_at_ = cluster_.now;
   require(cluster_.now - progress_at_ < patience, "JOB-4",
           "no step for " + number(static_cast<uint64_t>(patience / second)) +
@@ -40,7 +42,14 @@ void Invariants::after_event() {
   // A node that is up and not drained must not be left out forever.
   for (const auto& supervisor : cluster_.supervisors) {
     if (!supervisor->up || supervisor->term != cluster_.disk.newest_term) continue;
-    for (const auto& [name, node] : supervisor->job.nodes) {
+    const job::State& s = supervisor->job;
+    const bool grows = s.phase == job::Phase::training && !s.leaving && !s.paused &&
+                       job::assign(s.rules, s.layout, job::usable_nodes(s, true)).domains.size() >
+                           s.layout.domains.size();
+    if (!grows) grows_since_ = cluster_.now;
+    require(cluster_.now - grows_since_ < patience / 3, "JOB-4",
+            "nodes are up for more groups, and do not train");
+    for (const auto& [name, node] : s.nodes) {
       if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
           node.state != job::NodeState::lost) {
         suspect_since_[name] = cluster_.now;
@@ -162,6 +171,10 @@ void Invariants::state_restored(const Generation& g) {
 void Invariants::supervisor_started(const Supervisor& supervisor, const SupervisorState* from,
                                     Time claimed, bool missed) {
   check_records();
+  std::erase_if(removed_, [&](int32_t pid) {  // those of which it does not know
+    return std::ranges::find(supervisor.job.removed, pid, &job::RemovedAgent::pid) ==
+           supervisor.job.removed.end();
+  });
   if (!from) {
     balanced_at_.reset();
     failures_.clear();  // a supervisor without a replica cannot know them
@@ -179,7 +192,8 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
   // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
   // them failures that it counted.
   for (auto& [name, f] : failures_) {
-    const size_t known = supervisor.job.nodes.at(node_of(name)).failures_ms.size();
+    const auto node = supervisor.job.nodes.find(node_of(name));
+    const size_t known = node == supervisor.job.nodes.end() ? 0 : node->second.failures_ms.size();
     while (f.at_ms.size() > known &&
            (lost || f.at_ms.back() >= claimed / ms || f.at_ms.size() == known + 1))
       f.at_ms.pop_back();
@@ -208,6 +222,8 @@ void Invariants::supervisor_started(const Supervisor& supervisor, const Supervis
 void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
   waiting_since_ms_ = supervisor.job.waiting_since_ms;
   adopts_ = false;
+  if (cluster_.options.joining > 0)
+    for (const auto& [name, node] : supervisor.job.nodes) agents_[supervisor.term][name] = node.pid;
   // Steps that are undone and made again count as steps since a failure.
   if (supervisor.term == cluster_.disk.newest_term)
     for (auto& [name, f] : failures_) f.step = std::min(f.step, supervisor.job.committed_step);
@@ -230,9 +246,10 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     distrusted_ = std::min(distrusted_, idle->step);
     made_again_ = false;
   } else if (const auto* trainer = std::get_if<job::TrainerUp>(&event)) {
-    const job::Trainer& known = supervisor.job.trainers.at(trainer->trainer);
-    adopts_ = trainer->generation > 0 && trainer->generation == known.generation &&
-              known.state == job::TrainerState::training;
+    const auto known = supervisor.job.trainers.find(trainer->trainer);
+    adopts_ = known != supervisor.job.trainers.end() && trainer->generation > 0 &&
+              trainer->generation == known->second.generation &&
+              known->second.state == job::TrainerState::training;
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
     lost_.insert({supervisor.term, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
@@ -271,6 +288,10 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     require(!adopts_ || !std::holds_alternative<job::Fence>(action), "takeover",
             "it ends a generation in which a trainer is, as its state says");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
+    if (const auto* leaves = std::get_if<job::EndNode>(&action))
+      if (const int node = cluster_.node_index.at(leaves->node);
+          cluster_.connected(supervisor, node) && supervisor.term == cluster_.disk.newest_term)
+        node_leaves(node);
     if (std::holds_alternative<job::Fence>(action)) check_causes(supervisor);
     if (const auto* end = std::get_if<job::Shutdown>(&action)) check_given_up(supervisor, *end);
     check_waited(supervisor, action);
@@ -333,7 +354,7 @@ void Invariants::check_layout(const Supervisor& supervisor) {
   std::set<std::string> seen;
   const int least = s.giving_up ? 1 : s.rules.min_domains;
   require(s.layout.domains.size() >= static_cast<size_t>(least) &&
-              s.layout.domains.size() <= static_cast<size_t>(s.rules.domains),
+              s.layout.domains.size() <= static_cast<size_t>(s.rules.most_domains()),
           "layout", number(s.layout.domains.size()) + " domains");
   for (const auto& domain : s.layout.domains) {
     require(domain.size() == static_cast<size_t>(s.rules.domain_nodes), "layout",
@@ -345,6 +366,8 @@ void Invariants::check_layout(const Supervisor& supervisor) {
       require(state == job::NodeState::up || saves, "layout",
               name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
       const Node& node = cluster_.nodes[static_cast<size_t>(cluster_.node_index.at(name))];
+      require(s.giving_up || !removed_.contains(s.nodes.at(name).pid), "GEN-1",
+              name + " is in the layout, but its agent was removed from the run");
       require(!node.up || node.instructions >= s.instructions, "BACKEND-3",
               name + " lacks the instructions with which the run computes");
       require(!lost_.contains({supervisor.term, name}), "layout",
@@ -373,9 +396,9 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
   };
   for (int n = 0; n < cluster_.options.nodes; ++n) {
     const Node& node = cluster_.nodes[n];
-    const job::Node& known = supervisor.job.nodes.at(node.name);
-    if (known.state == job::NodeState::lost || known.state == job::NodeState::absent) continue;
-    if (late && known.answered <= joined_) continue;
+    const auto known = supervisor.job.nodes.find(node.name);
+    if (known == supervisor.job.nodes.end() || !job::is_here(known->second)) continue;
+    if (late && known->second.answered <= joined_) continue;
     if (!cluster_.connected(supervisor, n) || !node.up || cluster_.hung(node)) continue;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
       for (const StateCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
@@ -418,8 +441,26 @@ void Invariants::check_causes(const Supervisor& supervisor) {
                 number(cluster_.causes) + " faults");
 }
 
+void Invariants::resigns(const Supervisor& supervisor) const {
+  size_t against = 0;
+  for (const Node& node : cluster_.nodes)
+    against += node.vote_read == supervisor.term && supervisor.job.nodes.contains(node.name);
+  require(
+      against > supervisor.links.size(), "LEAD-1",
+      "supervisor " + number(supervisor.term) + " resigns because of nodes that never reported");
+}
+
+void Invariants::name_taken(int index, uint64_t command) {
+  const Node& node = cluster_.nodes[static_cast<size_t>(index)];
+  require(!node.up && node.command == command, "LOCK-2", "two commands have the name " + node.name);
+  std::erase_if(failures_, [&](const auto& f) { return node_of(f.first) == node.name; });
+}
+
 void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {
-  if (std::holds_alternative<job::Record>(action)) return;
+  if (const auto* record = std::get_if<job::Record>(&action)) {
+    if (record->kind == "removed") removed_.insert(agents_[supervisor.term][record->subject]);
+    return;
+  }
   const auto* end = std::get_if<job::Shutdown>(&action);
   const bool leads = supervisor.term == cluster_.disk.newest_term;
   // For a second a supervisor may act that cannot read the term files: all nodes report to it.

@@ -74,6 +74,10 @@ class Invariants {
   void disk_changed();
   /// An agent leaves the run, and the memory of its node is lost.
   void node_leaves(int node);
+  /// A supervisor resigns because of the votes that it has read.
+  void resigns(const Supervisor& supervisor) const;
+  /// A command that joins the run has taken the name of this node.
+  void name_taken(int node, uint64_t command);
   /// An agent carries out an order of the supervisor of `term`.
   void command_obeyed(int node, uint64_t term, const char* what);
 
@@ -138,6 +142,9 @@ class Invariants {
   int64_t waiting_since_ms_ = 0;              // of the supervisor that decides now
   bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
   Time progress_at_ = 0, checked_at_ = 0;
+  Time grows_since_ = 0;       // more groups are possible than train
+  std::set<int32_t> removed_;  // agents that were removed
+  std::map<uint64_t, std::map<std::string, int32_t>> agents_;  // by term, then node; as known
   uint64_t quiet_step_ = 0;
   std::map<std::string, Time> suspect_since_;
 };

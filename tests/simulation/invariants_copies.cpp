@@ -30,14 +30,14 @@ void Invariants::round_failed(const CopyToPeers& order) {
     if (round->order.step == order.step && round->order.generation == order.generation) *round = {};
 }
 
-/// The supervisor still leads this generation, and has not lost a keeper since.
+/// The supervisor still leads this generation, and has not lost or removed a keeper since.
 bool Invariants::counts(const Round& round) const {
   return round.by && round.by->up && round.by->term == cluster_.disk.newest_term &&
          round.by->job.generation == round.order.generation &&
          std::ranges::all_of(round.links, [&](const auto& link) {
            const Node& keeper = cluster_.nodes[link.first];
-           return keeper.up && cluster_.connected(*round.by, link.first) &&
-                  keeper.link.id == link.second;
+           return keeper.up && round.by->job.nodes.contains(keeper.name) &&
+                  cluster_.connected(*round.by, link.first) && keeper.link.id == link.second;
          });
 }
 

@@ -99,6 +99,10 @@ Options options_of(const Arguments& a, uint64_t seed) {
     o.spares =
         a.nodes > 16 ? a.nodes % o.domain_nodes + 8 * o.domain_nodes : a.nodes % o.domain_nodes;
   }
+  if (Random joins(seed ^ 0x701e); a.nodes == 0 && joins.chance(40)) {
+    o.joining = static_cast<int>(joins.between(1, 4));
+    o.nodes += o.joining;
+  }
   o.trainers = a.trainers;
   o.steps = a.steps > 0 ? a.steps : static_cast<uint64_t>(random.between(30, 150));
   o.bug = a.bug;

@@ -82,6 +82,9 @@ enum class Bug : unsigned char {
   instructions_forgotten,    // a successor chooses the run's instructions again
   weights_lost,              // only one node passes the weights of the shares on to its trainers
   shares_flap,               // there is no pause between generations that begin for other shares
+  reserved_vote,             // names that no node has taken yet count as absent nodes
+  removed_return,            // an agent that was removed joins again, in an old generation
+  name_taken_twice,          // a host looks which names are free, and takes one later
 };
 inline constexpr uint64_t kSeldom = 20'000, kRare = 1'000'000;
 struct BugName {
@@ -158,18 +161,23 @@ inline constexpr BugName bug_names[] = {
     {Bug::instructions_forgotten, "instructions_forgotten"},
     {Bug::weights_lost, "weights_lost"},
     {Bug::shares_flap, "shares_flap"},
+    {Bug::reserved_vote, "reserved_vote"},
+    {Bug::removed_return, "removed_return"},
+    {Bug::name_taken_twice, "name_taken_twice"},
 };
 
 struct Options {
   uint64_t seed = 1;
-  int nodes = 4;     // spares included
+  int nodes = 4;     // spares included, and the names for nodes that join
   int trainers = 2;  // of each node
   int domain_nodes = 1;
   int spares = 0;
+  int joining = 0;  // the last names: nodes that join the running job may take them
   uint64_t steps = 100;
   Bug bug = Bug::none;
-  bool verbose = false;   // print every event
-  bool remember = false;  // keep the text of the last events
+  bool verbose = false;                          // print every event
+  bool remember = false;                         // keep the text of the last events
+  int first() const { return nodes - joining; }  // nodes with which the run begins
   bool large() const { return nodes * trainers > 200; }
 };
 

@@ -181,6 +181,13 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
     command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
     check_node(supervisor, node_index.at(check->node));
+  } else if (const auto* admitted = std::get_if<job::AdmitNode>(&action)) {
+    tell_decided(supervisor, node_index.at(admitted->node));
+  } else if (const auto* end = std::get_if<job::EndNode>(&action)) {
+    const int n = node_index.at(end->node);
+    if (behind(supervisor, n)) return;
+    command(supervisor, n, "end", [this, n] { end_agent(n); });
+    supervisor.links.erase(n);
   } else if (const auto* prune = std::get_if<job::PruneCheckpoints>(&action)) {
     supervisor.publisher.jobs.push_back({{prune->step, 0}, 0, "", PublisherJob::Kind::prune});
     run_publisher(supervisor);

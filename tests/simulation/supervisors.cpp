@@ -198,7 +198,8 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
     if (!std::holds_alternative<job::Tick>(event)) supervisor.deferred.push_back(event);
     return;
   }
-  if (const auto* up = std::get_if<job::NodeUp>(&event); up && options.bug != Bug::orders_overtake)
+  if (const auto* up = std::get_if<job::NodeUp>(&event);
+      up && supervisor.job.nodes.contains(up->node) && options.bug != Bug::orders_overtake)
     tell_decided(supervisor, node_index.at(up->node));
   invariants->event_received(supervisor, event);
   const bool more = !supervisor.deferred.empty() && options.bug != Bug::planned_early;
@@ -273,7 +274,10 @@ void Cluster::replicate(Supervisor& supervisor, std::shared_ptr<const Supervisor
 bool Cluster::may_act_unseen(const Supervisor& supervisor) const {
   const std::vector<job::Action>& actions = supervisor.pending_actions;
   if (now < supervisor.decided_at + patience) return false;
-  if (std::ssize(supervisor.links) == options.nodes || options.bug == Bug::acts_unseen) return true;
+  const bool all_report = std::ranges::all_of(supervisor.job.nodes, [&](const auto& node) {
+    return supervisor.links.contains(node_index.at(node.first));
+  });
+  if (all_report || options.bug == Bug::acts_unseen) return true;
   const bool stored = supervisor.stored && supervisor.standby >= 0;
   const bool ends = std::ranges::any_of(
       actions, [](const auto& a) { return std::holds_alternative<job::Shutdown>(a); });

@@ -73,7 +73,9 @@ std::string text_of(const job::Event& event) {
           },
           [](const job::StopRequested&) { return std::string("StopRequested"); },
           [](const job::PauseRequested& e) { return std::string(e.pause ? "pause" : "resume"); },
-          [](const job::DrainRequested& e) { return (e.drain ? "drain " : "undrain ") + e.node; },
+          [](const job::DrainRequested& e) {
+            return (e.for_good ? "remove " : e.drain ? "drain " : "undrain ") + e.node;
+          },
           [](const job::DiagnoseRequested& e) {
             return "diagnose " + number(e.nodes.size()) + " nodes";
           },
@@ -101,6 +103,8 @@ std::string text_of(const job::Action& action) {
           [](const job::KillTrainer& a) {
             return "KillTrainer " + a.trainer + ": " + a.reason.text;
           },
+          [](const job::AdmitNode& a) { return "AdmitNode " + a.node; },
+          [](const job::EndNode& a) { return "EndNode " + a.node + ": " + a.reason; },
           [](const job::CheckNode& a) { return "CheckNode " + a.node + ": " + a.reason; },
           [](const job::StopAtStep& a) { return "StopAtStep: " + a.reason; },
           [](const job::PruneCheckpoints& a) {

@@ -5,6 +5,7 @@
 
 #include "actors/supervisor/lost_majority.hpp"
 #include "tests/simulation/cluster.hpp"
+#include "tests/simulation/invariants.hpp"
 
 namespace simplescale::simulation {
 
@@ -54,11 +55,17 @@ bool Cluster::resigns(const Supervisor& supervisor) const {
       against.insert(node.name);
     if (supervisor.links.contains(n)) reporting.insert(nodes[n].name);
   }
+  if (options.bug == Bug::reserved_vote) {
+    job::State job = supervisor.job;
+    for (const Node& node : nodes) job.nodes[node.name];
+    return !against.empty() && job::lost_majority(job, against, reporting);
+  }
   return !against.empty() && job::lost_majority(supervisor.job, against, reporting);
 }
 
 void Cluster::resign(Supervisor& supervisor) {
   ++faults["resigned"];
+  invariants->resigns(supervisor);
   if (logging()) log_line("supervisor " + std::to_string(supervisor.term) + ": resigns");
   supervisor.up = false;
   supervisor.standby = -1;

@@ -71,7 +71,7 @@ void Decider::operator()(const Tick&) {
 Decision decide(int64_t now_ms, State& state, const Event& event, bool more) {
   Decider decider(now_ms, state, more);
   if (!decider.over()) std::visit(decider, event);
-  decider.plan_if_due();
+  decider.end_event();
   end_causes(state);
   return decider.take();
 }

@@ -107,7 +107,18 @@ struct Node {
                                      // newest of failures_ms; empty once they have recovered
   InstructionSet instructions = InstructionSet::automatic;  // the best that its host has
   uint32_t micro_batch_us = 0;  // how long its slowest trainer takes for one; 0: not known
+  bool joins = false;           // it has joined the running job, and has been up since then
+  bool leaves = false;          // it is to leave the run for good, once its memory is not needed
 };
+
+/// An agent that is to end. Its node's name may belong to another agent by now.
+struct RemovedAgent {
+  std::string node;
+  int32_t pid = 0;
+  std::vector<uint8_t> address;  // of its data plane
+  bool operator==(const RemovedAgent&) const = default;
+};
+constexpr size_t removed_agents_kept = 64;
 
 /// finished: all steps are trained; stopped: ended before that on request; failed: gave up.
 enum class Phase : unsigned char {
@@ -158,8 +169,10 @@ struct State {
   uint64_t generation = 0;              // the newest number that was used
   uint64_t generation_floor = 0;        // this supervisor uses greater numbers (GEN-2)
   std::vector<std::string> node_order;  // the preferred nodes first
-  std::map<std::string, Node> nodes;
+  std::map<std::string, Node> nodes;    // a node is unknown before its first hello, unless the run
+                                        // begins with it
   std::map<std::string, Trainer> trainers;
+  std::vector<RemovedAgent> removed;    // the newest last, removed_agents_kept at most
   Layout layout;                        // of the current generation; empty before the first
   bool leaving = false;                 // the trainers are ordered to leave after a step
   bool paused = false;                  // stay idle until resumed
@@ -177,6 +190,8 @@ struct State {
                                     // rollbacks_kept at most
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;       // the step that the current generation began with
+  int counted_steps = 0;          // of the current generation, by this supervisor. Not in
+                                  // state_codec.hpp
   std::string joined_from;        // where that state came from: "memory", "peer copies", …
   Layout previous_layout;         // the layout of the generation before
   std::vector<uint32_t> weights;  // of the groups of `layout`, as in JoinGeneration
@@ -211,7 +226,7 @@ using simplescale::Fault, simplescale::NodeChecked, simplescale::PeerCopies,
     simplescale::TrainerDown, simplescale::TrainerFinished, simplescale::TrainerIdle,
     simplescale::TrainerReady, simplescale::TrainerUp;
 /// The agent of a node reports. pid: the agent's. If the pid is known already, the same agent now
-/// reports to a new supervisor. The instructions are as in NodeHello.
+/// reports to a new supervisor. An unknown node joins the run. The instructions are as in NodeHello.
 struct NodeUp {
   std::string node;
   int32_t pid = 0;
@@ -275,11 +290,13 @@ struct PauseRequested {
   bool pause = true;
   std::string who;
 };
-/// drain: exclude the node from training; false: let it train again.
+/// drain: exclude the node from training; false: let it train again. for_good: the node also leaves
+/// the run, and its name is free.
 struct DrainRequested {
   std::string node;
   bool drain = true;
   std::string reason;
+  bool for_good = false;
 };
 /// Diagnose these nodes between two steps, while no trainer trains.
 struct DiagnoseRequested {
@@ -318,6 +335,16 @@ struct Join {
   bool by_agents = false;
   bool regained = false;  // the steps up to `step` were rolled back before, and count again
 };
+/// The node belongs to the run from now on: its first hello is decided and may be answered.
+struct AdmitNode {
+  std::string node;
+};
+/// The agent that reports by this name ends. exit: of its command.
+struct EndNode {
+  std::string node;
+  Code exit = Code::ok;
+  std::string reason;
+};
 /// Order a diagnosis of the node; NodeChecked answers.
 struct CheckNode {
   std::string node, reason;
@@ -339,8 +366,8 @@ struct Record {
   Reason reason;
   uint64_t count = 0;
 };
-using Action = std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep,
-                            PruneCheckpoints, Shutdown, Record>;
+using Action = std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep, AdmitNode,
+                            EndNode, PruneCheckpoints, Shutdown, Record>;
 
 struct Decision {
   std::vector<Action> actions;
@@ -388,7 +415,8 @@ std::string rate_refused(const State& state, double rate);
 /// The shortest text that reads as this number.
 std::string shortest(double value);
 
-/// The state before the first event. nodes: names of all nodes, spares included.
+/// The state before the first event. nodes: names of all nodes with which the run begins, spares
+/// included.
 State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes);
 
 }  // namespace simplescale::job

@@ -11,6 +11,8 @@
 namespace simplescale::job {
 
 namespace {
+constexpr int64_t join_window_ms = 5'000;  // after a node has joined, further nodes may follow
+
 /// Where the state of a generation comes from, as text for users.
 std::string origin_of(const Join& join) {
   if (join.source == Source::initialize) return "initial values";
@@ -113,6 +115,7 @@ Join Decider::next_generation(const Beginning& beginning) {
            "a memory with step " + number(order.step) + " came back before a step was made again",
            order.step - s_.committed_step);
   s_.leaving = false;
+  s_.counted_steps = 0;
   s_.joined_step = order.step;
   // If the step is read from a checkpoint, older copies of it are not needed and may differ.
   roll_back_from(s_, order.source == Source::memory ? order.step + 1 : order.step);
@@ -227,7 +230,12 @@ void Decider::leave_after_step(std::string reason) {
 
 void Decider::leave_to_grow() {
   if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
-  if (s_.layout.domains.size() >= static_cast<size_t>(s_.rules.domains)) return;
+  if (s_.layout.domains.size() >= static_cast<size_t>(s_.rules.most_domains())) return;
+  // Nodes that join within seconds begin one generation together.
+  if (std::ranges::any_of(s_.nodes, [&](const auto& n) {
+        return n.second.joins && now_ - n.second.since_ms < join_window_ms;
+      }))
+    return;
   const Layout next = assign(s_.rules, s_.layout, usable_nodes(s_, true));
   if (next.domains.size() > s_.layout.domains.size())
     leave_after_step("enough nodes are up for more groups");

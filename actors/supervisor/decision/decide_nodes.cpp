@@ -11,8 +11,18 @@
 
 namespace simplescale::job {
 
+namespace {
+/// True for a name that belongs to the run, or may.
+bool may_join(const State& s, const std::string& name) {
+  const auto number = node_number(name);
+  return number && *number < s.rules.max_nodes && name == node_name(*number);
+}
+}  // namespace
+
 void Decider::operator()(const NodeUp& e) {
   Node* node = find_node(e.node);
+  const bool joins = !node && admit(e);
+  if (joins) node = find_node(e.node);
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
   node->address = e.address;
@@ -32,12 +42,52 @@ void Decider::operator()(const NodeUp& e) {
   node->pid = e.pid;
   node->peer.clear();
   node->answered = 0;
-  record("", "node_up", e.node, returns ? "it came back" : "");
+  record("", "node_up", e.node, returns ? "it came back" : joins ? "it joins the running job" : "");
   if (returns)
     suspect_node(e.node, "it came back after it was lost");
+  else if (node->leaves)
+    drain_node(e.node, "it was removed from the run");
   else
     set_node_state(e.node, NodeState::up, "");
+  node->joins = joins && node->state == NodeState::up;
   plan();
+}
+
+// JOB-7: the name of a node counts nowhere before this decision.
+bool Decider::admit(const NodeUp& e) {
+  if (over()) return false;
+  if (!may_join(s_, e.node)) {
+    add_action(EndNode{e.node, Code::bad_config,
+                       "this run has at most " + std::to_string(s_.rules.max_nodes) +
+                           " nodes; set a larger cluster.max_nodes when it is started again"});
+    return false;
+  }
+  // JOB-1: if it was removed while it could not be reached, its memory may be needed by now.
+  s_.nodes[e.node].leaves =
+      std::ranges::count(s_.removed, RemovedAgent{e.node, e.pid, e.address}) > 0;
+  s_.node_order.push_back(e.node);
+  for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
+    s_.trainers[trainer_name(e.node, slot)];
+  add_action(AdmitNode{e.node});
+  return true;
+}
+
+void Decider::release_nodes() {
+  // The first step may be one that a predecessor recorded, whose nodes may be lost by now.
+  if (over() || s_.phase != Phase::training || s_.counted_steps < 2) return;
+  for (const std::string& name : std::vector(s_.node_order)) {
+    const Node& node = s_.nodes.at(name);
+    if (!node.leaves || s_.layout.contains(name) || !all_of_node(s_, name, left_its_generation))
+      continue;
+    s_.removed.push_back({name, node.pid, node.address});
+    if (s_.removed.size() > removed_agents_kept) s_.removed.erase(s_.removed.begin());
+    record("", "removed", name, node.reason);
+    if (is_here(node)) add_action(EndNode{name, Code::ok, "removed: " + node.reason});
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
+      s_.trainers.erase(trainer_name(name, slot));
+    for (auto* list : {&s_.node_order, &s_.to_examine, &s_.examined}) std::erase(*list, name);
+    s_.nodes.erase(name);
+  }
 }
 
 void Decider::operator()(const NodeLost& e) {
@@ -67,16 +117,20 @@ void Decider::operator()(const DrainRequested& e) {
   if (!node) {
     set_reason("there is no node " + e.node);
   } else if (e.drain && !can_spare(s_, e.node)) {
-    set_reason("cannot drain " + e.node + ": fewer than " + groups_needed(s_) + " would be left");
-  } else if (e.drain && node->state != NodeState::drained) {
-    drain_node(e.node, e.reason);
-    if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
+    set_reason(std::string("cannot ") + (e.for_good ? "remove " : "drain ") + e.node +
+               ": fewer than " + groups_needed(s_) + " would be left");
+  } else if (e.drain && (node->state != NodeState::drained || e.for_good)) {
+    node->leaves = e.for_good;
+    node->reason = e.reason;
+    if (is_here(*node) || !e.for_good) drain_node(e.node, e.reason);
+    if (s_.layout.contains(e.node))
+      leave_after_step("node " + e.node + (e.for_good ? " is removed" : " is drained"));
   } else if (!e.drain && lacks_instructions(s_, *node)) {
     set_reason(e.node + " cannot train: " + why_unfit(s_, *node));
   } else if (!e.drain && node->state == NodeState::drained) {
     node->failures_ms.clear();
     node->failed.clear();
-    node->checking = false;
+    node->checking = node->leaves = false;
     record("", "undrained", e.node, e.reason);
     set_node_state(e.node, NodeState::up, "");
   }
@@ -123,6 +177,7 @@ void Decider::set_node_state(const std::string& name, NodeState state, std::stri
   node.state = state;
   node.reason = std::move(reason);
   node.since_ms = now_;
+  node.joins = node.joins && state == NodeState::up;
 }
 
 void Decider::declare_lost(const std::string& name, const Reason& reason) {

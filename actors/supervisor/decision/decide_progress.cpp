@@ -22,6 +22,7 @@ void Decider::operator()(const StepCommitted& e) {
   if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
   settle_rollbacks(s_);
+  ++s_.counted_steps;
   s_.cycles = s_.newer_states = 0;
   s_.bad_samples.clear();
   forget_old_failures(s_);

@@ -71,8 +71,8 @@ void Decider::operator()(const SetRequested& e) {
     s_.join_timeout_ms = value;
   else if (e.key != "cluster.min_groups")
     return set_reason(e.key + " cannot be changed during the run");
-  else if (value > s_.rules.domains * per_domain)
-    return set_reason(e.key + " must be at most " + std::to_string(s_.rules.domains * per_domain) +
+  else if (const int64_t most = s_.rules.most_domains() * per_domain; value > most)
+    return set_reason(e.key + " must be at most " + std::to_string(most) +
                       ", the number of groups");
   else
     s_.rules.min_domains = static_cast<int>((value + per_domain - 1) / per_domain);

@@ -20,9 +20,11 @@ class Decider {
  public:
   Decider(int64_t now_ms, State& state, bool more) : now_(now_ms), more_(more), s_(state) {}
   Decision take() { return std::move(decision_); }
-  /// Runs a plan that was put off until the last received event, if this event is the last one.
-  void plan_if_due() {
+  /// After the event. Runs a plan that was put off until the last received event, if this event is
+  /// the last one, and removes nodes that may leave by now.
+  void end_event() {
     if (!more_ && s_.plan_due_ms >= 0) plan();
+    release_nodes();
   }
   bool over() const { return job::over(s_.phase); }
 
@@ -85,6 +87,11 @@ class Decider {
 
   // --- Membership (decide_nodes.cpp) ---
 
+  /// Makes an unknown node that reports a node of the run. False: it is refused, and ends.
+  bool admit(const NodeUp& e);
+  /// Removes the nodes that are to leave for good. JOB-1: once a generation without them commits
+  /// steps, so no state is needed that only they hold.
+  void release_nodes();
   void set_node_state(const std::string& name, NodeState state, std::string reason);
   void declare_lost(const std::string& name, const Reason& reason);
   void suspect_node(const std::string& name, const std::string& reason);

@@ -71,7 +71,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   Layout layout;
   for (Draft& draft : drafts)
     if (!draft.nodes.empty()) layout.domains.push_back(std::move(draft.nodes));
-  while (layout.domains.size() < static_cast<size_t>(rules.domains) && spares.size() >= size) {
+  const auto wanted = static_cast<size_t>(rules.domains_of(usable.size()));
+  while (layout.domains.size() < wanted && spares.size() >= size) {
     const auto end = spares.begin() + static_cast<std::ptrdiff_t>(size);
     layout.domains.emplace_back(spares.begin(), end);
     spares.erase(spares.begin(), end);

@@ -6,9 +6,11 @@
 // failure domains; a node in none of them is a spare. The number of shards is fixed for a run; the
 // number of failure domains changes. The samples of a group follow from its number and from the
 // number of groups (Shares in sharding.hpp), so a step has the same samples and the same sums with
-// any number of failure domains.
+// any number of failure domains. While the run trains, nodes join it and leave it (NodeUp,
+// DrainRequested); a name belongs to the run from a node's first hello until the node is removed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,6 +27,14 @@ struct LayoutRules {
   int domain_nodes = 1;  // nodes of a failure domain
   int domains = 1;       // wanted number of failure domains
   int min_domains = 1;   // training waits while there are fewer
+  int spares = 0;        // nodes that stay idle while more train than were wanted
+  int max_nodes = 0;     // names n0 to n<max_nodes - 1>: nodes that may join the run
+  /// How many failure domains so many nodes are to form: those that have joined train, too.
+  int domains_of(size_t nodes) const {
+    const int train = std::min(static_cast<int>(nodes), max_nodes) - spares;
+    return std::max(domains, train / domain_nodes);
+  }
+  int most_domains() const { return domains_of(static_cast<size_t>(max_nodes)); }
   int groups_per_domain() const { return domain_nodes * trainers_per_node / shards; }
   bool operator==(const LayoutRules&) const = default;
 };
@@ -45,8 +55,8 @@ std::vector<Place> places(const LayoutRules& rules, const Layout& layout);
 
 /// Makes a layout with as many failure domains as the usable nodes allow, with few changes to
 /// `current`. Complete domains stay, and spares fill gaps. The domains with the most gaps are
-/// dissolved to fill the gaps of others. The remaining nodes form new domains. usable: names of
-/// nodes, the preferred ones first.
+/// dissolved to fill the gaps of others. The remaining nodes form new domains, domains_of() all
+/// nodes at most. usable: names of nodes, the preferred ones first.
 Layout assign(const LayoutRules& rules, const Layout& current,
               const std::vector<std::string>& usable);
 

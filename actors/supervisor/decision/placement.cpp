@@ -22,6 +22,7 @@ std::vector<std::string> usable_nodes(const State& s, bool with_training) {
   for (const std::string& name : s.node_order) {
     const Node& node = s.nodes.at(name);
     const bool saves = s.giving_up && node.state == NodeState::drained;
+    if (node.leaves && !saves) continue;
     if ((node.state != NodeState::up && !saves) || lacks_instructions(s, node)) continue;
     if (node_is_idle(s, name) || training.contains(name)) list.push_back(name);
   }

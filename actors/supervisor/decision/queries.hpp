@@ -26,6 +26,11 @@ inline bool in_generation(const Trainer& t) {
   return t.state == TrainerState::training || t.state == TrainerState::finished;
 }
 
+/// True if the trainer cannot be in a generation any more.
+inline bool left_its_generation(const Trainer& t) {
+  return t.state == TrainerState::down || t.state == TrainerState::idle;
+}
+
 /// True if no step has been committed since the last failure, or since the start.
 inline bool awaiting_first_step(const State& s) {
   return s.phase == Phase::starting || s.phase == Phase::recovering;

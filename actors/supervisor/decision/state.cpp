@@ -108,7 +108,9 @@ bool waits_for_folder(const std::vector<Action>& actions, bool stored) {
   return std::ranges::any_of(actions, [stored](const Action& action) {
     const bool uses_number =
         std::holds_alternative<Fence>(action) || std::holds_alternative<Join>(action);
-    return std::holds_alternative<Shutdown>(action) || (uses_number && !stored);
+    const bool ends_nodes =
+        std::holds_alternative<Shutdown>(action) || std::holds_alternative<EndNode>(action);
+    return ends_nodes || (uses_number && !stored);
   });
 }
 

@@ -217,9 +217,12 @@ TEST_SUITE("console") {
     CHECK(is<job::StopRequested>(parse("stop")));
     CHECK(is<job::DrainRequested>(parse("drain n1")));
     CHECK(is<job::DiagnoseRequested>(parse("diagnose n1")));
+    CHECK(std::get<job::DrainRequested>(*parse("remove n1").event).for_good);
+    CHECK_FALSE(std::get<job::DrainRequested>(*parse("drain n1").event).for_good);
+    CHECK(parse("remove n7").error == "there is no node 'n7'");
     CHECK(parse("drain").error == "drain NODE");
     CHECK(parse("drain n7").error == "there is no node 'n7'");
-    CHECK(parse("add n7").error.find("cluster.spares") != std::string::npos);
+    CHECK(parse("add n7").error.find("train --join RUN") != std::string::npos);
     CHECK(parse("add n1").error.find("not drained") != std::string::npos);
     job::State state = training();
     state.nodes["n2"].state = job::NodeState::drained;

@@ -342,4 +342,11 @@ TEST_SUITE("leadership") {
     CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'000)) == "");
     CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'001)) == "end 0");
   }
+
+  TEST_CASE_FIXTURE(Fixture, "a standby on a node that is removed is replaced") {
+    appoint();
+    job.nodes.erase("n1");
+    agents.erase("n1");
+    CHECK(text(lead.tick(job, agents, now)) == "end_standby standby_lost announce start:n2");
+  }
 }

@@ -83,6 +83,7 @@ const std::map<std::string, std::string> other_values = {
     {"run.name", "\"other\""},
     {"train.min_learning_rate", "1e-5"},
     {"cluster.nodes", "4"},
+    {"cluster.max_nodes", "2"},
     {"checkpoint.upload", "\"s3://bucket/other\""},
     {"transport.trusted_networks", "\"ib0\""},
 };

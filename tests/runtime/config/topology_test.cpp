@@ -548,4 +548,38 @@ TEST_SUITE("config topology") {
     s.sliding_window = 100;  // more than a block
     CHECK(flops_per_token(s).causal == doctest::Approx(6 * products + 12 * 12 * 6));
   }
+
+  TEST_CASE("nodes that may join decide what is sized before") {
+    Config c = cluster(2, 2, hybrid, 1);
+    c.cluster.spares = 1;
+    c.train.global_batch_size = 12 * c.train.micro_batch_size;
+    CHECK_FALSE(may_grow(c));
+    CHECK(must(plan_topology(c))->most_groups == 2);
+    c.cluster.max_nodes = 7;
+    CHECK(may_grow(c));
+    const Topology t = *must(plan_topology(c));
+    CHECK(t.groups == 2);
+    CHECK(t.most_groups == 6);  // one of seven stays a spare
+    CHECK(t.most_ranks() == 7);
+    CHECK(must(make_plan(c))->memory.total() >=
+          must(make_plan(cluster(2, 2, hybrid, 1)))->memory.total());
+    c.cluster.max_nodes = 2;
+    CHECK(error_of(c) ==
+          "cluster.max_nodes = 2 is less than cluster.nodes + cluster.spares = 3, the nodes with "
+          "which the run begins");
+    c.cluster.max_nodes = 8;
+    CHECK(error_of(c) ==
+          "cluster.max_nodes = 8 makes 14 trainers, but train.global_batch_size has only 12 "
+          "micro-batches of " +
+              std::to_string(c.train.micro_batch_size) + " samples: use a batch of " +
+              std::to_string(14 * c.train.micro_batch_size) + " or more, or fewer nodes");
+    Config alone = cluster(1, 1, none);
+    CHECK(peer_every_steps(alone, *must(plan_topology(alone))) == 0);
+    alone.cluster.max_nodes = 2;
+    CHECK(peer_every_steps(alone, *must(plan_topology(alone))) > 0);
+    // A group of two nodes needs two that join.
+    Config pairs = cluster(4, 1, hybrid, 2);
+    pairs.cluster.max_nodes = 7;
+    CHECK(must(plan_topology(pairs))->most_groups == 3);
+  }
 }
