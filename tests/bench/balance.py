@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench balance: the rate of 8 nodes of which one is slow, with even shares and with shares by speed.
 
-    ./simplescale bench balance [--ms 25] [--speed 0.6] [--steps 120]
+    ./simplescale bench balance [--ms 25] [--speed 0.6] [--steps 90]
 
 Eight nodes with one trainer each share the CPUs of this machine, so what a micro-batch takes is a
 pause: `slow_node` delays each micro-batch by --ms, on one node by --ms / --speed. The model is so
@@ -16,7 +16,6 @@ import json
 import random
 import statistics
 import subprocess
-import sys
 
 import faults
 import harness
@@ -30,10 +29,16 @@ def measure(flags, data, row):
     run = faults.Run(flags, data, f"balance-{ROWS.index(row)}", model__dim=32, model__hidden=64, model__layers=1, model__heads=2, model__kv_heads=2,
                      model__block_size=16, train__micro_batch_size=1, train__global_batch_size=MICRO_BATCHES, train__max_steps=flags.steps,
                      cluster__nodes=NODES, cluster__trainers_per_node=1, cluster__balance=balance, supervision__warm_processes=0)
+    run.steps_after(0)
+
+    def console(command):
+        words = [str(flags.build / "bin/simplescale"), "console", str(run.folder), "-c", command]
+        run.wait(lambda: subprocess.run(words, capture_output=True).returncode == 0, command)
+
+    console("pause")  # no step is made before all nodes have their pauses
     for node in range(NODES):
-        ms = flags.ms / (flags.speed if slow and node == 3 else 1)
-        inject = [flags.build / "bin/simplescale", "console", run.folder, "-c", f"inject slow_node n{node} --value {ms} --ms 3600000"]
-        run.wait(lambda: subprocess.run([str(c) for c in inject], capture_output=True).returncode == 0, "a run that can be slowed down")
+        console(f"inject slow_node n{node} --value {flags.ms / (flags.speed if slow and node == 3 else 1):.1f} --ms 3600000")
+    console("resume")
     code = run.process.wait(flags.steps * MICRO_BATCHES / NODES * flags.ms / flags.speed / 1000 * 2 + 120)
     if code:
         raise harness.Failed(f"exit code {code}: {run.folder.with_suffix('.err').read_text()[-3000:]}")
@@ -41,7 +46,7 @@ def measure(flags, data, row):
     shares = {}
     for line in faults.lines(run.folder / "ledger.jsonl")[-NODES:]:
         shares[line["trainer"]] = sum(count for _, count in line["samples"])
-    events = {kind: [e["step"] for e in run.events() if e["kind"] == kind] for kind in ("straggler", "shares")}
+    events = {f"{kind}_at": [e["step"] for e in run.events() if e["kind"] == kind] for kind in ("straggler", "shares")}
     digest = harness.call([flags.build / "bin/simplescale", "digest", run.folder]).splitlines()[-1]
     return {"row": name, "step_ms": round(step_ms, 1), "shares": [shares[f"n{n}.0"] for n in range(NODES)], **events, "digest": digest}
 
@@ -50,7 +55,7 @@ def main():
     parser = harness.parser("balance", __doc__)
     parser.add_argument("--ms", type=float, default=25, help="of a micro-batch on a fast node")
     parser.add_argument("--speed", type=float, default=0.6, help="of the slow node")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=90)
     flags = parser.parse_args()
     flags.preset = "micro"
     flags.work.mkdir(parents=True, exist_ok=True)

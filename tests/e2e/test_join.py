@@ -113,6 +113,20 @@ class Join(Case):
         self.stop()
         self.check()
 
+    def test_the_node_of_the_supervisor_is_removed(self):
+        """Its standby leads, and the command that began the run goes on with its other nodes."""
+        self.begin("--cluster.max_nodes=3")
+        self.join()
+        self.trains_with("n0", "n1", "n2")
+        self.wait_for(lambda: status(self.run_folder)["standby"], "a standby")
+        term, _, node = leader(self.run_folder)
+        self.console(f"remove {node}")
+        self.wait_for(lambda: leader(self.run_folder)[0] > term, "another supervisor")
+        self.trains_with(*{"n0", "n1", "n2"} - {node})
+        self.assertNotIn(node, [n["name"] for n in status(self.run_folder)["nodes"]])
+        self.stop()
+        self.check()
+
     def test_a_host_that_does_not_fit_is_refused(self):
         self.begin("--cluster.max_nodes=3")
         self.assertIn("--join takes the configuration of the run", self.join("--train.learning_rate=0.1", code=64))

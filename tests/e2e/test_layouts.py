@@ -131,11 +131,12 @@ class Layouts(Case):
                                    (2, (2, 2, "shard_grad_op"), [])):
             run = self.train(f"wave-{wave}", *flags, *self.layout(*layout), f"--parallel.wave={wave}", *more)
             self.assertEqual(self.digest(run), expected, layout)
-        faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
-                          ((7, "kill_trainer", "n1.1"), (12, "kill_agent", "n1"), (18, "kill_trainer", "n0.0")))
-        run = self.train("faults", *flags, *self.layout(2, 2, "hybrid_shard"), "--parallel.wave=4", f"--inject.faults=[{faults}]")
-        self.assertEqual(self.digest(run), expected)
-        self.assertIn("30 steps of 29 samples, each sample exactly once", self.verify(run))
+        for wave, layout, targets in ((4, (2, 2, "hybrid_shard"), ("n1.1", "n1", "n0.0")), (8, (3, 1, "no_shard"), ("n2.0", "n0", "n1.0"))):
+            faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
+                              zip((7, 12, 18), ("kill_trainer", "kill_agent", "kill_trainer"), targets))
+            run = self.train(f"faults-{wave}", *flags, *self.layout(*layout), f"--parallel.wave={wave}", f"--inject.faults=[{faults}]")
+            self.assertEqual(self.digest(run), expected)
+            self.assertIn("30 steps of 29 samples, each sample exactly once", self.verify(run))
         self.command("train", self.config, f"--run={self.folder}/refused", *flags, "--parallel.wave=3", code=78)
         self.assertIn("parallel.wave = 3 is not a power of two", self.stderr)
 

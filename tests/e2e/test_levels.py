@@ -27,7 +27,8 @@ class Levels(NetworkCase):
         self.steps = STEPS
         batch = f"--train.global_batch_size={BATCH}"
         self.keys = [batch, f"--cluster.nodes={hosts}", "--cluster.trainers_per_node=2", "--parallel.strategy=shard_grad_op",
-                     "--checkpoint.peer_every_steps=0", "--supervision.silence_ms=10000"]
+                     "--parallel.wave=1", "--checkpoint.peer_every_steps=0",
+                     "--supervision.silence_ms=10000"]
         run = self.folder / name
         tasks = [self.task(run, i, hosts, i) for i in range(hosts)]
         for i, task in enumerate(tasks):

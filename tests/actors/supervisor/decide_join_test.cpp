@@ -120,6 +120,19 @@ TEST_CASE("job: a removed agent that returns trains no more, but its memory coun
   CHECK(s.nodes.at("n2").state == NodeState::drained);
 }
 
+TEST_CASE("job: a node that was removed while it was lost trains no more") {
+  State s = growing();
+  decide(0, s, NodeLost{"n1", "cut off"});
+  all_idle(s, Steps{3});
+  decide(0, s, DrainRequested{"n1", true, "by a user", true});
+  up(s, "n1", {}, 0, 7);
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  decide(0, s, StepCommitted{s.generation, 4});
+  CHECK(all<Leave>(decide(10'000, s, Tick{})).empty());
+  CHECK(only<EndNode>(decide(0, s, StepCommitted{s.generation, 5})).node == "n1");
+}
+
 TEST_CASE("job: removals keep as many groups as training needs, and can be taken back") {
   State s = growing();
   decide(0, s, DrainRequested{"n1", true, "by a user", true});
