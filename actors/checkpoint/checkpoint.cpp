@@ -261,6 +261,7 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
       },
       [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
       [self, supervisor, options](const local::PruneCheckpoints& order) {
+        if (order.replaced && *order.replaced) return;
         std::vector<uint64_t> left = prune(options, order.step);
         if (!left.empty())  // else the folder is gone
           self->send(supervisor, local::CheckpointsLeft{std::move(left)});

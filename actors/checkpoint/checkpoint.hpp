@@ -12,6 +12,7 @@
 // written at the same time share them. The copy of a further shard uses as many threads again.
 #pragma once
 
+#include <atomic>
 #include <caf/all.hpp>
 #include <deque>
 #include <functional>
@@ -61,9 +62,11 @@ struct StepsUndone {
 
 /// The supervisor sends this to the publisher: remove the checkpoints that are not kept. step: the
 /// newest one that the supervisor would begin with. Later ones may be published already, but do not
-/// replace older ones yet. Answered by CheckpointsLeft if there is a checkpoint.
+/// replace older ones yet. Answered by CheckpointsLeft if there is a checkpoint. An order that a later
+/// one has replaced is skipped, so that a slow disk does not have more of them each time.
 struct PruneCheckpoints {
   uint64_t step;
+  std::shared_ptr<const std::atomic<bool>> replaced;  // none: false
 };
 
 /// The publisher sends this to the supervisor: the steps of all checkpoints on disk, the newest

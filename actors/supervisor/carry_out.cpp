@@ -250,7 +250,9 @@ struct CarryOut {
     inject_due(self, join.step);
   }
   void operator()(const job::PruneCheckpoints& prune) const {
-    self->send(s.publisher, local::PruneCheckpoints{prune.step});
+    if (s.prune_replaced) *s.prune_replaced = true;
+    s.prune_replaced = std::make_shared<std::atomic<bool>>(false);
+    self->send(s.publisher, local::PruneCheckpoints{prune.step, s.prune_replaced});
     if (s.uploader) self->send(s.uploader, local::UploadCheckpoints{prune.step});
   }
   void operator()(const job::Shutdown& end) const {

@@ -37,7 +37,8 @@ struct JobSupervisorState {
   AgentRegistry agents;                       // by node
   std::map<std::string, caf::actor> handles;  // of connected agents, by node
   caf::actor standby, publisher;
-  caf::actor uploader;  // invalid without checkpoint.upload
+  std::shared_ptr<std::atomic<bool>> prune_replaced;  // of the newest order to prune
+  caf::actor uploader;                                // invalid without checkpoint.upload
   Leadership lead;
   uint64_t announced_step = 0;  // newest recorded step that this supervisor has sent to all nodes
   StepLedger steps;

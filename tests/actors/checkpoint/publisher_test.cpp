@@ -121,17 +121,36 @@ TEST_SUITE("publisher") {
     for (const size_t shard : {0, 1}) job.report(publisher, shard);
     const local::Published published = job.wait();
     CHECK(Checkpoint::open(published.folder)->info().val_loss == 1.5);
-    job.self->send(publisher, local::PruneCheckpoints{7});
+    job.self->send(publisher, local::PruneCheckpoints{7, nullptr});
     job.self->receive(
         [](const local::CheckpointsLeft& left) { CHECK(left.steps == std::vector<uint64_t>{7}); });
     CHECK(std::filesystem::read_symlink(job.folder / "best") == "step-00000007");
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
+  TEST_CASE("publisher: an order to prune that a later one has replaced is skipped") {
+    Job job;
+    const caf::actor publisher = job.publisher();
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    job.wait();
+    const auto replaced = std::make_shared<std::atomic<bool>>(true);
+    job.self->send(publisher, local::PruneCheckpoints{7, replaced});
+    const auto newest = std::make_shared<std::atomic<bool>>(false);
+    job.self->send(publisher, local::PruneCheckpoints{7, newest});
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+    job.self->wait_for(publisher);
+    int answers = 0;
+    bool more = true;
+    while (more)
+      job.self->receive([&](const local::CheckpointsLeft&) { ++answers; },
+                        caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
+    CHECK(answers == 1);
+  }
+
   TEST_CASE("publisher: a folder without checkpoints says nothing of them") {
     Job job;
     const caf::actor publisher = job.publisher();
-    job.self->send(publisher, local::PruneCheckpoints{7});
+    job.self->send(publisher, local::PruneCheckpoints{7, nullptr});
     for (const size_t shard : {0, 1}) job.report(publisher, shard);
     job.self->receive([](const local::Published& published) { CHECK(published.step == 7); },
                       [](const local::CheckpointsLeft&) { FAIL("there is none"); });
