@@ -124,15 +124,15 @@ class Killed(Told):
         self.kill_all(run, process)
 
     def test_the_death_of_all_processes_is_an_incident_of_the_next_start(self):
-        keys = [*self.layout(2, 1), "--train.max_steps=100", "--checkpoint.disk_every_steps=0"]
+        keys = [*self.layout(2, 1), "--train.max_steps=600", "--checkpoint.disk_every_steps=0"]
         want = self.undisturbed("--train.global_batch_size=8", *keys)
         run, process = self.begin(*keys)
         saved = int(self.command("console", run, "-c", "save").split("step-")[1])
         self.wait_for(lambda: last_step(run) >= saved + 5, "steps after the checkpoint")
         self.kill_all(run, process)
         last = last_step(run)
+        self.wait_for(lambda: "failed" in self.command("status", run), "the end to be told")
         shown = self.command("status", run)
-        self.assertIn("failed", shown)
         self.assertIn("all of its processes ended without a word", shown)
         self.assertRegex(shown, rf"to continue from the newest checkpoint: \S*simplescale resume \S*run\n")
         self.failed("console", run, "-c", "why", code=64)
@@ -151,7 +151,7 @@ class Killed(Told):
         self.assertIn("ended without a word", (self.folder / "report.html").read_text())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        self.command("resume", run, "--train.max_steps=105")  # it had ended
+        self.command("resume", run, "--train.max_steps=605")  # it had ended
         self.assertEqual(len(events(run, "run_died")), 1)
 
     def test_a_run_whose_end_did_not_reach_its_events_did_not_die(self):
@@ -163,7 +163,7 @@ class Killed(Told):
         self.assertEqual(last_step(run), 10)
 
     def test_a_run_that_was_killed_before_its_first_checkpoint_repeats_all_steps(self):
-        run, process = self.begin(*self.layout(1, 1), "--train.max_steps=300")
+        run, process = self.begin(*self.layout(1, 1), "--train.max_steps=1000")
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
         step = last_step(run)
