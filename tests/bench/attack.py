@@ -37,6 +37,16 @@ RENEW_S = 2.5          # a process ends a connection without a proof after 5 s
 PORTS = 2 * 3 * 2 + 2  # of agents, trainers and warm trainers two each, of supervisor and standby one
 
 
+def limited_network(name, hosts, rate):
+    """As many namespaces, which send and receive at most `rate`, as tc names it, until this process ends."""
+    if WHY_NOT:
+        sys.exit(f"{name}: {WHY_NOT}")
+    network = Network(hosts)
+    atexit.register(network.close)
+    network.limit(rate)
+    return network
+
+
 class HostsRun(Run):
     """One agent in each of the first namespaces, as srun would start it; variables: of their environment."""
 
@@ -54,6 +64,17 @@ class HostsRun(Run):
         for task in self.tasks:
             self.process = task
             super().stop()
+
+    def timed(self, steps):
+        """Seconds of a step, and MB that a host sends in it, over so many steps. Ends the run."""
+        self.settle()
+        first, before = self.metrics()[-1], self.network.sent()
+        last = self.wait(lambda: (m := self.metrics()[-1])["step"] >= first["step"] + steps and m, "more steps")
+        after = self.network.sent()
+        self.stop()
+        made = last["step"] - first["step"]
+        return {"step_s": (last["time"] - first["time"]) / made,
+                "host_mb": statistics.mean(b - a for a, b in zip(before, after)) / made / 1e6}
 
     def cpu_s(self):
         return sum(cpu_s(f"/proc/{pid}/stat") for i in range(self.hosts) for pid in self.network.processes(i))

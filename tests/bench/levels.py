@@ -13,13 +13,11 @@ limits a step, as it does where each host has cores of its own.
 Prints one JSON line per run, then the table. Needs root, `ip`, `tc` and `nft`.
 """
 
-import atexit
 import json
 import statistics
-import sys
 
 import harness
-from attack import WHY_NOT, HostsRun, Network
+from attack import HostsRun, limited_network
 from harness import table
 
 
@@ -30,14 +28,7 @@ def measure(flags, data, network, precision, level):
                    parallel__group_nodes=flags.hosts, train__micro_batch_size=1, train__precision=precision, model__block_size=flags.block_size,
                    checkpoint__disk_every_steps=0, checkpoint__peer_every_steps=0, supervision__warm_processes=0,
                    supervision__silence_ms=20000)
-    run.settle()
-    first, before = run.metrics()[-1], network.sent()
-    last = run.wait(lambda: (m := run.metrics()[-1])["step"] >= first["step"] + flags.steps and m, "more steps")
-    after = network.sent()
-    run.stop()
-    steps = last["step"] - first["step"]
-    row = dict(precision=precision, levels=level, step_s=(last["time"] - first["time"]) / steps,
-               host_mb=statistics.mean(b - a for a, b in zip(before, after)) / steps / 1e6)
+    row = dict(precision=precision, levels=level, **run.timed(flags.steps))
     print(json.dumps(row), flush=True)
     return row
 
@@ -53,11 +44,7 @@ def main():
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a sample")
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     flags = parser.parse_args()
-    if WHY_NOT:
-        sys.exit(f"levels: {WHY_NOT}")
-    network = Network(flags.hosts)
-    atexit.register(network.close)
-    network.limit(flags.rate)
+    network = limited_network("levels", flags.hosts, flags.rate)
     data = harness.write_tokens(flags, flags.preset)
     rows = []
     for precision in flags.precision:

@@ -12,15 +12,13 @@ ratios to the first one counts. Bytes are those that the interfaces have sent, b
 Prints one JSON line per run, then the table. Needs root, `ip`, `tc` and `nft`.
 """
 
-import atexit
 import json
 import re
 import statistics
 import subprocess
-import sys
 
 import harness
-from attack import WHY_NOT, HostsRun, Network
+from attack import HostsRun, limited_network
 from harness import table
 
 UNITS = {"MiB": 2**20, "GiB": 2**30}
@@ -39,15 +37,7 @@ def measure(flags, data, network, precision, wave):
                    parallel__strategy="full_shard", parallel__group_nodes=flags.hosts, parallel__wave=wave, train__precision=precision,
                    train__micro_batch_size=1, train__global_batch_size=flags.hosts * flags.micro_batches, model__block_size=flags.block_size,
                    checkpoint__peer_every_steps=0, supervision__warm_processes=0, supervision__silence_ms=20000)
-    run.settle()
-    first, before = run.metrics()[-1], network.sent()
-    last = run.wait(lambda: (m := run.metrics()[-1])["step"] >= first["step"] + flags.steps and m, "more steps")
-    after = network.sent()
-    run.stop()
-    steps = last["step"] - first["step"]
-    row = dict(precision=precision, wave=wave, step_s=(last["time"] - first["time"]) / steps,
-               host_mb=statistics.mean(b - a for a, b in zip(before, after)) / steps / 1e6,
-               told_mb=told(flags, run.folder.with_suffix(".toml")))
+    row = dict(precision=precision, wave=wave, **run.timed(flags.steps), told_mb=told(flags, run.folder.with_suffix(".toml")))
     print(json.dumps(row), flush=True)
     return row
 
@@ -64,11 +54,7 @@ def main():
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a sample")
     parser.add_argument("--precision", nargs="+", default=["bf16"])
     flags = parser.parse_args()
-    if WHY_NOT:
-        sys.exit(f"waves: {WHY_NOT}")
-    network = Network(flags.hosts)
-    atexit.register(network.close)
-    network.limit(flags.rate)
+    network = limited_network("waves", flags.hosts, flags.rate)
     data = harness.write_tokens(flags, flags.preset)
     rows = []
     for precision in flags.precision:

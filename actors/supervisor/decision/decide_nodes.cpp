@@ -73,7 +73,7 @@ bool Decider::admit(const NodeUp& e) {
 }
 
 void Decider::release_nodes() {
-  // The first step may be one that a predecessor recorded, whose nodes may be lost by now.
+  // Another supervisor may have recorded the first of two steps, and its nodes may be lost by now.
   if (over() || s_.phase != Phase::training || s_.counted_steps < 2) return;
   for (const std::string& name : std::vector(s_.node_order)) {
     const Node& node = s_.nodes.at(name);
