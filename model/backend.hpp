@@ -43,6 +43,9 @@ struct BackendOptions {
   bool deterministic = true;
   float z_loss = 0;   // coefficient; see Backend::head()
   bool muon = false;  // orthogonalize() will be called
+  // CUDA, with Recompute::block: the device holds two inputs of blocks of a frame, and pinned host
+  // memory the others.
+  bool inputs_in_host = false;
   // CUDA: where the run keeps which algorithm each product takes, and which kernel attention takes
   // (model/cuda/chosen_algorithms.hpp); empty: nothing is measured.
   std::string gemm_folder;
@@ -128,6 +131,22 @@ class Backend {
   }
   /// Waits until all copies that start_copy() began are complete in host memory.
   virtual void finish_copies() {}
+
+  // --- A state in host memory, of a device with memory of its own (EngineOptions::state_in_host) ---
+  enum class HostUse : unsigned char { gradient, parameters };
+  /// Host memory that the device copies directly, of at least that size. It lives as long as the
+  /// backend. A call with the same use returns the same memory; if it must grow, its contents are lost.
+  /// This default is for host memory, and for one call of each use.
+  virtual Result<void*> host_buffer(HostUse /*use*/, size_t bytes) { return allocate(bytes); }
+  /// Makes the calls that follow wait for a copy, but not the host. To be called once.
+  using PendingUpload = std::function<void()>;
+  /// Copies host_buffer() memory to `device` after all calls so far and concurrently with later calls.
+  /// Until those wait for it, nothing may use `device`, and until they are done, nothing may write
+  /// `host`.
+  virtual PendingUpload start_upload(void* device, const void* host, size_t bytes) {
+    copy_to_device(device, host, bytes);
+    return [] {};
+  }
 
   // --- Host threads ---
   /// Runs body(task) for each task in [0, tasks) on the backend's host threads; returns when all

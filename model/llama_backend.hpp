@@ -102,6 +102,21 @@ struct BlockParameters {
   E* down;             // (C, F)
 };
 
+/// A kernel's constants of the update of a run.
+template <class Constants>
+Constants adamw_constants(const AdamW& o, const ParameterRun& run) {
+  const auto step = static_cast<double>(o.step);
+  const float learning_rate = o.learning_rate * run.rate_factor;
+  return {.gradient_scale = o.gradient_scale,
+          .keep = 1 - learning_rate * run.weight_decay,
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .step_size = static_cast<float>(learning_rate / (1 - std::pow(double{o.beta1}, step))),
+          .inverse_root_correction2 =
+              static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
+          .eps = o.eps};
+}
+
 class LlamaBackend : public Backend {
  public:
   /// Constructs a B, allocates its buffers and fills its RoPE tables. options are valid.
@@ -158,20 +173,6 @@ class LlamaBackend : public Backend {
       return nullptr;
     }
     return static_cast<E*>(*memory);
-  }
-
-  template <class Constants>
-  static Constants adamw_constants(const AdamW& o, const ParameterRun& run) {
-    const auto step = static_cast<double>(o.step);
-    const float learning_rate = o.learning_rate * run.rate_factor;
-    return {.gradient_scale = o.gradient_scale,
-            .keep = 1 - learning_rate * run.weight_decay,
-            .beta1 = o.beta1,
-            .beta2 = o.beta2,
-            .step_size = static_cast<float>(learning_rate / (1 - std::pow(double{o.beta1}, step))),
-            .inverse_root_correction2 =
-                static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
-            .eps = o.eps};
   }
 
   /// Muon's Newton-Schulz step X = a X + (b A + c A^2) X with A = X X^T, and the bound of the norm.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/config/offload.hpp"
 #include "runtime/program/buffer_plan.hpp"
 
 namespace simplescale {
@@ -19,6 +20,8 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
          static_cast<int>(runs[i].size / static_cast<uint64_t>(plan.micro_batch_size))});
   o.wave = static_cast<int>(plan.wave);
   o.sharding = plan.topology.sharding;
+  o.state_in_host = offloads_state(plan.offload);
+  o.inputs_in_host = offloads_inputs(plan.offload);
   o.grad_clip = static_cast<float>(config.train.grad_clip);
   o.weight_decay = static_cast<float>(config.train.weight_decay);
   o.beta1 = static_cast<float>(config.train.betas[0]);
@@ -81,6 +84,7 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);
   o.muon = config.train.optimizer == Optimizer::muon;
+  o.inputs_in_host = offloads_inputs(plan.offload);
   o.fp8 = config.train.fp8;
   return o;
 }

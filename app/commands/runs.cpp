@@ -88,7 +88,9 @@ Status plot_program_command(const std::vector<std::string>& configs, const Overr
                                : gpu ? 4e14
                                      : 1e11,
                       .memory_bytes = gpu ? 2e12 : 1e10,
-                      .network_bytes = gbit * 1e9 / 8};
+                      .network_bytes = gbit * 1e9 / 8,
+                      .host_bytes = 1e11,
+                      .copy_bytes = 2.5e10};
   ProgramPlot plot{.units = units_of(plan.shape)};
   plot.title = fmt::format(
       "A step of {}: {} x {}, wave {}", std::filesystem::path(configs[0]).filename().string(),

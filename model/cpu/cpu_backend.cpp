@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/cpu/shard.hpp"
+
 namespace simplescale {
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options) {
@@ -160,9 +162,7 @@ void CpuBackend<T>::zero(void* data, size_t bytes) {
 
 template <class T>
 void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
-  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
-    cast_piece(n, from + first, static_cast<T*>(to) + first);
-  });
+  cpu::cast(host_threads(), options_.precision, from, to, count);
 }
 
 template <class T>
@@ -170,14 +170,6 @@ void CpuBackend<T>::accumulate(const float* from, float* to, size_t count) {
   for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
     for (int64_t i = first; i < first + n; ++i) to[i] += from[i];
   });
-}
-
-template <class T>
-void CpuBackend<T>::cast_piece(int64_t count, const float* from, T* to) const {
-  if constexpr (std::is_same_v<T, float>)
-    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-  else
-    shard_kernel_.to_bf16(count, from, to);
 }
 
 template <class T>
@@ -198,32 +190,14 @@ template <class T>
 void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
                           const float* from_params, const void* from_avg, const void* from_avg_sq,
                           float* to_params, void* to_avg, void* to_avg_sq, void* rounded) {
-  for (const ParameterRun& run : runs) {
-    const auto constants = adamw_constants<ShardKernels::AdamWConstants>(o, run);
-    for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
-      const int64_t at = static_cast<int64_t>(run.first) + first;
-      if (o.moments.dtype == DType::f32)
-        shard_kernel_.adamw(n, constants, gradient + at, from_params + at,
-                            static_cast<const float*>(from_avg) + at,
-                            static_cast<const float*>(from_avg_sq) + at, to_params + at,
-                            static_cast<float*>(to_avg) + at, static_cast<float*>(to_avg_sq) + at);
-      else
-        shard_kernel_.adamw_bf16(
-            n, constants, {o.moments.key, run.element + static_cast<uint64_t>(first)},
-            gradient + at, from_params + at, static_cast<const Bf16*>(from_avg) + at,
-            static_cast<const Bf16*>(from_avg_sq) + at, to_params + at,
-            static_cast<Bf16*>(to_avg) + at, static_cast<Bf16*>(to_avg_sq) + at);
-      if (rounded) cast_piece(n, to_params + at, static_cast<T*>(rounded) + at);
-    });
-  }
+  cpu::adamw(host_threads(), options_.precision, o, runs, gradient, from_params, from_avg,
+             from_avg_sq, to_params, to_avg, to_avg_sq, rounded);
 }
 
 template <class T>
 void CpuBackend<T>::average(float weight, size_t count, const float* params, const float* from,
                             float* to) {
-  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t at, int64_t n) {
-    shard_kernel_.average(n, weight, params + at, from + at, to + at);
-  });
+  cpu::average(host_threads(), weight, count, params, from, to);
 }
 
 template class CpuBackend<float>;

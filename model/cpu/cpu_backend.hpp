@@ -77,9 +77,6 @@ class CpuBackend final : public LlamaBackend {
                    void* to_avg_sq) override;
 
  private:
-  /// cast() on this thread.
-  void cast_piece(int64_t count, const float* from, T* to) const;
-
   static constexpr int64_t kRows = arithmetic::kRows;          // rows per chunk in the blocks
   static constexpr int64_t kHeadRows = arithmetic::kHeadRows;  // rows per chunk in the head
   static constexpr int64_t kWeightRows = arithmetic::kWeightRows;

@@ -96,10 +96,43 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
       if (output) product(rows, C_, F_, act_, p.down, mlp_out + begin * C_);
     });
   if (recompute) return;
+  await_room_for_output(layer);
   if (post_norm())
     SS_CUDA(norm_add<T>(stream_, N_, C_, mlp_out, p.norm2, eps_, s.middle, x(layer + 1)));
   else
     sum_due_of_ = layer;
+  keep_input(layer);
+}
+
+// --- Inputs of blocks in host memory ---
+
+template <class T>
+T* CudaBackend<T>::input_out(int layer) {
+  return static_cast<T*>(frame_->inputs_out.reserve(0)) + layer * N_ * C_;
+}
+
+template <class T>
+void CudaBackend<T>::keep_input(int layer) {
+  if (!inputs_in_host() || layer + 1 == shape_.layers) return;
+  inputs_stream_.follow(stream_);
+  SS_CUDA(cudaMemcpyAsync(input_out(layer), x(layer), static_cast<size_t>(N_ * C_) * sizeof(T),
+                          cudaMemcpyDeviceToHost, inputs_stream_.get()));
+}
+
+template <class T>
+void CudaBackend<T>::await_room_for_output(int layer) {
+  if (inputs_in_host() && layer > 0) inputs_stream_.lead(stream_);
+}
+
+template <class T>
+void CudaBackend<T>::fetch_inputs(int layer) {
+  if (!inputs_in_host()) return;
+  if (layer + 1 < shape_.layers) inputs_stream_.lead(stream_);
+  if (layer == 0) return;
+  inputs_stream_.follow(stream_);
+  SS_CUDA(cudaMemcpyAsync(x(layer - 1), input_out(layer - 1),
+                          static_cast<size_t>(N_ * C_) * sizeof(T), cudaMemcpyHostToDevice,
+                          inputs_stream_.get()));
 }
 
 template <class T>
@@ -183,6 +216,7 @@ template <class T>
 void CudaBackend<T>::backward_block(int frame, int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
   use(frame);
+  fetch_inputs(layer);
   restore(layer, static_cast<const T*>(params));
   const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const BlockParameters<T> g(static_cast<T*>(grad), shape_);

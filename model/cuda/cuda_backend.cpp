@@ -42,6 +42,9 @@ Status check_options(const BackendOptions& options) {
     return Status(
         Code::bad_config,
         "micro_batch_size = " + std::to_string(options.micro_batch_size) + " is out of range");
+  if (options.inputs_in_host && options.recompute != Recompute::block)
+    return Status(Code::bad_config,
+                  "inputs of blocks cannot be in host memory if the blocks are not recomputed");
   if (options.fp8) SS_RETURN_IF_ERROR(validate_fp8(options.shape, options.micro_batch_size));
   return validate_gpu_heads(options.shape, options.precision);
 }
@@ -100,6 +103,7 @@ CudaBackend<T>::CudaBackend(const BackendOptions& options)
 template <class T>
 CudaBackend<T>::~CudaBackend() {
   (void)cudaStreamSynchronize(stream_);
+  (void)cudaStreamSynchronize(inputs_stream_.get());
   for (Frame& frame : frames_)
     for (cudaEvent_t event : {frame.tokens_read, frame.losses_ready})
       if (event) (void)cudaEventDestroy(event);
@@ -135,7 +139,9 @@ void CudaBackend<T>::take_frame(Frame& frame) {
   frame.row_document = frame.token_rows + aligned(N_);
   frame.document_begin = frame.row_document + aligned(N_);
   frame.token_begin = frame.document_begin + aligned(N_ + 1);
-  frame.x.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  frame.x.resize(training && !inputs_in_host() ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  if (inputs_in_host())
+    frame.inputs_out.reserve(static_cast<size_t>((shape_.layers - 1) * N_ * C_) * sizeof(T));
   for (T*& x : frame.x) x = take<T>(N_ * C_);
   if (training) frame.d_out = take<T>(N_ * C_);
   const bool keep = training && options_.recompute != Recompute::block;
@@ -233,6 +239,22 @@ void CudaBackend<T>::copy_to_device(void* device, const void* host, size_t bytes
 template <class T>
 void CudaBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
   copies_.copy(stream_, host, device, bytes, true);
+}
+
+template <class T>
+Result<void*> CudaBackend<T>::host_buffer(HostUse use, size_t bytes) {
+  try {
+    return copies_.reserve(static_cast<size_t>(use), bytes);
+  } catch (const CudaError& error) {
+    (void)cudaGetLastError();
+    return Status(Code::io, "no pinned host memory for " + std::to_string(bytes) +
+                                " bytes, which " + "parallel.offload needs: " + error.what());
+  }
+}
+
+template <class T>
+Backend::PendingUpload CudaBackend<T>::start_upload(void* device, const void* host, size_t bytes) {
+  return [this, wait = copies_.upload(stream_, device, host, bytes)] { wait(stream_); };
 }
 
 template <class T>

@@ -56,6 +56,8 @@ class CudaBackend final : public LlamaBackend {
     copies_.start(stream_, host, device, bytes);
   }
   void finish_copies() override { copies_.finish(); }
+  Result<void*> host_buffer(HostUse use, size_t bytes) override;
+  PendingUpload start_upload(void* device, const void* host, size_t bytes) override;
   void parallel(size_t tasks, const std::function<void(size_t)>& body) override {
     on_threads(static_cast<size_t>(options_.threads))(tasks, body);
   }
@@ -116,7 +118,10 @@ class CudaBackend final : public LlamaBackend {
     PinnedBuffer pinned_tokens, pinned_losses;
     cudaEvent_t tokens_read = nullptr;   // once it is reached, pinned_tokens may be written again
     cudaEvent_t losses_ready = nullptr;  // once it is reached, pinned_losses may be read
-    std::vector<T*> x;  // the residual stream before each block and after the last, (N, C) each
+    // The residual stream before each block and after the last, (N, C) each; the newest two with
+    // BackendOptions::inputs_in_host, which keeps those of all blocks but the last in `inputs_out`.
+    std::vector<T*> x;
+    PinnedBuffer inputs_out;
     std::vector<Saved>
         saved;           // per layer; one, or of further frames none, if blocks are recomputed
     T* d_out = nullptr;  // gradient of the residual stream after the unit, (N, C)
@@ -124,6 +129,17 @@ class CudaBackend final : public LlamaBackend {
 
   Status allocate_buffers() override;
   void take_frame(Frame& frame);
+  // With BackendOptions::inputs_in_host; else they do nothing.
+  /// After a block's forward pass: starts to copy its input to host memory, unless it is the last one.
+  void keep_input(int layer);
+  /// Before a block's forward pass writes its output over the input of the block before: waits until
+  /// that is copied.
+  void await_room_for_output(int layer);
+  /// Before a block's backward pass: waits for its input, and starts to copy that of the block before.
+  void fetch_inputs(int layer);
+  /// In host memory, (N, C).
+  T* input_out(int layer);
+  bool inputs_in_host() const { return options_.training && options_.inputs_in_host; }
   void allocate_fp8();
   /// The present call works on this frame.
   void use(int frame);
@@ -193,6 +209,7 @@ class CudaBackend final : public LlamaBackend {
   PinnedBuffer pinned_results_, pinned_hashes_;
   SideStream hash_stream_;
   HostCopies copies_;
+  SideStream inputs_stream_;  // copies of inputs of blocks
 
   std::vector<Frame> frames_;
   Frame* frame_ = nullptr;  // that of the present call

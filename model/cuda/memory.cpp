@@ -145,6 +145,10 @@ void SideStream::finish() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
+void SideStream::lead(cudaStream_t other) {
+  SS_CUDA(cudaStreamWaitEvent(other, event_after(stream_).get(), 0));
+}
+
 namespace {
 
 /// Of host memory that is pinned, or short.
@@ -226,8 +230,21 @@ void copy_unpinned(cudaEvent_t after, void* to, const void* from, size_t bytes, 
 }  // namespace
 
 bool HostCopies::is_pinned(const void* host, size_t bytes) const {
-  return std::ranges::any_of(pinned_,
-                             [&](const auto& range) { return range.second.covers(host, bytes); });
+  const auto covers = [&](const auto& memory) { return memory.second.covers(host, bytes); };
+  return std::ranges::any_of(reserved_, covers) || std::ranges::any_of(pinned_, covers);
+}
+
+void* HostCopies::reserve(size_t use, size_t bytes) {
+  return reserved_[use].reserve(bytes);
+}
+
+std::function<void(cudaStream_t)> HostCopies::upload(cudaStream_t after, void* device,
+                                                     const void* host, size_t bytes) {
+  uploads_.follow(after);
+  copy_pinned(uploads_.get(), device, host, bytes, cudaMemcpyHostToDevice);
+  return [made = std::shared_ptr(event_after(uploads_.get()))](cudaStream_t stream) {
+    SS_CUDA(cudaStreamWaitEvent(stream, made.get(), 0));
+  };
 }
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {

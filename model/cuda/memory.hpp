@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -50,6 +51,10 @@ class PinnedBuffer {
 
   /// At least `bytes` of memory. The contents are lost if it must grow. Throws CudaError.
   void* reserve(size_t bytes);
+  bool covers(const void* host, size_t bytes) const {
+    const auto *begin = static_cast<const char*>(host), *data = static_cast<const char*>(data_);
+    return data && data <= begin && begin + bytes <= data + bytes_;
+  }
 
  private:
   void* data_ = nullptr;
@@ -104,12 +109,15 @@ class SideStream {
   void follow(cudaStream_t other);
   /// Waits for all work.
   void finish();
+  /// What is enqueued on `other` from now on begins after all work of this stream so far.
+  void lead(cudaStream_t other);
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-/// Copies between device and host memory; those to the host are concurrent with the computation.
+/// Copies between device and host memory; start() and upload() make copies that are concurrent with
+/// the computation.
 /// Pinned host memory is copied by the device alone; other memory by threads of this object, through
 /// small pinned buffers of theirs.
 class HostCopies {
@@ -119,8 +127,14 @@ class HostCopies {
   /// Begins to pin this memory, unless it is pinned. If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes) { pinned_.try_emplace(host, host, bytes); }
   void unpin(void* host) { pinned_.erase(host); }
+  /// Pinned memory of at least that size, the same for the same `use` unless it must grow. Throws
+  /// CudaError.
+  void* reserve(size_t use, size_t bytes);
   /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
+  /// The same from host memory of reserve(). Returns what makes a stream wait for the copy.
+  std::function<void(cudaStream_t)> upload(cudaStream_t after, void* device, const void* host,
+                                           size_t bytes);
   /// Waits for the copies that start() began. Throws CudaError.
   void finish();
   /// Copies after all work enqueued on `after` so far; returns when all is copied. Throws CudaError.
@@ -132,7 +146,8 @@ class HostCopies {
 
   const int threads_;
   std::map<void*, PinnedRange> pinned_;
-  SideStream stream_;                     // ends before the memory is unpinned
+  std::map<size_t, PinnedBuffer> reserved_;
+  SideStream stream_, uploads_;           // end before the memory is unpinned
   std::mutex threads_lock_;               // copies by threads come one after the other
   std::vector<std::future<void>> begun_;  // copies by threads
 };

@@ -37,6 +37,10 @@
 //             in the loss. The ranks add up these targets as whole numbers in the vote, and every
 //             rank divides the total gradient by their number. So each target has the same weight,
 //             whatever micro-batch it is in, on every layout and after every recovery.
+//   ENGINE-8  With EngineOptions::state_in_host a device computes with a state in host memory:
+//             each unit's total gradient is copied to the host, the host updates the state as a CPU
+//             trainer does, and the rounded parameters are copied to the device. The bits are those
+//             of a state in device memory. The state is committed when step() returns.
 #pragma once
 
 #include <cstdint>

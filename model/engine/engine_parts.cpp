@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <bit>
+
 #include "runtime/observe/trace.hpp"
 #include "runtime/training/token_marks.hpp"
 
@@ -57,8 +59,8 @@ Status Engine::Parts::create_optimizer() {
       runs.begin(), runs.end(), [](const ParameterRun& run) { return run.muon_scale == 0; });
   std::vector<ParameterRun> of_muon(first, runs.end());
   runs.erase(first, runs.end());
-  SS_ASSIGN(optimizer,
-            ShardOptimizer::create(plan, std::move(runs), layout.total, backend, shard, state));
+  SS_ASSIGN(optimizer, ShardOptimizer::create(plan, std::move(runs), layout.total, options, backend,
+                                              shard, state));
   if (options.optimizer != Optimizer::muon) return {};
   SS_ASSIGN(muon, MuonSchedule::create(plan, units, layout, std::move(of_muon), options.precision,
                                        backend, shard, replicate));
@@ -78,7 +80,7 @@ void Engine::Parts::load() {
   gathered->reset(optimizer->params(), false);
   // With copies on demand, the first one is often that of an engine that ends because another trainer
   // has failed, and registering the memory would delay the recovery.
-  if (options.memory_every_steps == 0) return;
+  if (options.memory_every_steps == 0 || plan.through_host) return;
   const TrainState::Side first = state.side(0);  // the two sides are adjacent
   backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
 }
@@ -109,13 +111,15 @@ bool Engine::Parts::take_fault(EngineFault fault) {
   return step <= newest_step && at.compare_exchange_strong(step, kNever);
 }
 
-/// Flips a bit of the first block's gradient, whose elements all differ from zero.
-void Engine::Parts::flip_gradient_bit() {
-  float* at = sums->total() + layout.offset[1];
-  uint32_t bits = 0;
-  backend.copy_to_host(&bits, at, sizeof bits);
-  bits ^= 1u << 22;
-  backend.copy_to_device(at, &bits, sizeof bits);
+/// Flips a bit of the first block's gradient, whose elements all differ from zero. gradient: where the
+/// state is.
+void Engine::Parts::flip_gradient_bit(float* gradient) {
+  float* const at = gradient + layout.offset[1];
+  float value = 0;
+  float* const here = plan.through_host ? at : &value;
+  if (here != at) backend.copy_to_host(here, at, sizeof value);
+  *here = std::bit_cast<float>(std::bit_cast<uint32_t>(*here) ^ 1u << 22);
+  if (here != at) backend.copy_to_device(at, here, sizeof value);
 }
 
 /// For hashed(). hash: of the committed state.
@@ -210,6 +214,8 @@ Status Engine::Parts::execute(const Task& task, Run& r) {
     case Op::exchange:
       sums->exchange(task.unit);
       return {};
+    case Op::download:
+      return sums->download(task.unit, wait);
     case Op::record:
       record(task, r);
       return {};
@@ -373,6 +379,15 @@ double Engine::Parts::over_trained(const Verdict& verdict) const {
   return simplescale::over_trained(targets, verdict.trained);
 }
 
+/// The total gradient where the state is. Waits for the end of its download.
+float* Engine::Parts::gradient_of_update() {
+  if (!plan.through_host) return sums->total();
+  at(StepPhase::copy);
+  const Waiting waiting(wait);
+  backend.finish_copies();
+  return sums->host_total();
+}
+
 /// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm; then the
 /// average.
 Status Engine::Parts::update(Run& r) {
@@ -388,17 +403,20 @@ Status Engine::Parts::update(Run& r) {
               static_cast<float>(scale),
               newest_step,
               {o.moments, rounding_key(o.seed, newest_step)}};
-  if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
+  float* const gradient = gradient_of_update();
+  if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit(gradient);
   at(StepPhase::copy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(StepPhase::optimizer);
-  optimizer->apply(adamw, sums->total(), updated_units());
+  ShardOptimizer::Written upload;
+  if (plan.through_host) upload = [this](size_t elements) { gathered->upload(elements); };
+  optimizer->apply(adamw, gradient, updated_units(), upload);
   if (muon) {
     const Muon of_muon{r.learning_rate, o.muon_momentum, adamw.gradient_scale, adamw.moments};
     SS_RETURN_IF_ERROR(muon->apply(
-        of_muon, sums->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
+        of_muon, gradient, optimizer->update(), [this] { return unit_computed(); }, wait));
   }
-  if (o.ema_decay > 0) optimizer->average(static_cast<float>(1 - o.ema_decay));
+  optimizer->average();
   return {};
 }
 

@@ -71,8 +71,12 @@ struct Engine::Parts {
   std::string abort_reason;  // guarded by mutex
 
   bool tied() const { return options.shape.tie_embeddings; }
-  /// The gathered units, if AdamW writes them with the parameters; else null.
-  void* updated_units() const { return muon ? nullptr : gathered->whole(); }
+  /// The gathered units, or those to be uploaded, if AdamW writes them with the parameters; else
+  /// null.
+  void* updated_units() const {
+    if (plan.through_host) return gathered->to_upload();
+    return muon ? nullptr : gathered->whole();
+  }
 
   Status create();
   Status create_optimizer();
@@ -90,7 +94,7 @@ struct Engine::Parts {
   }
   Status unit_computed();
   bool take_fault(EngineFault fault);
-  void flip_gradient_bit();
+  void flip_gradient_bit(float* gradient);
   void note_hash(const Hash128& hash);
   Status check_unchanged(const Hash128& current_hash);
   void finish_store();
@@ -122,6 +126,7 @@ struct Engine::Parts {
   void record(const Task& task, Run& r);
   Status check_committed_state(Ballot& ballot);
   Status finish_sums(Ballot& ballot);
+  float* gradient_of_update();
   Status hold_vote(Run& r);
   Status update(Run& r);
   Status commit();

@@ -24,9 +24,16 @@ class GatheredUnits {
   /// With one shard and a buffer for each unit: all units, (layout.total) in the precision, for a
   /// caller that writes them while it changes the parameters. Else null.
   void* whole() const { return whole_; }
-  /// The parameters have changed: discards all gathered units, unless whole() was `written` with
-  /// them. master: this shard's parameters, (layout.total) fp32, device memory.
+  /// The parameters have changed: discards all gathered units, unless whole(), or the buffer of
+  /// upload(), was `written` with them. master: this shard's parameters, (layout.total) fp32, where
+  /// the state is.
   void reset(const float* master, bool written);
+
+  /// With a state in host memory (BufferPlan::through_host): where the rounded parameters are
+  /// written, (layout.total) in the precision, host memory. Else null.
+  void* to_upload() const { return host_; }
+  /// The first `elements` of them are written: starts to upload the units that lie in them.
+  void upload(size_t elements);
 
   /// Starts to gather `unit` into a buffer, unless it holds the unit.
   void start(size_t slot, size_t unit);
@@ -44,12 +51,19 @@ class GatheredUnits {
   GatheredUnits(const ShardLayout& layout, DType precision, Backend& backend, Collective& shard)
       : layout_(&layout), precision_(precision), backend_(&backend), shard_(&shard) {}
 
+  size_t bytes(size_t elements) const { return elements * bytes_of(precision_); }
+  void await_upload(size_t unit);
+
   const ShardLayout* layout_;
   DType precision_;
   Backend* backend_;
   Collective* shard_;
   std::vector<Slot> slots_;
   void* whole_ = nullptr;
+  // With a state in host memory: this rank's part of all units, and its upload, unit by unit.
+  void *host_ = nullptr, *own_ = nullptr;
+  std::vector<Backend::PendingUpload> uploads_;  // that no call waits for yet
+  size_t uploaded_ = 0;                          // units, since the parameters changed
   const float* master_ = nullptr;
 };
 

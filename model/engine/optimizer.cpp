@@ -1,8 +1,11 @@
 #include "model/engine/optimizer.hpp"
 
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <utility>
 
+#include "model/cpu/shard.hpp"
 #include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
@@ -47,11 +50,21 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
   return runs;
 }
 
+ShardOptimizer::ShardOptimizer(std::vector<ParameterRun> runs, size_t total,
+                               const EngineOptions& options, Backend& backend, TrainState& state)
+    : runs_(std::move(runs)),
+      total_(total),
+      precision_(options.precision),
+      average_weight_(options.ema_decay > 0 ? static_cast<float>(1 - options.ema_decay) : 0),
+      updates_all_(options.optimizer != Optimizer::muon),
+      backend_(&backend),
+      state_(&state) {}
+
 Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan,
                                               std::vector<ParameterRun> runs, size_t total,
-                                              Backend& backend, Collective& shard,
-                                              TrainState& state) {
-  ShardOptimizer optimizer(std::move(runs), total, backend, state);
+                                              const EngineOptions& options, Backend& backend,
+                                              Collective& shard, TrainState& state) {
+  ShardOptimizer optimizer(std::move(runs), total, options, backend, state);
   if (plan.device_state > 0) {
     const size_t values = plan.device_state * total / sizeof(float);
     SS_ASSIGN(void* device, shard.allocate(values * sizeof(float)));
@@ -91,7 +104,18 @@ void ShardOptimizer::settle_hash() {
 
 void ShardOptimizer::start_hash() {
   settle_hash();
-  current_ = backend_->start_state_hash(on_device() ? device_ : state_->committed());
+  if (on_device()) {
+    current_ = backend_->start_state_hash(device_);
+    return;
+  }
+  const auto hash = [this, side = state_->committed()] { return hash_of(side); };
+  if (backend_->host_memory()) {  // whose threads compute
+    current_ = hash;
+    return;
+  }
+  // The device computes; the host's threads wait. At its end the future waits for its thread.
+  const auto made = std::make_shared<std::future<Hash128>>(std::async(std::launch::async, hash));
+  current_ = [made] { return made->get(); };
 }
 
 Hash128 ShardOptimizer::current_hash() {
@@ -114,11 +138,32 @@ Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
   return {};
 }
 
-void ShardOptimizer::apply(const AdamW& options, const float* gradient, void* rounded) {
+void ShardOptimizer::apply(const AdamW& options, const float* gradient, void* rounded,
+                           const Written& written) {
   applied_step_ = options.step;
-  const StateUpdate u = update();
-  backend_->adamw(options, runs_, gradient, u.from_params, u.from_avg, u.from_avg_sq, u.to_params,
-                  u.to_avg, u.to_avg_sq, rounded);
+  if (on_device() || !updates_all_) {
+    const StateUpdate u = update();
+    backend_->adamw(options, runs_, gradient, u.from_params, u.from_avg, u.from_avg_sq, u.to_params,
+                    u.to_avg, u.to_avg_sq, rounded);
+    if (written) written(total_);
+    return;
+  }
+  constexpr size_t kParts = 32;  // that are uploaded one after the other
+  cpu::HostUpdate made({.options = options,
+                        .runs = runs_,
+                        .gradient = gradient,
+                        .from = from_,
+                        .to = to_,
+                        .average_weight = average_weight_,
+                        .precision = precision_,
+                        .rounded = rounded},
+                       backend_->host_threads());
+  const size_t part = written ? total_ / kParts + 1 : total_;
+  for (size_t done = 0; done < total_;) {
+    done = made.up_to(std::min(total_, done + part));
+    if (written) written(done);
+  }
+  hashed_ = {made.hash_of_from(), made.hash_of_to()};
 }
 
 StateUpdate ShardOptimizer::update() const {
@@ -128,9 +173,10 @@ StateUpdate ShardOptimizer::update() const {
           to.exp_avg_sq.data(), to.ema.data(),       state_->format().moments};
 }
 
-void ShardOptimizer::average(float weight) {
+void ShardOptimizer::average() {
+  if (average_weight_ == 0 || hashed_) return;  // or apply() has done it
   const StateUpdate u = update();
-  backend_->average(weight, total_, u.to_params, u.from_ema, u.to_ema);
+  backend_->average(average_weight_, total_, u.to_params, u.from_ema, u.to_ema);
 }
 
 Status ShardOptimizer::commit() {
@@ -142,9 +188,11 @@ Status ShardOptimizer::commit() {
   }
   params_ = to_.params.data();
   backend_->synchronize();
-  if (!matches_commit(hash_of(from_)))  // ENGINE-5: it may have changed after the vote
+  const auto hashed = std::exchange(hashed_, {});
+  // ENGINE-5: it may have changed after the vote
+  if (!matches_commit(hashed ? hashed->from : hash_of(from_)))
     return {Code::mismatch, "the state has changed in memory during the optimizer update"};
-  state_->commit(applied_step_, hash_of(to_));
+  state_->commit(applied_step_, hashed ? hashed->to : hash_of(to_));
   return {};
 }
 

@@ -1,11 +1,14 @@
 // This rank's shard of the state: where its parts are stored, their update and commit.
 //
-// Host memory: the state's committed side is the master copy; the update writes the other side.
+// Host memory: the state's committed side is the master copy; the update writes the other side, also
+// if a device with memory of its own computes with it (EngineOptions::state_in_host).
 // Device memory: the master copy is on the device and is updated in place; start_store() copies it
 // to the state's other side while the next step is computed (engine.hpp, ENGINE-6). All calls come
 // from the compute thread.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -41,11 +44,11 @@ struct StateUpdate {
 class ShardOptimizer {
  public:
   static Result<ShardOptimizer> create(const BufferPlan& plan, std::vector<ParameterRun> runs,
-                                       size_t total, Backend& backend, Collective& shard,
-                                       TrainState& state);
+                                       size_t total, const EngineOptions& options, Backend& backend,
+                                       Collective& shard, TrainState& state);
   /// Loads the state's committed side.
   void load();
-  /// This shard's committed parameters: (total) fp32, device memory. Valid until the next load() or
+  /// This shard's committed parameters: (total) fp32, where the state is. Valid until the next load() or
   /// commit(); null before the first load().
   const float* params() const { return params_; }
   /// The step of the master copy.
@@ -65,12 +68,16 @@ class ShardOptimizer {
   /// reader pins it for longer; nothing was changed. Device memory: no copy may be in progress.
   Status begin_write(int state_timeout_ms, WaitClock& wait);
   /// Writes the state after options.step, except for the runs that Muon updates; commit() must
-  /// follow. gradient: (total) fp32, device memory. rounded: as Backend::adamw().
-  void apply(const AdamW& options, const float* gradient, void* rounded);
+  /// follow. gradient: (total) fp32; rounded: as Backend::adamw(); both where the state is. written:
+  /// if given, called several times with the number of elements that are written, at last with all.
+  using Written = std::function<void(size_t elements)>;
+  void apply(const AdamW& options, const float* gradient, void* rounded,
+             const Written& written = nullptr);
   /// What apply() read and wrote. Until commit().
   StateUpdate update() const;
-  /// After all parameters are written: the average moves towards them (Backend::average()).
-  void average(float weight);
+  /// After all parameters are written: the average, if there is one, moves towards them
+  /// (Backend::average()).
+  void average();
   /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: on the device
   /// only, and starts the hash. mismatch: only in host memory; the state that apply() read is not
   /// what was committed. Nothing is committed then.
@@ -85,8 +92,8 @@ class ShardOptimizer {
   void finish_store(WaitClock& wait);
 
  private:
-  ShardOptimizer(std::vector<ParameterRun> runs, size_t total, Backend& backend, TrainState& state)
-      : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
+  ShardOptimizer(std::vector<ParameterRun> runs, size_t total, const EngineOptions& options,
+                 Backend& backend, TrainState& state);
 
   bool on_device() const { return !device_.params.empty(); }
   Hash128 hash_of(const TrainState::Side& side) const;
@@ -94,6 +101,9 @@ class ShardOptimizer {
 
   std::vector<ParameterRun> runs_;
   size_t total_;
+  DType precision_;
+  float average_weight_;  // 0: the state has no average
+  bool updates_all_;      // no run is Muon's
   Backend* backend_;
   TrainState* state_;
   const float* params_ = nullptr;
@@ -101,6 +111,10 @@ class ShardOptimizer {
   // Between begin_write() and commit():
   TrainState::Side from_, to_;
   uint64_t applied_step_ = 0;
+  struct Hashes {
+    Hash128 from, to;
+  };
+  std::optional<Hashes> hashed_;  // by apply(), in host memory
   // With device memory:
   uint64_t step_ = 0;             // of what device_ holds
   Hash128 hash_;                  // state_hash() of device_ when it was made; zero: not known

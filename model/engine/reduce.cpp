@@ -60,6 +60,12 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
     for (float* digit : digits) buffers.push_back(digit + sums.offset[unit]);
     made.slices_.emplace_back(std::move(buffers), sums.count[unit]);
   }
+  made.across_.resize(sums.count.size());
+  if (plan.through_host) {
+    SS_ASSIGN(void* host,
+              backend.host_buffer(Backend::HostUse::gradient, layout.total * sizeof(float)));
+    made.host_total_ = static_cast<float*>(host);
+  }
   made.total_ = digits[0];
   if (plan.separate_total) {
     SS_ASSIGN(void* data, replicate.allocate(sums.total * sizeof(float)));
@@ -159,8 +165,8 @@ void GradientSums::exchange(size_t unit) {
   PartialSum& slice = slices_[unit];
   if (replicate_->size() == 1 && slice.nodes().size() == 1) return;
   if (replicate_->size() > 1 || !backend_->host_memory()) {
-    across_.push_back(
-        replicate_->all_reduce_partials(slice, shares_->blocks(), total_ + layout_.offset[unit]));
+    across_[unit] =
+        replicate_->all_reduce_partials(slice, shares_->blocks(), total_ + layout_.offset[unit]);
     return;
   }
   std::vector<TreeSource> sources;
@@ -169,12 +175,22 @@ void GradientSums::exchange(size_t unit) {
   tree_total(sources, slice.buffer(0), DType::f32, slice.count());
 }
 
+Status GradientSums::download(size_t unit, WaitClock& wait) {
+  if (WorkPtr work = std::move(across_[unit])) {
+    const Waiting waiting(wait);
+    SS_RETURN_IF_ERROR(work->wait());
+  }
+  const size_t at = layout_.offset[unit];
+  backend_->start_copy(host_total_ + at, total_ + at, layout_.count[unit] * sizeof(float));
+  return {};
+}
+
 Status GradientSums::finish(WaitClock& wait) {
   const Waiting waiting(wait);
   Status status;
-  for (WorkPtr& work : across_)
-    if (Status ended = work->wait(); status.ok()) status = ended;
-  across_.clear();
+  for (WorkPtr& each : across_)
+    if (WorkPtr work = std::move(each))
+      if (Status ended = work->wait(); status.ok()) status = ended;
   if (status.ok() && tied_head() < layout_.count.size())
     backend_->accumulate(total_ + layout_.offset[tied_head()], total_, layout_.count[tied_head()]);
   return status;

@@ -48,10 +48,15 @@ class GradientSums {
   /// True if every element that reduce() was given since the last call was finite. In device memory
   /// always true.
   bool take_finite() { return std::exchange(finite_, true); }
+  /// With a state in host memory (BufferPlan::through_host): waits for that sum, and starts to copy
+  /// the unit's total to host_total(). Backend::finish_copies() waits for the copies.
+  Status download(size_t unit, WaitClock& wait);
   /// Waits for all exchanges: total() is then complete.
   Status finish(WaitClock& wait);
   /// This shard's total gradient: (layout.total) fp32, device memory.
   float* total() { return total_; }
+  /// Where download() copies it: (layout.total) fp32, host memory; null if it does not.
+  float* host_total() { return host_total_; }
 
  private:
   struct Slot {
@@ -91,8 +96,8 @@ class GradientSums {
   std::vector<Slot> slots_;         // empty: backward writes straight into the slices
   std::vector<Sum> sums_;           // of waves
   std::vector<PartialSum> slices_;  // per unit
-  std::vector<WorkPtr> across_;     // all-reduces in flight
-  float* total_ = nullptr;
+  std::vector<WorkPtr> across_;     // per unit: its all-reduce in flight
+  float *total_ = nullptr, *host_total_ = nullptr;
   bool finite_ = true;
 };
 

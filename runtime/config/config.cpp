@@ -65,6 +65,7 @@ Config with_derived_values(const Config& config) {
   if (const auto plan = make_plan(config); plan.ok()) {
     c.train.global_batch_size = plan->global_batch_size;
     c.parallel.wave = plan->wave;
+    c.parallel.offload = plan->offload;
     c.train.min_learning_rate = plan->learning_rate.minimum;
     const auto warmup_steps = static_cast<uint64_t>(plan->learning_rate.warmup_steps);
     c.train.warmup_iters = static_cast<int64_t>(plan->iters(plan->batch.samples(warmup_steps)));

@@ -43,6 +43,8 @@ enum class Strategy : unsigned char {
   hybrid_shard,
   no_shard
 };
+/// What a GPU keeps in host memory: the state of the optimizer, the inputs of blocks.
+enum class Offload : unsigned char { automatic, none, optimizer, activations, all };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
 enum class Balance : unsigned char { automatic, even };
 enum class SweepMode : unsigned char { grid, zip };
@@ -55,6 +57,7 @@ enum class RopeScalingChoice : unsigned char { automatic, none, linear, llama3, 
 const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
 const char* to_string(DeviceKind device);
+const char* to_string(Offload offload);
 
 struct RunConfig {
   std::string name;    // empty: the file's name without .toml
@@ -180,6 +183,7 @@ struct ParallelConfig {
   Strategy strategy = Strategy::automatic;
   int64_t group_nodes = 0;  // 0: by strategy
   int64_t wave = 0;         // 0: auto
+  Offload offload = Offload::automatic;
   int64_t collective_timeout_ms = 60'000;
 };
 

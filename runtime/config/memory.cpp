@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/config/topology.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/program/buffer_plan.hpp"
 #include "runtime/training/arithmetic.hpp"
 
@@ -26,6 +26,8 @@ namespace simplescale {
 //                With NCCL's own sums: 4 P and no digits, and messages of c max N_u / S
 //   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
+//   host         with parallel.offload, pinned: BufferPlan::host_bytes() for the state, and inputs() of
+//                a wave
 
 namespace {
 
@@ -115,6 +117,20 @@ double attention_masks(const Config& config, const ModelShape& shape, const Widt
          (shape.window() > 0 ? T * row * 4 : 0);
 }
 
+/// Inputs of blocks of a micro-batch in device memory, with that of the head.
+double device_inputs(const Config& config, const Widths& w) {
+  return offloads_inputs(config.parallel.offload) ? std::min(2.0, w.layers + 1) : w.layers + 1;
+}
+
+/// Bytes of those that are in host memory: all but that of the last block.
+uint64_t host_inputs(const Config& config, const ModelShape& shape) {
+  if (!offloads_inputs(config.parallel.offload)) return 0;
+  const Widths w(config.train, shape);
+  return static_cast<uint64_t>(
+      std::min(1e18, w.c * w.N * w.C * (w.layers - 1) *
+                         static_cast<double>(std::max<int64_t>(1, config.parallel.wave))));
+}
+
 /// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
 /// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
 double cuda_activations(const Config& config, const ModelShape& shape) {
@@ -127,7 +143,8 @@ double cuda_activations(const Config& config, const ModelShape& shape) {
   const double part = in_parts(w.N, w.c * 2 * w.F);  // of gate and up
   const double gate_up =
       train.activation_checkpointing == Recompute::nothing ? row * 2 * w.F * w.layers : part;
-  const double kept = row * w.C * (w.layers + 1) + gate_up + block * blocks_kept(train, w.layers);
+  const double inputs = device_inputs(config, w);
+  const double kept = row * w.C * inputs + gate_up + block * blocks_kept(train, w.layers);
   const double logits = in_parts(w.N, w.c * w.V);
   const double working = row * (4 * w.C + std::max(w.C, w.A) + Q) + 1.5 * part +
                          4 * 512 * std::max(w.C, static_cast<double>(shape.bias_width()));
@@ -138,7 +155,7 @@ double cuda_activations(const Config& config, const ModelShape& shape) {
                            attention_workspace(train, shape, w) + attention_masks(config, shape, w);
   const double fp8 = train.fp8 ? fp8_factors(w, part / (w.c * 2 * w.F)) : 0;
   const double of_frame =
-      tokens + row * w.C * (w.layers + 2) +
+      tokens + row * w.C * (inputs + 1) +
       (train.activation_checkpointing == Recompute::block ? 0 : block * w.layers) +
       (train.activation_checkpointing == Recompute::nothing ? gate_up : 0);
   const double of_wave =
@@ -188,6 +205,7 @@ EngineOptions buffer_options(const Config& config, const ModelShape& shape, Shar
                         .leaves = bounded(leaves),
                         .wave = bounded(config.parallel.wave),
                         .sharding = sharding,
+                        .state_in_host = offloads_state(config.parallel.offload),
                         .optimizer = train.optimizer,
                         .moments = train.moments_precision,
                         .ema_decay = train.ema_decay};
@@ -210,17 +228,19 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
 
   MemoryEstimate estimate;
-  estimate.state = state_format(config.train).bytes() * own * sides;
   const bool cuda = config.cluster.device == DeviceKind::cuda,
              muon = config.train.optimizer == Optimizer::muon;
   const uint64_t largest_part = largest / static_cast<uint64_t>(shards);
   const EngineOptions options = buffer_options(config, shape, sharding, leaves);
+  if (!cuda || !options.state_in_host)
+    estimate.state = state_format(config.train).bytes() * own * sides;
   const auto gradients_of = [&](bool native) {
     const BufferPlan buffers =
         most_buffers(options, static_cast<size_t>(groups), static_cast<size_t>(shards), !cuda,
                      native, balances(config));
     const BufferBytes of = buffers.bytes(options.precision, own);
-    estimate.parameters = of.gather;
+    estimate.parameters = of.gather + of.own;
+    estimate.host = buffers.host_bytes(options.precision, own) + host_inputs(config, shape);
     const uint64_t digits = buffers.digits;
     uint64_t bytes = 0;                                                            // of messages
     const uint64_t received = shards == 1 ? 0 : config.parallel.wave > 1 ? 4 : c;  // of an element

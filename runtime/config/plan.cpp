@@ -4,6 +4,7 @@
 #include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/faults.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/program/costs.hpp"
 
@@ -219,6 +220,7 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
   if (add(topology.status())) {
     plan.topology = *topology;
     add(plan_batch(config, plan));
+    add(plan_offload(config, plan));
     add(plan_wave(config, plan));
     if (add(plan_length(config, plan))) {
       add(plan_learning_rate(config, plan));

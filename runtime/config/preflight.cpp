@@ -254,9 +254,9 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   const uint64_t state =
       plan.state_bytes() * shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
   // With NCCL the engine's buffers have no copy in host memory.
-  const uint64_t arena =
-      gpus && !staged ? 0
-                      : plan.memory.parameters + plan.memory.staged_gradients + (gpus ? state : 0);
+  const uint64_t arena = gpus && !staged ? 0
+                                         : plan.memory.parameters + plan.memory.staged_gradients +
+                                               (gpus ? plan.memory.state : 0);
   const uint64_t process = trainer_plane_bytes + arena +
                            trace_event_bytes * static_cast<uint64_t>(config.metrics.trace_events);
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
@@ -276,11 +276,12 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   constexpr uint64_t trainer_program = uint64_t{920} << 20;
   const int members = std::min(trainers, t.shards + t.groups - 1);
   needs.address_space = trainer_program + process * static_cast<uint64_t>(members) + 2 * state +
-                        (gpus ? 0 : plan.memory.activations);
+                        (gpus ? plan.memory.host : plan.memory.activations);
 
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   if (peers) needs.copies = count * 2 * state;
-  needs.private_ = needs.copies + count * (trainer_bytes + (gpus ? 0 : plan.memory.activations)) +
+  needs.private_ = needs.copies +
+                   count * (trainer_bytes + (gpus ? plan.memory.host : plan.memory.activations)) +
                    warm * trainer_bytes + nodes * agent_bytes +
                    static_cast<uint64_t>(needs.supervisors) * supervisor_bytes;
   return needs;

@@ -18,6 +18,7 @@ constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd
 constexpr const char* optimizer_names[] = {"adamw", "muon"};
 constexpr const char* recompute_names[] = {"false", "true", "mlp"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
+constexpr const char* offload_names[] = {"auto", "none", "optimizer", "activations", "all"};
 constexpr const char* balance_names[] = {"auto", "even"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
@@ -45,6 +46,10 @@ const char* to_string(Strategy strategy) {
 }
 const char* to_string(DeviceKind device) {
   return device_names[static_cast<int>(device)];
+}
+
+const char* to_string(Offload offload) {
+  return offload_names[static_cast<int>(offload)];
 }
 
 const std::vector<std::string>& fault_kinds() {
@@ -171,6 +176,7 @@ const Key table[] = {
   {"parallel", "strategy", ENUM(parallel.strategy, strategy_names), any, layout, "How the model is sharded. auto: the smallest group that fits memory, so that there are as many replicas as possible; see docs/configuration.md."},
   {"parallel", "group_nodes", REF(parallel.group_nodes), {0, 10'000}, layout, "Nodes per group; a group holds one copy of the model. 0: by strategy (hybrid_shard: 4; full_shard, shard_grad_op: all nodes). no_shard ignores it."},
   {"parallel", "wave", REF(parallel.wave), {0, 1024}, layout, "Micro-batches that pass a unit together, a power of two: a unit is gathered and its gradients are summed between trainers once a wave. More memory for activations, less traffic. 0: 1, but for groups over several nodes as many as accumulate and fit a trainer's memory."},
+  {"parallel", "offload", ENUM(parallel.offload, offload_names), any, no, "What a GPU keeps in host memory: optimizer: the state, which the host's threads then update; activations: the inputs of blocks, with activation_checkpointing = true; all: both; none. auto: the first of none, activations, optimizer and all with which a trainer fits its memory."},
   {"parallel", "collective_timeout_ms", REF(parallel.collective_timeout_ms), milliseconds, no, "A collective operation fails if a rank has not joined it by then."},
 
   {"cluster", "nodes", REF(cluster.nodes), {1, 10'000}, layout, "Nodes that train."},

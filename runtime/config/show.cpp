@@ -7,6 +7,7 @@
 
 #include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/config/schema.hpp"
@@ -87,6 +88,17 @@ std::string wave_text(const Config& config, const Plan& plan) {
          bytes_text(plan.memory.total() - memory_with_wave(config, plan, 1).total()) + " more";
 }
 
+/// What a GPU keeps in host memory, why, and what that saves and takes.
+std::string offload_text(const Config& config, const Plan& plan) {
+  std::string text = std::string(to_string(plan.offload)) + " (" + plan.offload_reason + ")";
+  if (plan.offload == Offload::none) return text;
+  const MemoryEstimate without = memory_with_offload(config, plan, Offload::none);
+  return text + "; saves " + bytes_text(without.total() - plan.memory.total()) +
+         " of a GPU's memory, takes " + bytes_text(plan.memory.host) +
+         " more of the host's for each, and copies " +
+         bytes_text(bytes_through_host(config, plan)) + " a step between them";
+}
+
 std::string plan_text(const Config& config, const Plan& plan) {
   const DeviceKind device = config.cluster.device;
   const Topology& t = plan.topology;
@@ -112,6 +124,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                     " accumulated x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
   if (plan.accumulation > 1) line("wave", wave_text(config, plan));
+  if (device == DeviceKind::cuda) line("offload", offload_text(config, plan));
   if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/base/words.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/training/collective.hpp"
 
 namespace simplescale {
@@ -130,7 +131,8 @@ Status check_ranks(const Topology& t) {
 
 Status check_memory(const Config& config, const Topology& topology) {
   if (config.cluster.memory_per_trainer_gib == 0) return {};
-  SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
+  SS_ASSIGN(const uint64_t needed,
+            needed_bytes(with_least_device_memory(config), topology.sharding, topology.shards));
   if (has_memory(config, needed)) return {};
   const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
   return bad_config("cluster.memory_per_trainer_gib: the model needs about " +

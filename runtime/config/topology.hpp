@@ -77,6 +77,8 @@ struct MemoryEstimate {
   uint64_t messages = 0;          // what collectives receive: a part of these gradients
   uint64_t activations = 0;       // of one micro-batch, logits included
   uint64_t nccl = 0;              // NCCL's connections of a GPU; by its sources, not measured
+  uint64_t host = 0;  // parallel.offload: pinned host memory, beside the state's shared memory
+  /// Without `host`.
   uint64_t total() const { return state + parameters + gradients + activations + nccl; }
 };
 /// Never less than engine and backend allocate. leaves: M, the micro-batches of a step over all
@@ -93,18 +95,20 @@ inline StateFormat state_format(const TrainConfig& train) {
 struct Plan {
   ModelShape shape;
   Topology topology;
-  int64_t micro_batch_size = 1;   // B, samples
-  int64_t accumulation = 1;       // A = M / world, rounded up: micro-batches of a trainer in a step
-                                  // of the configured layout; more while groups are missing
-  int64_t leaves = 1;             // M, micro-batches per step, after the batch's warm-up
-  int64_t wave = 1;               // the most micro-batches of a trainer that pass a unit together
-  std::string wave_reason;        // `config show` prints it
-  int64_t global_batch_size = 1;  // M * B, samples per step, after the batch's warm-up
-  BatchSchedule batch;            // samples of every step, at most M * B
-  int64_t max_iters = 1;          // micro-batches per trainer in the run
-  int64_t max_steps = 1;          // S
-  int64_t tokens_per_step = 1;    // of M * B samples
-  int64_t max_tokens = 1;         // of max_steps steps
+  int64_t micro_batch_size = 1;  // B, samples
+  int64_t accumulation = 1;      // A = M / world, rounded up: micro-batches of a trainer in a step
+                                 // of the configured layout; more while groups are missing
+  int64_t leaves = 1;            // M, micro-batches per step, after the batch's warm-up
+  int64_t wave = 1;              // the most micro-batches of a trainer that pass a unit together
+  std::string wave_reason;       // `config show` prints it
+  Offload offload = Offload::none;  // never automatic
+  std::string offload_reason;       // `config show` prints it
+  int64_t global_batch_size = 1;    // M * B, samples per step, after the batch's warm-up
+  BatchSchedule batch;              // samples of every step, at most M * B
+  int64_t max_iters = 1;            // micro-batches per trainer in the run
+  int64_t max_steps = 1;            // S
+  int64_t tokens_per_step = 1;      // of M * B samples
+  int64_t max_tokens = 1;           // of max_steps steps
   LearningRate learning_rate;
   SkippedSamples skipped;  // data.skip_samples
   Mixture mixture;         // data.blend and data.stage; empty: one source
@@ -131,7 +135,7 @@ struct Plan {
 
 /// Sets wave and wave_reason; the plan has its topology and batch. bad_config: not a power of two.
 Status plan_wave(const Config& config, Plan& plan);
-/// The plan's memory with another wave.
+/// The plan's memory with another wave, and with the plan's offload.
 MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave);
 /// Bytes that a trainer sends to the others of its group in a step of M leaves with waves of `wave`,
 /// for parameters and gradients, if each trainer sends to each other. The formula is in wave.cpp.

@@ -10,6 +10,7 @@ namespace simplescale {
 MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave) {
   Config with = config;
   with.parallel.wave = wave;
+  with.parallel.offload = plan.offload;
   return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
                          plan.topology.most_groups, plan.leaves);
 }

@@ -60,11 +60,16 @@ size_t most_digits(const EngineOptions& options, size_t groups, size_t shards) {
 BufferBytes BufferPlan::bytes(DType precision, size_t shard_total) const {
   const size_t shard_copies = digits + (separate_total ? 1 : 0);
   return {.gather = bytes_of(gather, precision),
+          .own = own_parameters ? shard_total * simplescale::bytes_of(precision) : 0,
           .gradient = bytes_of(gradient, precision),
           .sums = bytes_of(sums, DType::f32) * sum_digits,
           .slices = shard_copies * (shard_total + tied_gradient) * sizeof(float),
           .muon = (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision),
           .state = device_state * shard_total};
+}
+
+size_t BufferPlan::host_bytes(DType precision, size_t shard_total) const {
+  return through_host ? shard_total * (sizeof(float) + simplescale::bytes_of(precision)) : 0;
 }
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
@@ -76,9 +81,11 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   const auto leaves = static_cast<uint64_t>(options.leaves);
 
   BufferPlan plan;
+  plan.through_host = options.state_in_host && !host_memory;
+  plan.own_parameters = plan.through_host && shards > 1;
   if (shards > 1 && options.sharding == Sharding::full_shard)
     rotating(padded, tied, plan.pool_of_unit_gather, plan.gather);
-  else if (shards > 1 || !fp32)
+  else if (shards > 1 || !fp32 || plan.through_host)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
   plan.sums_in_background = shards > 1 || !host_memory;
@@ -97,7 +104,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   // All groups must have the same plan: the group that needs most digits decides.
   if (!native_sums) plan.digits = most_digits(options, groups, shards);
   plan.separate_total = groups > 1 && !native_sums;
-  plan.device_state = host_memory ? 0 : state_format(options).bytes();
+  plan.device_state = host_memory || plan.through_host ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];
     plan.muon_part = shards > 1 ? padded[1] / shards : 0;

@@ -18,10 +18,10 @@ struct BufferPool {
 
 /// Bytes of each kind of buffer:
 struct BufferBytes {
-  size_t gather = 0, gradient = 0, sums = 0;
+  size_t gather = 0, own = 0, gradient = 0, sums = 0;
   size_t slices = 0;  // and the total
   size_t muon = 0, state = 0;
-  size_t total() const { return gather + gradient + sums + slices + muon + state; }
+  size_t total() const { return gather + own + gradient + sums + slices + muon + state; }
   bool operator==(const BufferBytes&) const = default;
 };
 
@@ -29,14 +29,16 @@ struct BufferBytes {
 ///
 ///   gather    (2 U + E) e   full_shard
 ///             S P e         shard_grad_op, and one shard in bf16
-///             0             one shard in fp32
+///             0             one shard in fp32, unless its state is in host memory and it computes on
+///                           a device
+///   own       P e           state in host memory, several shards: this rank's parameters
 ///   gradient  (2 U + E) e
 ///             0             if backward can write the sum itself: fp32, one shard, at most one
 ///                           leaf per group, host memory
 ///   sums      (2 U + E) log2(W) 4     waves of W > 1 micro-batches, with several shards
 ///   slices    D (P + H) 4
 ///   total     (P + H) 4     more than one group, unless both collectives have native_sums()
-///   state     P s           device memory
+///   state     P s           device memory, unless its state is in host memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///
 ///   e  bytes of an element in compute precision
@@ -64,11 +66,18 @@ struct BufferPlan {
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
   bool separate_total = false;     // one more fp32 buffer of the shard, for the total
   size_t device_state = 0;         // bytes of a parameter in the master state; 0: in host memory
+  // True: the device computes with a state in host memory. Each unit's total gradient is downloaded,
+  // and its updated parameters are uploaded.
+  bool through_host = false;
+  bool own_parameters = false;  // the uploaded parameters have a buffer of their own
   // In compute precision; 0 without Muon.
   size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
   size_t muon_owned = 0;                // a rank's own matrices
   /// shard_total: P.
   BufferBytes bytes(DType precision, size_t shard_total) const;
+  /// Pinned host memory of a trainer whose device computes with a state in host memory: its total
+  /// gradient in fp32, and its updated parameters in the precision.
+  size_t host_bytes(DType precision, size_t shard_total) const;
 };
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,

@@ -1,5 +1,7 @@
 #include "runtime/program/costs.hpp"
 
+#include <algorithm>
+
 namespace simplescale {
 
 ForwardFlops forward_flops(const ModelShape& s) {
@@ -32,6 +34,13 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
     const auto compute = [&](double of_token) { return of_token * tokens / speeds.flops; };
     const auto memory = [&](double bytes) { return bytes / speeds.memory_bytes; };
     const auto network = [&](double bytes) { return bytes / speeds.network_bytes; };
+    const auto host = [&](double bytes) { return bytes / speeds.host_bytes; };
+    const auto copy = [&](double bytes) { return bytes / speeds.copy_bytes; };
+    // A block's input is copied beside another block's pass.
+    const auto block = [&](double of_token) {
+      const double input = tokens * static_cast<double>(options.shape.dim) * size;
+      return options.inputs_in_host ? std::max(compute(of_token), copy(input)) : compute(of_token);
+    };
     switch (task.op) {
       case Op::gather:
         return memory(part * (sizeof(float) + size)) + network(received(shards) * whole * size);
@@ -39,13 +48,13 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       case Op::backward_embed:
         return memory(2 * tokens * static_cast<double>(options.shape.dim) * size);
       case Op::forward:
-        return compute(flops.block);
+        return block(flops.block);
       case Op::head:
         return compute(3 * flops.head);
       case Op::evaluate:
         return compute(flops.head);
       case Op::backward:
-        return compute((recomputes ? 3 : 2) * flops.block);
+        return block((recomputes ? 3 : 2) * flops.block);
       case Op::add:
         return memory(whole * (size + sizeof(float)));
       case Op::reduce: {
@@ -55,9 +64,19 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       }
       case Op::exchange:  // to the ranks that add, and back
         return network(2 * received(groups) * part * sizeof(float));
+      case Op::download:
+        return copy(part * sizeof(float));
+      case Op::hash:
+        return options.state_in_host ? host(state) : 0.0;
       case Op::check:
-        return memory(state);
+        return options.state_in_host ? 0.0 : memory(state);
       case Op::update:
+        // The host hashes what it reads and writes while it has it. Rounded parameters are uploaded
+        // beside that.
+        if (options.state_in_host)
+          return std::max(
+              host(2 * state + static_cast<double>(layout.total) * (sizeof(float) + size)),
+              copy(static_cast<double>(layout.total) * size));
         return memory(2 * state + static_cast<double>(layout.total) * sizeof(float));
       default:
         return 0.0;

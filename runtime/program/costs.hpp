@@ -11,6 +11,9 @@ struct Speeds {
   double flops = 0;          // of products
   double memory_bytes = 0;   // read and written
   double network_bytes = 0;  // that a trainer receives in a collective
+  // With a state or inputs of blocks in host memory:
+  double host_bytes = 0;  // of host memory, read and written
+  double copy_bytes = 0;  // between host and device, in one direction
 };
 
 /// FLOP of a token in the forward pass, products without the embedding. The backward pass has twice as

@@ -29,6 +29,8 @@ Status check(const EngineOptions& options, int shards, int groups) {
   const std::vector<uint32_t>& weights = options.weights;
   if (!weights.empty() && (weights.size() != static_cast<size_t>(groups) || !are_weights(weights)))
     return bad("the weights are not one positive number for each of the groups");
+  if (options.state_in_host && options.optimizer == Optimizer::muon)
+    return bad("Muon updates a state in device memory only");
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shards != 1)
     return bad("no_shard needs groups of one trainer, this group has " + std::to_string(shards));

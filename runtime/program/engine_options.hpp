@@ -32,6 +32,9 @@ struct EngineOptions {
   int wave = 1;  // W: the most micro-batches of a trainer that pass a unit together; a power of two
   std::vector<uint32_t> weights;  // of each group, as of Shares::by_weight(); empty: all equal
   Sharding sharding = Sharding::full_shard;
+  // Device memory: the state is in host memory only, and the host updates it. Not with Muon.
+  bool state_in_host = false;
+  bool inputs_in_host = false;  // the backend's: inputs of blocks
   /// Hash of the run's numerics signature (runtime/config/signature.hpp). A rank votes with it: all
   /// ranks must agree on all options that change bits, these and the backend's.
   Hash128 signature;

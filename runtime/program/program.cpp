@@ -54,8 +54,10 @@ bool needs_unit(const Task& task) {
   return computes(task.op) && task.op != Op::backward_embed;
 }
 
-/// The passes of a turn, unit by unit. k: its first micro-batch.
-void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, Program& program) {
+/// The passes of a turn, unit by unit. k: its first micro-batch. hashed: in the last turn's backward
+/// pass, the hash of the committed state begins before this unit.
+void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, size_t hashed,
+                Program& program) {
   const size_t head = o.units - 1;
   const auto add = [&](Op op, size_t unit) {
     for (int frame = 0; frame < o.turns[turn]; ++frame)
@@ -70,7 +72,7 @@ void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, Prog
   if (!backward) return add(Op::evaluate, head);
   add(Op::head, head);
   for (size_t unit = head - 1; unit > 0; --unit) {
-    if (unit == 1 && turn + 1 == o.turns.size()) program.push_back({.op = Op::hash});
+    if (unit == hashed && turn + 1 == o.turns.size()) program.push_back({.op = Op::hash});
     add(Op::backward, unit);
   }
   add(Op::backward_embed, 0);
@@ -105,12 +107,18 @@ Program with_gathers(const Program& passes, const BufferPlan& plan) {
 
 /// Reduces each turn's gradients of a unit after the passes that make them, and waits for the
 /// reduction before. A wave's gradients are added first, if there is a buffer for their sum. After
-/// the last turn the groups exchange their sums.
+/// the last turn the groups exchange their sums. With a state in host memory a unit's total gradient
+/// is downloaded when the next unit's is exchanged.
 Program with_reductions(const Program& passes, const ProgramOptions& o, const BufferPlan& plan) {
   Slots slots(plan.pool_of_unit_gradient, plan.gradient),
       sums(plan.pool_of_unit_gradient, plan.sums);
-  std::optional<Task> pending;  // a reduction
+  std::optional<Task> pending;         // a reduction
+  std::optional<size_t> undownloaded;  // a unit that is exchanged
   Program program;
+  const auto download = [&] {
+    if (undownloaded) program.push_back({.op = Op::download, .unit = *undownloaded});
+    undownloaded.reset();
+  };
   const auto settle = [&] {
     if (!pending) return;
     if (plan.sums_in_background) {
@@ -119,8 +127,12 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
     }
     const bool last = pending->turn + 1 == static_cast<int>(o.turns.size()) &&
                       pending->frame + 1 == o.turns.back();
-    if (last) program.push_back({.op = Op::exchange, .unit = pending->unit});
+    const size_t unit = pending->unit;
     pending.reset();
+    if (!last) return;
+    program.push_back({.op = Op::exchange, .unit = unit});
+    download();
+    if (plan.through_host && unit < o.units && !(o.tied && unit == 0)) undownloaded = unit;
   };
   const auto take = [&](size_t unit) -> size_t {
     if (slots.empty()) return Task::kNone;
@@ -167,6 +179,7 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
     if (tied_head) reduce(task, o.units, task.slot2);
   }
   settle();
+  download();
   return program;
 }
 
@@ -176,24 +189,27 @@ Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
   int k = 0;
   for (size_t turn = 0; turn < options.turns.size(); k += options.turns[turn++])
-    add_passes(options, turn, k, true, passes);
+    add_passes(options, turn, k, true, plan.through_host ? options.units - 2 : 1, passes);
   passes.push_back({.op = Op::check});  // while the last sum is made
   Program program = with_reductions(with_gathers(passes, plan), options, plan);
-  for (const Op op : {Op::finish, Op::vote, Op::update, Op::commit}) program.push_back({.op = op});
+  program.push_back({.op = Op::finish});
+  // finish adds lm_head's part to the gradient of tied embeddings.
+  if (plan.through_host && options.tied) program.push_back({.op = Op::download});
+  for (const Op op : {Op::vote, Op::update, Op::commit}) program.push_back({.op = op});
   return program;
 }
 
 Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
-  add_passes(options, 0, 0, false, passes);
+  add_passes(options, 0, 0, false, 1, passes);
   return with_gathers(passes, plan);
 }
 
 const char* to_string(Op op) {
   static constexpr const char* kNames[] = {
-      "gather",         "embed", "forward", "head",    "evaluate", "backward",
-      "backward_embed", "add",   "reduce",  "reduced", "exchange", "record",
-      "hash",           "check", "finish",  "vote",    "update",   "commit"};
+      "gather", "embed",  "forward", "head",     "evaluate", "backward", "backward_embed",
+      "add",    "reduce", "reduced", "exchange", "download", "record",   "hash",
+      "check",  "finish", "vote",    "update",   "commit"};
   return kNames[static_cast<size_t>(op)];
 }
 

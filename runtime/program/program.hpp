@@ -26,6 +26,7 @@ enum class Op : unsigned char {
              // trainer's shard
   reduced,   // waits for that, and frees that buffer
   exchange,  // starts to add the unit's sums of all groups
+  download,  // waits for that, and starts to copy the unit's total gradient to host memory
   record,    // reads the loss of the micro-batch
   hash,      // starts to hash the committed state
   check,     // waits for that hash, and compares it with that of the commit

@@ -145,6 +145,8 @@ class Thread {
         replicas_{replicas, replica},
         background_(
             std::ranges::any_of(program, [](const Task& task) { return task.op == Op::reduced; })),
+        through_host_(
+            std::ranges::any_of(program, [](const Task& task) { return task.op == Op::download; })),
         times_(program.size()) {}
 
   /// Executes tasks until one has to wait for another rank. False: it has executed none.
@@ -187,11 +189,26 @@ class Thread {
         if (!background_) return take(at_, cost);  // made by the compute thread
         return start(group_, Lane::reduce, task, cost, reductions_[task.unit]);
       case Op::exchange:
-        return start(replicas_, Lane::exchange, task, cost, exchanges_[0]);  // the newest
+        SS_RETURN_IF_ERROR(
+            start(replicas_, Lane::exchange, task, cost, exchanges_[task.unit]).status());
+        exchanges_[Task::kNone] = exchanges_[task.unit];  // the newest
+        return true;
+      case Op::download:
+        return wait_for(exchanges_, task.unit) &&
+               *start({downloads_, 0}, Lane::download, task, cost, own_[Op::download]);
+      case Op::hash:
+        if (!through_host_) return take(at_, cost);
+        return start({hashes_, 0}, Lane::hash, task, cost, own_[Op::hash]);
+      case Op::check:
+        return wait_for(own_, Op::hash) && take(at_, cost);
+      case Op::update: {
+        const std::optional<double> ready = end_of(own_, Op::download);
+        return take(*ready, cost);
+      }
       case Op::reduced:
         return wait_for(reductions_, task.unit);
       case Op::finish:
-        return wait_for(exchanges_, 0);
+        return wait_for(exchanges_, Task::kNone);
       case Op::vote:
         return vote(task, cost);
       case Op::embed:
@@ -219,7 +236,9 @@ class Thread {
     return true;
   }
 
-  using Works = std::map<size_t, Work>;
+  template <class Key = size_t>
+  using WorksOf = std::map<Key, Work>;
+  using Works = WorksOf<>;
   Result<bool> start(const Place& place, Lane lane, const Task& task, double cost, Work& work) {
     SS_ASSIGN(const size_t number, place.axis.start(place.rank, task, at_, cost));
     work = {&place.axis, lane, number, next_};
@@ -227,7 +246,8 @@ class Thread {
     return true;
   }
   /// When that collective has ended; now if there is none. Empty: not all ranks have started it.
-  std::optional<double> end_of(const Works& works, size_t which) const {
+  template <class Key>
+  std::optional<double> end_of(const WorksOf<Key>& works, Key which) const {
     const auto work = works.find(which);
     if (work == works.end()) return at_;
     const auto times = work->second.axis->times(work->second.number);
@@ -235,7 +255,8 @@ class Thread {
     return std::max(at_, times->second);
   }
   /// The task lasts from now until that collective has ended.
-  bool wait_for(const Works& works, size_t which) {
+  template <class Key>
+  bool wait_for(const WorksOf<Key>& works, Key which) {
     const std::optional<double> end = end_of(works, which);
     return end && take(at_, *end - at_);
   }
@@ -248,12 +269,15 @@ class Thread {
 
   const Program& program_;
   const Place group_, replicas_;
-  const bool background_;  // the sums of a group
+  const bool background_;    // the sums of a group
+  const bool through_host_;  // the state is in host memory, and the task `hash` runs beside others
+  Axis downloads_{1}, hashes_{1};
   std::vector<TimedTask> times_;
   size_t next_ = 0;
   double at_ = 0;
   Works gathers_, reductions_;  // of each unit the newest
-  Works exchanges_, votes_;     // the newest; of both axes
+  Works exchanges_, votes_;     // of each unit; of both axes
+  WorksOf<Op> own_;             // the newest download and hash
   std::vector<Work> started_;
 };
 

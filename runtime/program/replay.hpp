@@ -14,8 +14,9 @@ namespace simplescale {
 BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DType precision,
                            const Shares& shares, uint64_t group);
 
-/// What executes a task: the compute thread of a trainer, or a queue of one of its collectives.
-enum class Lane : unsigned char { compute, gather, reduce, exchange };
+/// What executes a task: the compute thread of a trainer, a queue of one of its collectives, its
+/// downloads, or the host's threads that hash a state in host memory.
+enum class Lane : unsigned char { compute, gather, reduce, exchange, download, hash };
 
 struct TimedTask {
   Lane lane = Lane::compute;
@@ -29,7 +30,8 @@ using Cost = std::function<double(const Task&)>;
 
 /// Replays the programs of all ranks, rank = group * shards + shard, at the same time. A compute
 /// thread executes its tasks in order; a collective begins when all its ranks have started it, after
-/// the one before on its axis: gathers and reductions of a group, exchanges of a shard's replicas.
+/// the one before on its axis: gathers and reductions of a group, exchanges of a shard's replicas. A
+/// trainer's downloads follow each other, and its update waits for them.
 /// internal: the ranks of an axis start different collectives, or a rank waits for one that another
 /// rank never starts; says which.
 Result<Timeline> replay(const std::vector<const Program*>& program_of_rank, size_t shards,

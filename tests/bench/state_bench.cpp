@@ -6,6 +6,8 @@
 // * keeping the state of every step in shared memory, double-buffered and flipped at commit;
 // * the hash of the state, which is computed at commit and again before the next vote;
 // * a private copy of the state, as for a peer node;
+// * the update of a state in host memory with both hashes in one pass, as of a GPU trainer with
+//   parallel.offload;
 // * gradient sums that do not depend on the layout (tree order).
 // One thread. Prints one JSON line per row; snapshots.py relates the times to that of a step.
 #include <unistd.h>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "model/cpu/shard.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/train_state.hpp"
@@ -96,7 +99,25 @@ Status run(const Preset& preset) {
                            state.commit(++step);
                          },
                          {}},
-                        {"AdamW in place, private memory", [&] { adamw(own, own), ++step; }, {}}});
+                        {"AdamW in place, private memory", [&] { adamw(own, own), ++step; }, {}},
+                        {"update of a state in host memory, with its hashes",
+                         [&] {
+                           const TrainState::Side from = state.committed();
+                           const auto to = state.begin_write(1000);
+                           SS_ASSERT(to.ok());
+                           cpu::HostUpdate update(
+                               {.options = {.learning_rate = 1e-4f, .step = step + 1},
+                                .runs = runs,
+                                .gradient = values[0],
+                                .from = from,
+                                .to = *to},
+                               backend->host_threads());
+                           update.up_to(total);
+                           SS_ASSERT(update.hash_of_from() == state.committed_hash() ||
+                                     state.committed_hash() == Hash128{});
+                           state.commit(++step, update.hash_of_to());
+                         },
+                         {}}});
 
   Hash128 hash;
   std::vector<float> copy(3 * total);

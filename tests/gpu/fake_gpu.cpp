@@ -208,6 +208,12 @@ size_t device_bytes() {
   for (const auto& [_, size] : device_blocks) bytes += size;
   return bytes;
 }
+size_t pinned_bytes() {
+  const std::lock_guard lock(memory_mutex);
+  size_t bytes = 0;
+  for (const auto& [_, size] : pinned_blocks) bytes += size;
+  return bytes;
+}
 void count_only(bool wanted) {
   counting_only = wanted;
 }

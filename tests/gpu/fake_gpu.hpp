@@ -53,6 +53,8 @@ bool finds_no_memory();
 int failures_left();
 /// Device memory that is allocated now.
 size_t device_bytes();
+/// Memory of cudaMallocHost() that is allocated now.
+size_t pinned_bytes();
 /// While true, cuBLASLt makes no handle.
 void fail_handles(bool wanted);
 /// What cuBLASLt's four algorithms do, which it names in the order of their numbers. Algorithm 1 adds

@@ -8,7 +8,7 @@
 
 #include "model/cuda/cuda_backend.hpp"
 #include "model/engine/engine.hpp"
-#include "runtime/config/topology.hpp"
+#include "runtime/config/offload.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/gpu/fake_ranks.hpp"
 #include "tests/must.hpp"
@@ -113,16 +113,22 @@ TEST_SUITE("gpu") {
       int groups, shards, leaves;
       bool native_sums = false;
       int wave = 1;
+      Offload offload = Offload::none;
     };
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
-    for (const auto& [sharding, groups, shards, leaves, native_sums, wave] :
+    for (const auto& [sharding, groups, shards, leaves, native_sums, wave, offload] :
          {Layout{Sharding::no_shard, 1, 1, 1}, Layout{Sharding::no_shard, 1, 1, 3},
           Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 4},
           Layout{Sharding::shard_grad_op, 1, 2, 4}, Layout{Sharding::no_shard, 1, 1, 3, true},
           Layout{Sharding::full_shard, 2, 2, 12, true}, Layout{Sharding::no_shard, 2, 1, 6, true},
           Layout{Sharding::full_shard, 1, 2, 8, false, 4},
-          Layout{Sharding::full_shard, 2, 2, 8, true, 2}})
+          Layout{Sharding::full_shard, 2, 2, 8, true, 2},
+          Layout{Sharding::no_shard, 1, 1, 3, false, 1, Offload::all},
+          Layout{Sharding::no_shard, 2, 1, 2, false, 1, Offload::optimizer},
+          Layout{Sharding::no_shard, 1, 1, 4, false, 4, Offload::activations},
+          Layout{Sharding::full_shard, 1, 2, 8, false, 4, Offload::all},
+          Layout{Sharding::shard_grad_op, 2, 2, 4, true, 1, Offload::all}})
       for (const DType precision : {DType::bf16, DType::f32}) {
         INFO("groups = ", groups, ", shards = ", shards, ", leaves = ", leaves);
         Config config;
@@ -138,10 +144,14 @@ TEST_SUITE("gpu") {
         config.train.micro_batch_size = 1;
         config.train.deterministic = !native_sums;
         config.parallel.wave = wave;
+        config.parallel.offload = offload;
+        if (offload != Offload::none) config.train.activation_checkpointing = Recompute::block;
         const auto shape = must(model_shape(config));
-        size_t bytes = 0;  // of all trainers
-        std::barrier all_made(groups * shards,
-                              [&]() noexcept { bytes = fake_gpu::device_bytes(); });
+        size_t bytes = 0, pinned = 0;  // of all trainers
+        std::barrier all_made(groups * shards, [&]() noexcept {
+          bytes = fake_gpu::device_bytes();
+          pinned = fake_gpu::pinned_bytes();
+        });
         run_trainers(
             groups, shards,
             [&](int group, int shard, Collective& of_group, Collective& of_shard) {
@@ -151,21 +161,26 @@ TEST_SUITE("gpu") {
               o.leaves = leaves;
               o.sharding = sharding;
               o.wave = wave;
+              o.state_in_host = offloads_state(offload);
               auto state = must(TrainState::create(
                   "ss-test-memory-" + std::to_string(getpid()) + "-" +
                       std::to_string(group * shards + shard),
                   1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total));
-              auto backend = must(cuda::make_backend({.shape = o.shape,
-                                                      .precision = precision,
-                                                      .frames = wave,
-                                                      .deterministic = !native_sums}));
+              auto backend =
+                  must(cuda::make_backend({.shape = o.shape,
+                                           .precision = precision,
+                                           .recompute = config.train.activation_checkpointing,
+                                           .frames = wave,
+                                           .deterministic = !native_sums,
+                                           .inputs_in_host = offloads_inputs(offload)}));
               auto engine = must(Engine::create(o, **backend, axes_of(of_group, of_shard), *state));
               REQUIRE((*engine)->initialize().ok());
               const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
-              // Without memory the values mean nothing: every rank finds so in the vote.
+              // Without memory the values mean nothing: every rank finds so in the vote, by the hash
+              // of the state if that is in device memory.
               const auto made = (*engine)->step(
                   1, 1e-3f, {}, [&](int) -> Result<const int32_t*> { return tokens.data(); });
-              CHECK_FALSE(made.ok());
+              CHECK(made.ok() == offloads_state(offload));
               all_made.arrive_and_wait();
             },
             native_sums);
@@ -175,6 +190,11 @@ TEST_SUITE("gpu") {
         const double each = static_cast<double>(bytes) / (groups * shards);
         CHECK(estimate >= each);
         CHECK(estimate <= 1.05 * each);
+        // Tokens, losses and results are pinned, too.
+        const double of_host = static_cast<double>(pinned) / (groups * shards);
+        CHECK(static_cast<double>(all.host) <= of_host);
+        if (offload != Offload::none)
+          CHECK(of_host <= 1.05 * static_cast<double>(all.host) + (1 << 20));
       }
     CHECK(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(false);

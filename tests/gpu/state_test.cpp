@@ -38,15 +38,27 @@ EngineOptions options_for(Optimizer optimizer, DType precision = DType::f32) {
   return options;
 }
 
-/// The parts of a whole model, unit by unit and without padding: fp32, moments widened.
+/// What does not change the results.
+struct Kept {
+  bool state_in_host = false, inputs_in_host = false;
+  uint64_t until_step = kSteps;  // then the opposite
+  Kept at(uint64_t step) const {
+    if (step <= until_step) return *this;
+    return {!state_in_host, !inputs_in_host};
+  }
+};
+
+/// The parts of a whole model, unit by unit and without padding: fp32, moments widened; then loss and
+/// norm of the gradient of the step.
 using Whole = std::vector<std::vector<float>>;
+constexpr size_t kScalars = std::size(kStateKinds);
 
 /// Adds a rank's elements of its shard to `whole`, which has room for all elements.
 void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& shape, size_t shards,
                size_t shard) {
   const std::vector<Unit> units = units_of(shape);
   const ShardLayout layout = shard_layout(units, shards), one = shard_layout(units, 1);
-  for (const StateKind kind : kStateKinds) {
+  for (const StateKind kind : state_kinds(side.format().ema)) {
     const std::span<float> part = side.parts()[static_cast<size_t>(kind)];
     std::vector<float>& all = whole[static_cast<size_t>(kind)];
     for (size_t u = 0; u < units.size(); ++u)
@@ -61,39 +73,55 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
 }
 
 /// The state after each step of a run on fake GPUs, read from the copies in host memory.
-std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
-                             bool native_sums = false, int wave = 1) {
-  EngineOptions o = options_for(optimizer, precision);
-  o.wave = wave;
-  const size_t elements = shard_layout(units_of(o.shape), 1).total;
-  std::vector<Whole> states(kSteps + 1, Whole(4, std::vector<float>(elements)));
+std::vector<Whole> states_of(int groups, int shards, const EngineOptions& options,
+                             bool native_sums = false, const Kept& kept = {}) {
+  const size_t elements = shard_layout(units_of(options.shape), 1).total;
+  std::vector<Whole> states(kSteps + 1, Whole(kScalars + 1, std::vector<float>(elements)));
   run_trainers(
       groups, shards,
       [&](int group, int shard, Collective& of_group, Collective& of_shard) {
+        EngineOptions o = options;
         const std::string name = "ss-test-gpu-state-" + std::to_string(getpid()) + "-" +
                                  std::to_string(group * shards + shard);
         auto state = must(TrainState::create(
             name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
             state_format(o)));
-        auto backend = must(cuda::make_backend({.shape = o.shape,
-                                                .precision = precision,
-                                                .frames = wave,
-                                                .muon = optimizer == Optimizer::muon}));
-        auto engine = must(Engine::create(o, **backend, axes_of(of_group, of_shard), *state));
-        REQUIRE((*engine)->initialize().ok());
+        std::unique_ptr<Backend> backend;
+        std::unique_ptr<Engine> engine;
+        const auto begin = [&](const Kept& kept) {
+          engine.reset();
+          o.state_in_host = kept.state_in_host;
+          backend = must(cuda::make_backend({.shape = o.shape,
+                                             .precision = o.precision,
+                                             .recompute = kept.inputs_in_host ? Recompute::block
+                                                                              : Recompute::nothing,
+                                             .frames = o.wave,
+                                             .muon = o.optimizer == Optimizer::muon,
+                                             .inputs_in_host = kept.inputs_in_host}))
+                        .take();
+          engine = must(Engine::create(o, *backend, axes_of(of_group, of_shard), *state)).take();
+        };
+        begin(kept.at(1));
+        REQUIRE(engine->initialize().ok());
         std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
         for (uint64_t step = 0; step <= kSteps; ++step) {
+          if (step == kept.until_step + 1) {
+            begin(kept.at(step));
+            REQUIRE(engine->attach().ok());
+          }
           if (step > 0) {
-            const auto result =
-                (*engine)->step(step, 1e-3f, {}, [&](int k) -> Result<const int32_t*> {
-                  for (size_t i = 0; i < tokens.size(); ++i)
-                    tokens[i] = static_cast<int32_t>((step + (*engine)->leaf(k) * 7 + i * i) % 96);
-                  return tokens.data();
-                });
+            const auto result = engine->step(step, 1e-3f, {}, [&](int k) -> Result<const int32_t*> {
+              for (size_t i = 0; i < tokens.size(); ++i)
+                tokens[i] = static_cast<int32_t>((step + engine->leaf(k) * 7 + i * i) % 96);
+              return tokens.data();
+            });
             INFO(result.status().message());
             REQUIRE(result.ok());
-            REQUIRE((*engine)->wait_for_commit().ok());
+            REQUIRE(engine->wait_for_commit().ok());
             CHECK(state_hash(state->committed()) == state->committed_hash());
+            if (group == 0 && shard == 0)
+              states[step][kScalars] = {static_cast<float>(result->loss),
+                                        static_cast<float>(result->grad_norm)};
           }
           if (group == 0)  // the shards write different elements
             add_shard(states[step], state->committed(), o.shape, static_cast<size_t>(shards),
@@ -103,6 +131,15 @@ std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType 
       native_sums);
   return states;
 }
+
+std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
+                             bool native_sums = false, int wave = 1) {
+  EngineOptions options = options_for(optimizer, precision);
+  options.wave = wave;
+  return states_of(groups, shards, options, native_sums);
+}
+
+constexpr std::pair<int, int> kLayouts[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}};
 
 }  // namespace
 
@@ -172,6 +209,82 @@ TEST_SUITE("gpu") {
     // NCCL's own sums of two ranks are the same in any order; waves add their micro-batches first.
     const std::vector<Whole> states = states_of(1, 1, Optimizer::adamw, DType::f32);
     CHECK(states_of(1, 2, Optimizer::adamw, DType::f32, true, 2) == states);
+  }
+
+  TEST_CASE(
+      "gpu: ENGINE-8, what a GPU keeps in host memory changes no bit, nor does a change of it") {
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const bool tied : {false, true}) {
+        EngineOptions o = options_for(Optimizer::adamw, precision);
+        o.shape.layers = 4;
+        o.shape.tie_embeddings = tied;
+        o.moments = tied ? DType::bf16 : DType::f32;
+        if (tied && precision == DType::bf16) o.shape.norm = NormPlacement::post;
+        if (!tied) o.ema_decay = 0;
+        const std::vector<Whole> states = states_of(1, 1, o);
+        CHECK(states[1] != states[2]);
+        for (const auto& [groups, shards] : kLayouts)
+          for (const int wave : {1, 2}) {
+            INFO("precision ", static_cast<int>(precision), ", tied ", tied, ", groups ", groups,
+                 ", shards ", shards, ", wave ", wave);
+            o.wave = wave;
+            CHECK(states_of(groups, shards, o, false, {.state_in_host = true}) == states);
+            CHECK(states_of(groups, shards, o, false, {.inputs_in_host = true}) == states);
+            CHECK(states_of(groups, shards, o, false, {true, true, wave == 1 ? 1u : 2u}) == states);
+            if (wave == 1) CHECK(states_of(groups, shards, o, false, {false, false, 1}) == states);
+          }
+      }
+  }
+
+  TEST_CASE(
+      "gpu: ENGINE-8, gradients are summed by NCCL and parameters sharded with the same bits") {
+    EngineOptions o = options_for(Optimizer::adamw, DType::bf16);
+    for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+      o.sharding = sharding;
+      CHECK(states_of(1, 2, o, true, {.state_in_host = true}) == states_of(1, 2, o, true));
+    }
+  }
+
+  TEST_CASE("gpu: inputs of blocks are in host memory only if the blocks are recomputed") {
+    const ModelShape shape = options_for(Optimizer::adamw).shape;
+    for (const Recompute recompute : {Recompute::nothing, Recompute::mlp, Recompute::block}) {
+      const auto made =
+          cuda::make_backend({.shape = shape, .recompute = recompute, .inputs_in_host = true});
+      CHECK(made.ok() == (recompute == Recompute::block));
+      if (!made.ok()) CHECK(made.status().code() == Code::bad_config);
+    }
+  }
+
+  TEST_CASE("gpu: ENGINE-5, a state in host memory that changes in a step is found") {
+    EngineOptions o = options_for(Optimizer::adamw, DType::bf16);
+    o.state_in_host = true;
+    ThreadCommunicator alone(1, 60'000);
+    const auto shard = communicator("shard", alone.rank(0)),
+               replicate = communicator("replicate", alone.rank(0));
+    auto state =
+        must(TrainState::create("ss-test-changes-" + std::to_string(getpid()), 1,
+                                shard_layout(units_of(o.shape), 1).total, state_format(o)));
+    auto backend = must(cuda::make_backend({.shape = o.shape, .precision = o.precision}));
+    auto engine = must(Engine::create(o, **backend, axes_of(*shard, *replicate), *state));
+    REQUIRE((*engine)->initialize().ok());
+    const std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1), 5);
+    const auto step = [&](uint64_t number, bool damage) {
+      return (*engine)
+          ->step(number, 1e-3f, {},
+                 [&](int k) -> Result<const int32_t*> {
+                   if (damage && k == 0) state->committed().exp_avg.back() += 1;
+                   return tokens.data();
+                 })
+          .status();
+    };
+    CHECK(step(1, false).ok());
+    CHECK(state->step() == 1);  // at once
+    const Hash128 first = state->committed_hash();
+    const Status status = step(2, true);
+    CHECK(status.code() == Code::mismatch);
+    CHECK((*engine)->damaged());
+    CHECK(state->step() == 1);
+    CHECK(state->committed_hash() == first);
   }
 
   TEST_CASE("gpu: one GPU in bf16 makes the bits of other layouts") {

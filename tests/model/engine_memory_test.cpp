@@ -169,6 +169,54 @@ TEST_SUITE("engine memory") {
     CHECK(copies == 3);
   }
 
+  TEST_CASE("engine: ENGINE-8, a device's state in host memory has the same bits, at once") {
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const auto& [groups, shards] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+        INFO("precision = ", static_cast<int>(precision), ", groups = ", groups,
+             ", shards = ", shards);
+        EngineOptions options = options_for(4);
+        options.precision = precision;
+        options.shape.tie_embeddings = groups == 2;
+        if (precision == DType::bf16) options.moments = DType::bf16, options.ema_decay = 0.5;
+        const std::string expected = undisturbed(options, groups, shards, 3);
+        options.state_in_host = true;
+        World world(options, groups, shards, fake_backends(false));
+        world.initialize();
+        world.each([&](Seat& seat) {
+          for (uint64_t step = 1; step <= 2; ++step) {
+            REQUIRE(world.step(seat, step).ok());
+            CHECK(seat.state->step() == step);
+            CHECK(seat.state->holds(step - 1));
+            CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
+          }
+          CHECK(seat.fake().pinned_bytes == 0);
+        });
+        // A step that fails leaves the state, and what is downloaded of it does no harm.
+        for (const Status& status :
+             step_with(world, 3, 0, [](int, Seat&) { return Status(Code::io, "disk full"); }))
+          CHECK(status.code() == Code::io);
+        world.each([&](Seat& seat) {
+          CHECK(seat.state->step() == 2);
+          REQUIRE(world.step(seat, 3).ok());
+          CHECK(seat.fake().mistakes == 0);
+        });
+        CHECK(world.digest() == expected);
+      }
+  }
+
+  TEST_CASE("engine: ENGINE-8, a bit of the gradient in host memory that flips is found") {
+    EngineOptions options = options_for(4);
+    options.state_in_host = true;
+    World world(options, 2, 1, fake_backends(false));
+    world.initialize();
+    world.seats[1].engine->inject(EngineFault::bitflip_gradient, 2);
+    world.train(1, 2);
+    for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; }))
+      CHECK(status.code() == Code::mismatch);
+    CHECK(world.digest(0) == undisturbed(options_for(4), 2, 1, 2));
+    CHECK(world.digest(1) != world.digest(0));
+  }
+
   TEST_CASE("engine: compare_states() with device memory checks the complete copy in host memory") {
     World world(options_for(2), 2, 1, fake_backends(false));
     world.initialize();

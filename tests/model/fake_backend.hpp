@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "model/cpu/shard.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/token_marks.hpp"
 
@@ -57,6 +58,12 @@ class FakeBackend : public Backend {
     if (!copies_.empty() && during_copies) during_copies();
     for (const Copy& copy : copies_) std::memcpy(copy.host, copy.device, copy.bytes);
     copies_.clear();
+  }
+
+  // So that a missing wait gives wrong values, too.
+  PendingUpload start_upload(void* device, const void* host, size_t bytes) override {
+    expect(!host_);
+    return [=] { std::memcpy(device, host, bytes); };
   }
 
   void embed(int frame, const void* params, const int32_t* tokens) override {
@@ -136,28 +143,13 @@ class FakeBackend : public Backend {
              const float* p, const void* m, const void* v, float* to_p, void* to_m, void* to_v,
              void* rounded) override {
     expect(copies_.empty());  // adamw overwrites what they read
-    const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
-    const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
-    for (const ParameterRun& run : runs) {
-      for (size_t i = run.first; i < run.first + run.count; ++i) {
-        const float g = gradient[i] * o.gradient_scale;
-        const float avg = o.beta1 * moment(o.moments, m, i) + (1 - o.beta1) * g,
-                    avg_sq = o.beta2 * moment(o.moments, v, i) + (1 - o.beta2) * g * g;
-        const double update = avg / bias1 / (std::sqrt(avg_sq / bias2) + o.eps);
-        to_p[i] = static_cast<float>(p[i] - o.learning_rate * run.rate_factor *
-                                                (update + run.weight_decay * p[i]));
-        const uint32_t random = rounding_bits(o.moments.key, run.element + i - run.first);
-        store_moment(o.moments, to_m, i, avg, random & 0xffff);
-        store_moment(o.moments, to_v, i, avg_sq, random >> 16);
-        if (rounded) store(rounded, i, to_p[i]);
-      }
-    }
+    cpu::adamw(nullptr, options_.precision, o, runs, gradient, p, m, v, to_p, to_m, to_v, rounded);
   }
 
   void average(float weight, size_t count, const float* params, const float* from,
                float* to) override {
     expect(copies_.empty());
-    for (size_t i = 0; i < count; ++i) to[i] = from[i] + weight * (params[i] - from[i]);
+    cpu::average(nullptr, weight, count, params, from, to);
   }
   void muon_momentum(const Muon& o, std::span<const ParameterRun> runs, float* gradient,
                      const void* from_avg, void* to_avg) override {

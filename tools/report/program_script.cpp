@@ -22,15 +22,17 @@ struct Kind {
   const char *name, *color;
 };
 /// As Color in plot_script.cpp; waits are gray.
-constexpr std::array<Kind, 8> kKinds = {{{"forward", "#56b4e9"},
+constexpr std::array<Kind, 9> kKinds = {{{"forward", "#56b4e9"},
                                          {"head", "#0072b2"},
                                          {"backward", "#009e73"},
                                          {"sums", "#e69f00"},
                                          {"state", "#cc79a7"},
                                          {"waits", "#cccccc"},
                                          {"gather", "#d55e00"},
-                                         {"exchange", "#555555"}}};
-constexpr std::array<const char*, 4> kLanes = {"computes", "gathers", "reduces", "exchanges"};
+                                         {"exchange", "#555555"},
+                                         {"download", "#f0e442"}}};
+constexpr std::array<const char*, 6> kLanes = {"computes",  "gathers",   "reduces",
+                                               "exchanges", "downloads", "hashes"};
 
 size_t kind_of(const Task& task) {
   switch (task.op) {
@@ -50,6 +52,8 @@ size_t kind_of(const Task& task) {
       return 6;
     case Op::exchange:
       return 7;
+    case Op::download:
+      return 8;
     case Op::reduced:
     case Op::finish:
     case Op::vote:
@@ -90,6 +94,7 @@ std::string program_script(const ProgramPlot& plot, const std::string& output) {
   for (const TimedTask& time : plot.times) end = std::max(end, time.end_s);
   const double unit = end >= 1 ? 1 : end >= 1e-3 ? 1e-3 : 1e-6;
   std::string data, curves, names, tics;
+  size_t last_lane = static_cast<size_t>(Lane::exchange);
   for (size_t lane = 0; lane < kLanes.size(); ++lane) {
     const int y = -static_cast<int>(lane);
     bool used = false;
@@ -115,6 +120,7 @@ std::string program_script(const ProgramPlot& plot, const std::string& output) {
           curves.empty() ? "plot " : ", \\\n  ", name, kKinds[kind].color, kKinds[kind].name);
     }
     if (boxes <= kNamed) names += labels;
+    if (used) last_lane = std::max(last_lane, lane);
     if (used) tics += fmt::format("{}'{}' {}", tics.empty() ? "" : ",", kLanes[lane], y);
   }
   return data + picture(output, 420, plot.title, plot.facts) + names +
@@ -122,9 +128,9 @@ std::string program_script(const ProgramPlot& plot, const std::string& output) {
              "set tmargin at screen 0.78\nset bmargin at screen 0.12\n"
              "set lmargin at screen 0.09\nset rmargin at screen 0.97\n"
              "set border 1 lc rgb '#888888'\nset tics nomirror out scale 0.5\n"
-             "set ytics scale 0 ({})\nset xrange [0:{:.7g}]\nset yrange [-3.6:0.6]\n"
+             "set ytics scale 0 ({})\nset xrange [0:{:.7g}]\nset yrange [-{}.6:0.6]\n"
              "set key at graph 1,1.12 right horizontal samplen 1\nset xlabel '{}'\n",
-             tics, end > 0 ? end / unit : 1,
+             tics, end > 0 ? end / unit : 1, last_lane,
              unit == 1      ? "s"
              : unit == 1e-3 ? "ms"
                             : "µs") +

@@ -5,7 +5,7 @@
 #include <bit>
 #include <random>
 
-#include "runtime/config/topology.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/program/replay.hpp"
 
 using namespace simplescale;
@@ -17,6 +17,7 @@ struct Case {
   ModelShape shape;
   Sharding sharding = Sharding::full_shard;
   int groups = 1, shards = 1, leaves = 1;
+  bool cuda() const { return config.cluster.device == DeviceKind::cuda; }
 };
 
 Case some_case(std::mt19937& random) {
@@ -42,7 +43,10 @@ Case some_case(std::mt19937& random) {
   if (below(3) == 0)
     train.batch_warmup.push_back({1000, train.micro_batch_size * (1 + below(c.leaves))});
   if (below(3) == 0) train.optimizer = Optimizer::muon;
-  c.config.cluster.device = DeviceKind::cpu;
+  c.config.cluster.device = below(2) == 0 ? DeviceKind::cpu : DeviceKind::cuda;
+  c.config.parallel.offload = Offload::none;
+  if (c.cuda() && train.optimizer == Optimizer::adamw && below(2) == 0)
+    c.config.parallel.offload = Offload::optimizer;
   c.config.cluster.balance = below(2) == 0 ? Balance::automatic : Balance::even;
   c.config.parallel.wave = 1 << below(4);
   return c;
@@ -60,6 +64,7 @@ Most replay_all(const Case& c, std::mt19937& random) {
                         .leaves = c.leaves,
                         .wave = static_cast<int>(c.config.parallel.wave),
                         .sharding = c.sharding,
+                        .state_in_host = offloads_state(c.config.parallel.offload),
                         .optimizer = c.config.train.optimizer};
   for (const BatchStage& stage : c.config.train.batch_warmup)
     options.warmup.push_back(
@@ -74,9 +79,12 @@ Most replay_all(const Case& c, std::mt19937& random) {
       options.weights.push_back(1 + random() % 1000);
     for (const uint64_t step : {1, 2}) {
       const Shares shares = shares_of(options, leaves_of(options, step), groups, shards);
-      const BufferPlan plan = buffer_plan(options, groups, shards, true, false);
-      most.bytes.muon =  // no task's: Muon's matrices
-          std::max(most.bytes.muon, plan.bytes(options.precision, layout.total).muon);
+      const BufferPlan plan = buffer_plan(options, groups, shards, !c.cuda(), false);
+      const BufferBytes planned = plan.bytes(options.precision, layout.total);
+      // No task's: Muon's matrices, what is uploaded, and a state in device memory.
+      most.bytes.muon = std::max(most.bytes.muon, planned.muon);
+      most.bytes.own = std::max(most.bytes.own, planned.own);
+      most.bytes.state = std::max(most.bytes.state, planned.state);
       for (size_t group = 0; group < groups; ++group) {
         const std::vector<int> turns = shares.turns(group);
         most.full_wave |= turns[0] == options.wave;
@@ -107,7 +115,8 @@ TEST_SUITE("config memory") {
       const Most most = replay_all(c, random);
       const uint64_t peak =
           most.bytes.gradient + most.bytes.sums + most.bytes.slices + most.bytes.muon;
-      CHECK(told.parameters == most.bytes.gather);
+      CHECK(told.parameters == most.bytes.gather + most.bytes.own);
+      if (c.cuda()) CHECK(told.state == most.bytes.state);
       CHECK(told.gradients - told.messages >= peak);
       // Else the plan has buffers for wider waves, or for more partial sums, than there are.
       if ((!balances(c.config) || c.groups == 1) && (most.full_wave || c.shards == 1) &&

@@ -235,4 +235,17 @@ TEST_SUITE("config preflight") {
     CHECK(with.memory() == without.memory() + with.copies + (with.shared - without.shared));
     CHECK(with.shared > without.shared);
   }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: what GPUs keep in host memory counts as memory") {
+    config.cluster.device = DeviceKind::cuda;
+    const auto plan = must(make_plan(config));
+    const HostNeeds without = host_needs(config, *plan, 2);
+    config.parallel.offload = Offload::optimizer;
+    const auto offloads = must(make_plan(config));
+    const HostNeeds with = host_needs(config, *offloads, 2);
+    CHECK(offloads->memory.host > 0);
+    CHECK(with.private_ == without.private_ + 2 * offloads->memory.host);
+    CHECK(with.address_space == without.address_space + offloads->memory.host);
+    CHECK(with.shared == without.shared);
+  }
 }

@@ -75,6 +75,7 @@ const std::map<std::string, std::string> other_values = {
     {"parallel.strategy", "\"full_shard\""},
     {"parallel.group_nodes", "2"},
     {"parallel.wave", "2"},
+    {"parallel.offload", "\"none\""},
     {"cluster.trainers_per_node", "1"},
     {"cluster.memory_per_trainer_gib", "17.0"},
     {"sweep.keys", "{ \"train.eps\" = [1e-8] }"},

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <set>
 
+#include "runtime/config/offload.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/training/collective.hpp"
@@ -286,6 +287,94 @@ TEST_SUITE("config topology") {
     CHECK(make_plan(c)->wave == 2);
     c.parallel.wave = 3;
     CHECK(error_of(c) == "parallel.wave = 3 is not a power of two");
+  }
+
+  TEST_CASE(
+      "plan: a GPU keeps in host memory the first of none, inputs, state and both that fits") {
+    Config c = cluster(1, 1, none);
+    c.train.activation_checkpointing = Recompute::block;
+    CHECK(must(make_plan(c))->offload == Offload::none);
+    c.cluster.device = DeviceKind::cuda;
+    const auto plan = must(make_plan(c));
+    CHECK(plan->offload == Offload::none);
+    CHECK(plan->offload_reason == "the memory of a trainer is not known");
+    CHECK(plan->memory.host == 0);
+    const auto gib_of = [&](Offload offload) {
+      return static_cast<double>(memory_with_offload(c, *plan, offload).total()) / (1u << 30);
+    };
+    double before = 1e9;
+    for (const Offload offload :
+         {Offload::none, Offload::activations, Offload::optimizer, Offload::all}) {
+      CAPTURE(to_string(offload));
+      CHECK(gib_of(offload) < before);
+      before = gib_of(offload);
+      c.cluster.memory_per_trainer_gib = before * 1.0001;
+      const auto fits = must(make_plan(c));
+      CHECK(fits->offload == offload);
+      CHECK(fits->offload_reason == (offload == Offload::none
+                                         ? "all fits a trainer's memory"
+                                         : "the first that fits a trainer's memory"));
+      CHECK(fits->memory.total() == memory_with_offload(c, *plan, offload).total());
+      CHECK((fits->memory.host > 0) == (offload != Offload::none));
+      CHECK(with_derived_values(c).parallel.offload == offload);
+    }
+    c.cluster.memory_per_trainer_gib = before * 0.99;
+    CHECK(error_of(c).starts_with("cluster.memory_per_trainer_gib: the model needs about "));
+    // What is excluded is not chosen.
+    c.cluster.memory_per_trainer_gib = gib_of(Offload::optimizer) * 1.0001;
+    c.train.activation_checkpointing = Recompute::nothing;
+    CHECK(offload_choices(c) == std::vector{Offload::none, Offload::optimizer});
+    c.train.activation_checkpointing = Recompute::block;
+    c.train.optimizer = Optimizer::muon;
+    CHECK(offload_choices(c) == std::vector{Offload::none, Offload::activations});
+    CHECK(error_of(c).starts_with("cluster.memory_per_trainer_gib: the model needs about "));
+  }
+
+  TEST_CASE("plan: parallel.offload names what a device, an optimizer or a block excludes") {
+    Config c = cluster(1, 1, none);
+    const auto errors = [&](Offload offload) {
+      c.parallel.offload = offload;
+      return error_of(c);
+    };
+    c.cluster.device = DeviceKind::cpu;
+    CHECK(errors(Offload::none) == "no error");
+    for (const Offload offload : {Offload::optimizer, Offload::activations, Offload::all})
+      CHECK(errors(offload) ==
+            "parallel.offload = \"" + std::string(to_string(offload)) +
+                "\": only GPUs have memory of their own; a CPU trainer's state and activations are "
+                "in host memory already");
+    c.cluster.device = DeviceKind::cuda;
+    CHECK(errors(Offload::optimizer) == "no error");
+    for (const Recompute recompute : {Recompute::nothing, Recompute::mlp}) {
+      c.train.activation_checkpointing = recompute;
+      for (const Offload offload : {Offload::activations, Offload::all})
+        CHECK(
+            errors(offload).ends_with("\": without train.activation_checkpointing = true there is "
+                                      "no block checkpointing, and a block's backward pass needs "
+                                      "more than its input"));
+    }
+    c.train.activation_checkpointing = Recompute::block;
+    CHECK(errors(Offload::all) == "no error");
+    c.train.optimizer = Optimizer::muon;
+    CHECK(errors(Offload::activations) == "no error");
+    for (const Offload offload : {Offload::optimizer, Offload::all})
+      CHECK(errors(offload).find("\": Muon multiplies matrices") != std::string::npos);
+  }
+
+  TEST_CASE("plan: a step copies each gradient and parameter once, each input out and in") {
+    Config c = cluster(2, 1, full);
+    c.cluster.device = DeviceKind::cuda;
+    c.train.precision = DType::bf16;
+    c.train.activation_checkpointing = Recompute::block;
+    c.parallel.offload = Offload::all;
+    const auto plan = must(make_plan(c));
+    const uint64_t own = shard_layout(units_of(plan->shape), 2).total;
+    const ModelShape& s = plan->shape;
+    CHECK(bytes_through_host(c, *plan) ==
+          own * (4 + 2) + static_cast<uint64_t>(plan->accumulation * plan->micro_batch_size *
+                                                s.block_size * s.dim * (s.layers - 1) * 2 * 2));
+    CHECK(plan->memory.state == 0);
+    CHECK(plan->memory.host >= own * (4 + 2));
   }
 
   TEST_CASE("plan: a step sends (K / wave) (2 + 2 + 4) bytes a parameter in bf16, or 6 K alone") {

@@ -48,6 +48,7 @@ Case some_case(std::mt19937& random) {
   c.engine.sharding = shards == 1     ? Sharding::no_shard
                       : below(2) == 0 ? Sharding::full_shard
                                       : Sharding::shard_grad_op;
+  c.engine.state_in_host = !c.host && below(2) == 0;
   c.plan = buffer_plan(c.engine, static_cast<size_t>(groups), static_cast<size_t>(shards), c.host,
                        false);
   c.program.units = units_of(c.shape).size();
@@ -127,12 +128,19 @@ struct Replay {
     for (const auto& [sum, other] : sums_in_flight) CHECK(other != unit);
     CHECK(exchanged.insert(unit).second);
   }
+  void download(size_t unit) {
+    CHECK(c.plan.through_host);
+    CHECK(exchanged.contains(unit));
+    CHECK(finished == (c.program.tied && unit == 0));  // finish() changes this total
+    CHECK(downloaded.insert(unit).second);
+  }
 
   const Case& c;
   std::map<size_t, size_t> held;                                      // unit to slot
   std::map<size_t, size_t> in_flight, unread, sums_in_flight, waves;  // slot or sum to unit
   std::map<size_t, int> sums;                                         // micro-batches, by unit
-  std::set<size_t> exchanged, used, used_by_gradients, used_sums;
+  std::set<size_t> exchanged, downloaded, used, used_by_gradients, used_sums;
+  bool finished = false;
 };
 
 /// The passes of a program, in order: which unit, and in which direction.
@@ -189,7 +197,11 @@ TEST_SUITE("program") {
           case Op::exchange:
             replay.exchange(task.unit);
             break;
+          case Op::download:
+            replay.download(task.unit);
+            break;
           case Op::finish:
+            replay.finished = true;
             CHECK(replay.exchanged.size() == c.program.units + (c.program.tied ? 1 : 0));
             CHECK(replay.in_flight.empty());
             CHECK(replay.unread.empty());
@@ -200,6 +212,7 @@ TEST_SUITE("program") {
             break;
         }
       }
+      CHECK(replay.downloaded.size() == (c.plan.through_host ? c.program.units : 0));
       // The buffers of the plan are those that a step needs.
       CHECK(replay.used.size() == slots_of(c.plan.gather));
       CHECK(replay.used_by_gradients.size() == slots_of(c.plan.gradient));
@@ -215,6 +228,46 @@ TEST_SUITE("program") {
       for (int k = 0; k < c.micro_batches; ++k) CHECK(passes_of(program, k) == expected);
       CHECK(program.back() == Task{.op = Op::commit});
     }
+  }
+
+  TEST_CASE(
+      "program: a total gradient is downloaded after the next exchange, tied ones at the end") {
+    const ModelShape shape{.dim = 32,
+                           .hidden = 48,
+                           .layers = 2,
+                           .heads = 2,
+                           .kv_heads = 2,
+                           .vocab = 64,
+                           .block_size = 8,
+                           .tie_embeddings = true};
+    EngineOptions engine;
+    engine.shape = shape;
+    engine.state_in_host = true;
+    const BufferPlan plan = buffer_plan(engine, 1, 1, false, false);
+    Program program = step_program({.units = 4, .tied = true}, plan);
+    std::erase_if(program, [](const Task& task) {
+      return task.op < Op::exchange && task.op != Op::backward && task.op != Op::backward_embed;
+    });
+    CHECK(to_text(program, units_of(shape)) ==
+          "exchange head\n"
+          "hash\n"
+          "backward layers.1, micro-batch 0\n"
+          "exchange lm_head\n"
+          "download head\n"
+          "backward layers.0, micro-batch 0\n"
+          "exchange layers.1\n"
+          "backward_embed embed, micro-batch 0\n"
+          "exchange layers.0\n"
+          "download layers.1\n"
+          "record embed, micro-batch 0\n"
+          "check\n"
+          "exchange embed\n"
+          "download layers.0\n"
+          "finish\n"
+          "download embed\n"
+          "vote\n"
+          "update\n"
+          "commit\n");
   }
 
   TEST_CASE("program: a unit is gathered while the one before it is computed") {

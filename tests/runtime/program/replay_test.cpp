@@ -28,7 +28,7 @@ struct Layout {
 };
 
 Layout layout_of(size_t groups, size_t shards, int leaves, int wave, bool tied, int layers,
-                 bool host = true) {
+                 bool host = true, bool state_in_host = false) {
   Layout made{.groups = groups, .shards = shards};
   made.options.shape = {.dim = 32,
                         .hidden = 48,
@@ -40,6 +40,7 @@ Layout layout_of(size_t groups, size_t shards, int leaves, int wave, bool tied, 
                         .tie_embeddings = tied};
   made.options.leaves = leaves;
   made.options.wave = wave;
+  made.options.state_in_host = state_in_host;
   made.options.sharding = shards == 1 ? Sharding::no_shard : Sharding::full_shard;
   const BufferPlan plan = buffer_plan(made.options, groups, shards, host, false);
   const Shares shares =
@@ -55,7 +56,7 @@ Layout some_layout(std::mt19937& random) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const auto groups = static_cast<size_t>(1 + below(4)), shards = static_cast<size_t>(1 + below(4));
   return layout_of(groups, shards, 1 + below(30), 1 << below(3), below(2) == 0, 1 + below(4),
-                   below(2) == 0);
+                   below(2) == 0, below(2) == 0);
 }
 
 /// Where the program has the n-th task of that kind.
@@ -86,8 +87,13 @@ TEST_SUITE("program") {
         const std::vector<TimedTask>& times = (*replayed)[rank];
         REQUIRE(times.size() == programs[rank]->size());
         double free = 0;  // when the compute thread is
+        const size_t update = find(*programs[rank], Op::update),
+                     check = find(*programs[rank], Op::check);
         for (size_t task = 0; task < times.size(); ++task) {
           REQUIRE(times[task].end_s >= times[task].begin_s);
+          if (times[task].lane == Lane::download)
+            REQUIRE(times[task].end_s <= times[update].begin_s);
+          if (times[task].lane == Lane::hash) REQUIRE(times[task].end_s <= times[check].end_s);
           if (times[task].lane != Lane::compute) {
             REQUIRE(times[task].begin_s >= free);
             continue;
@@ -184,6 +190,45 @@ TEST_SUITE("program") {
     CHECK(cost(of_block) == doctest::Approx(padded * 2 * 3 / 4 / 1e3));
     CHECK(cost({.op = Op::reduce, .unit = 1, .sum = 0}) == doctest::Approx(2 * cost(of_block)));
     CHECK(cost({.op = Op::exchange, .unit = 1}) == doctest::Approx(padded / 4 * 4 / 1e3));
+  }
+
+  // Of a data center's GPU with its share of the host's memory, and of a workstation's.
+  TEST_CASE(
+      "costs: with its state in host memory an 8B model's step is at most 1.15 of its products") {
+    EngineOptions options;
+    options.shape = {.dim = 4096,
+                     .hidden = 14336,
+                     .layers = 32,
+                     .heads = 32,
+                     .kv_heads = 8,
+                     .vocab = 128256,
+                     .block_size = 8192};
+    options.precision = DType::bf16;
+    options.leaves = options.wave = 8;  // 64k tokens
+    options.state_in_host = options.inputs_in_host = true;
+    EngineOptions no_copies = options;
+    no_copies.inputs_in_host = false;
+    const BufferPlan plan = buffer_plan(options, 1, 1, false, false);
+    const Program program =
+        step_program({.units = 34, .turns = Shares::even(8, 1, 1, 8).turns(0)}, plan);
+    for (const auto& [flops, host_bytes] : {std::pair{4e14, 2.2e11}, {1.5e14, 7e10}}) {
+      const Speeds speeds{.flops = flops,
+                          .memory_bytes = 2e12,
+                          .network_bytes = 1e300,
+                          .host_bytes = host_bytes,
+                          .copy_bytes = 2.5e10};
+      const Cost cost = task_costs(options, 1, 1, true, speeds),
+                 products = task_costs(no_copies, 1, 1, true, speeds);
+      double of_products = 0;
+      for (const Task& task : program)
+        if (task.op == Op::forward || task.op == Op::head || task.op == Op::backward)
+          of_products += products(task);
+      const double step = must(replay({&program}, 1, cost)).take()[0].back().end_s,
+                   update = cost({.op = Op::update});
+      INFO("a step ", step, " s, its products ", of_products, " s, the update ", update, " s");
+      CHECK(step <= 1.15 * of_products);
+      CHECK(step >= of_products + update);
+    }
   }
 }
 

@@ -121,6 +121,17 @@ TEST_SUITE("plot") {
     CHECK(has(script, "'it''s a step'"));
     CHECK(has(script, "set xlabel 's'"));
     CHECK(has(script, "set label 'block' at 2.5,0"));
+    CHECK(has(script, "set yrange [-3.6:0.6]"));
+    // With a state in host memory there are more lanes.
+    ProgramPlot offloads = plot;
+    offloads.program.insert(offloads.program.end(),
+                            {{.op = Op::download, .unit = 1}, {.op = Op::hash}});
+    offloads.times.insert(offloads.times.end(), {{Lane::download, 1, 2}, {Lane::hash, 2, 4}});
+    const std::string more = program_script(offloads, "a.svg");
+    CHECK(block(more, "lane4_download") == "1 -4 1 2 -4.4 -3.6\n");
+    CHECK(block(more, "lane5_state") == "2 -5 2 4 -5.4 -4.6\n");
+    CHECK(has(more, "'downloads' -4,'hashes' -5)"));
+    CHECK(has(more, "set yrange [-5.6:0.6]"));
     // Boxes that are narrower than a pixel are drawn together.
     plot.times[2] = {Lane::compute, 3, 3.0005};
     plot.times[3] = {Lane::compute, 3.0005, 9e3};
