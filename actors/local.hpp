@@ -59,21 +59,23 @@ struct SaveShard {
   uint64_t generation, step, shard;
   bool last = false;
   std::string segment = {};
+  uint32_t shards = 1;
 };
 
 /// node -> peer copies: stage the pinned side of a trainer's state for a peer node.
 struct StageCopy {
   std::string trainer;
   std::shared_ptr<StatePin> pin;
-  uint64_t generation, step, shard;
+  uint64_t generation, step;
 };
 
-/// supervisor -> publisher: the result of writing one shard. record: the shard's record as JSON, if
+/// supervisor -> publisher: the result of writing one of `shards` shards. record: the shard's record as JSON, if
 /// `error` is empty.
 struct ShardWritten {
   uint64_t generation, step, next_sample;
   std::string record, error;
   uint64_t shard = 0;
+  uint32_t shards = 1;
 };
 
 /// supervisor -> publisher: the validation loss of a step, which its checkpoint is to record.

@@ -31,11 +31,11 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         trace::Span span("write checkpoint shard", static_cast<int64_t>(job.shard));
         auto record = with_retries(options.retries, [&] {
           return write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
-                             options.shape, options.shards, job.shard, job.state.side,
+                             options.shape, job.shards, job.shard, job.state.side,
                              on_threads(job.threads), *options.files);
         });
         span.end();
-        ShardSaved saved{job.generation, job.step, job.shard, "", ""};
+        ShardSaved saved{job.generation, job.step, job.shard, "", "", job.shards};
         if (record.ok())
           saved.record = to_json(*record);
         else
@@ -49,24 +49,25 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
 
 /// Makes a private copy of a state, which then waits for a writer. Reports an error to the node.
 void copy_state(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
-                const CheckpointOptions& options, const local::SaveShard& job) {
+                const local::SaveShard& job) {
   auto& waiting = self->state.waiting;
   const size_t cores = job.last ? all_cores() : cores_beside_training();
   trace::Span span("copy state", static_cast<int64_t>(job.shard));
   auto copy =
       job.pin ? job.pin->copy(on_threads(cores))
-              : copy_of(job.segment, shard_layout(units_of(options.shape), options.shards).total,
-                        job.step, on_threads(cores));
+              : copy_of(job.segment, layout_of(job.shards, job.shard), job.step, on_threads(cores));
   span.end();
   if (!copy.ok()) {
-    self->send(node, ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
+    self->send(node, ShardSaved{job.generation, job.step, job.shard, "", copy.status().message(),
+                                job.shards});
     return;
   }
   if (auto old = waiting.extract(job.shard); !old.empty())
     self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
-                                "the disk is too slow: a newer state has replaced this one"});
-  waiting.emplace(job.shard,
-                  local::WriteShard{job.generation, job.step, job.shard, copy.take(), cores});
+                                "the disk is too slow: a newer state has replaced this one",
+                                old.mapped().shards});
+  waiting.emplace(job.shard, local::WriteShard{job.generation, job.step, job.shard, copy.take(),
+                                               job.shards, cores});
 }
 
 /// The threads for the next shard's file; 0: the shards being written use all cores. at_once: how
@@ -103,14 +104,14 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self, const caf::acto
     if (next == s.in_memory.end()) return;
     const local::SaveShard job = std::move(*next);
     s.in_memory.erase(next);
-    copy_state(self, node, options, job);
+    copy_state(self, node, job);
   }
 }
 
 void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
           const CheckpointOptions& options, const local::SaveShard& job) {
   if (job.pin)
-    copy_state(self, node, options, job);
+    copy_state(self, node, job);
   else
     self->state.in_memory.push_back(job);
   write_next(self, node, options);
@@ -161,7 +162,7 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   info.shape = options.shape;
   info.precision = options.precision;
   info.state = options.state;
-  info.shards = options.shards;
+  info.shards = shard.shards;
   info.resume = options.resume_at(shard.next_sample);
   set_generation(info, shard.generation);
   if (const auto found = s.val_losses.find(shard.step);
@@ -180,9 +181,10 @@ void remove_dead(const PublisherOptions& options,
 }
 
 /// Removes the shards of a failed checkpoint once all its writers have finished.
-void remove_failed(const PublisherOptions& options, const PublisherState& s, uint64_t step) {
+void remove_failed(const PublisherOptions& options, const PublisherState& s, uint64_t step,
+                   size_t shards) {
   const PublisherState::Pending& checkpoint = s.pending.at(step);
-  if (!checkpoint.failed || checkpoint.reported.size() < options.shards) return;
+  if (!checkpoint.failed || checkpoint.reported.size() < shards) return;
   remove_dead(options, [&](uint64_t of_step, uint64_t generation) {
     return of_step == step && generation == s.generation;
   });
@@ -200,11 +202,11 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   s.generation = shard.generation;
   PublisherState::Pending& checkpoint = s.pending[shard.step];
   checkpoint.reported.insert(shard.shard);
-  if (checkpoint.failed) return remove_failed(options, s, shard.step);
+  if (checkpoint.failed) return remove_failed(options, s, shard.step, shard.shards);
   auto fail = [&](const std::string& reason) {
     checkpoint.failed = true;
     self->send(supervisor, local::Published{shard.step, "", reason, shard.generation});
-    remove_failed(options, s, shard.step);
+    remove_failed(options, s, shard.step, shard.shards);
   };
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
@@ -214,7 +216,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
       checkpoint.records.end())
     return;
   checkpoint.records.push_back(record.take());
-  if (checkpoint.records.size() < options.shards) return;
+  if (checkpoint.records.size() < shard.shards) return;
   const CheckpointInfo info = checkpoint_info(options, s, shard);
   LeaderFiles files(options.leads);
   auto folder = publish_checkpoint(options.folder,

@@ -33,7 +33,6 @@ namespace simplescale {
 struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
-  size_t shards = 1;
   std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // used by the writers
   size_t writers = 1;
   Retries retries;  // for writing a shard, after an I/O error
@@ -44,6 +43,7 @@ namespace local {
 struct WriteShard {
   uint64_t generation, step, shard;
   StateStore::Copy state;
+  uint32_t shards;
   size_t cores;        // for all shards
   size_t threads = 1;  // for this shard
 };
@@ -98,7 +98,6 @@ struct PublisherOptions {
   std::function<bool()> leads;  // as in LeaderFiles
   std::string folder;
   ModelShape shape;
-  size_t shards = 1;
   uint64_t seed = 0;
   std::string precision, tokenizer;  // as in CheckpointInfo
   StateFormat state;                 // as in CheckpointInfo

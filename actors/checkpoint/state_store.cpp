@@ -9,26 +9,22 @@
 
 namespace simplescale {
 
-uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard) {
-  const std::string facts =
-      identity_text(shape) + std::to_string(shards) + ' ' + std::to_string(shard);
-  return hash128(facts.data(), facts.size()).low;
-}
-
 Status StateStore::create(const std::string& instance, const Plan& plan, int node,
                           const std::vector<CpuList>& places) {
   std::lock_guard lock(mutex_);
   const auto shards = static_cast<size_t>(plan.topology.shards);
-  const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  for (size_t shard = 0; shard < shards; ++shard)
-    hash_of_shard_.push_back(layout_hash(plan.shape, shards, shard));
+  const std::vector<Unit> units = units_of(plan.shape);
+  const size_t total = shard_layout(units, shards).total;
+  const auto fewest =
+      static_cast<size_t>(plan.topology.shards_of(plan.topology.group_sizes.front()));
+  const size_t most = shard_layout(units, fewest).total;
   for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot) {
     const std::string name = trainer_name(node_name(node), slot);
     const auto index = static_cast<size_t>(slot);
     const ScopedAffinity there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
-                                                   hash_of_shard_[0], total, plan.state));
-    entries_.emplace(name, Entry{std::move(state), total, 0});
+                                                   layout_of(shards, 0), total, plan.state, most));
+    entries_.emplace(name, Entry{std::move(state), 0});
   }
   return {};
 }
@@ -39,28 +35,32 @@ std::string StateStore::segment(const std::string& trainer) const {
   return found == entries_.end() ? "" : found->second.state.name();
 }
 
-HeldState StateStore::held(const std::string& trainer) const {
+std::vector<StateCopy> StateStore::held(const std::string& trainer) const {
   std::lock_guard lock(mutex_);
-  HeldState held;
+  std::vector<StateCopy> held;
   auto found = entries_.find(trainer);
   if (found == entries_.end()) return held;
   const TrainState& state = found->second.state;
-  const auto shard = std::ranges::find(hash_of_shard_, state.layout_hash());
   const std::optional<uint64_t> step = state.step_if_any();
-  if (shard == hash_of_shard_.end() || !step) return held;
-  held.shard = static_cast<uint32_t>(shard - hash_of_shard_.begin());
+  if (!step) return held;
   for (const uint64_t wanted : {*step - 1, *step})
     for (const int side : {0, 1})
-      if (const auto copy = state.held(side); copy && copy->step == wanted)
-        held.steps.push_back(*copy);
+      if (const auto copy = state.held(side); copy && copy->step == wanted) held.push_back(*copy);
   return held;
+}
+
+std::optional<StateCopy> StateStore::held(const std::string& trainer,
+                                          const StateVersion& version) const {
+  for (const StateCopy& copy : held(trainer))
+    if (copy.version() == version) return copy;
+  return std::nullopt;
 }
 
 namespace {
 /// Allocates memory for a copy. The threads that copy touch it first, because most of a copy's time
 /// is page faults.
-StateStore::Copy memory_for(TrainState& state) {
-  const TrainState::Side side = state.side(0);
+StateStore::Copy memory_for(TrainState& state, int of_side) {
+  const TrainState::Side side = state.side(of_side);
   const size_t values = side.values();
   StateStore::Copy copy{.values = std::make_shared_for_overwrite<float[]>(values)};
   copy.side = TrainState::Side::over({copy.values.get(), values}, side.params.size(),
@@ -82,14 +82,20 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  Copy copy = memory_for(state);  // may throw, so call it before pin()
   // Take a second pin for this call: trainer_restarted() may have released the process's pin.
   SS_ASSIGN(const int side, state.pin(wanted.step));
   auto release_pins = [&] {
     state.unpin(side);
     if (found->second.pid == pid) state.unpin(side);
   };
-  if (state.held(side) != wanted) {
+  Copy copy;
+  try {
+    copy = memory_for(state, side);
+  } catch (...) {
+    release_pins();
+    throw;
+  }
+  if (const auto held = state.held(side); !held || held->version() != wanted) {
     release_pins();
     return Status(Code::not_found, trainer + " does not hold step " + std::to_string(wanted.step) +
                                        " of generation " + std::to_string(wanted.generation));
@@ -125,16 +131,16 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   found->second.state.unpin(*side);
 }
 
-Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step,
+Result<StateStore::Copy> copy_of(const std::string& segment, uint32_t layout, uint64_t step,
                                  const Parallel& parallel) {
-  SS_ASSIGN(TrainState state, TrainState::open(segment, total));
-  StateStore::Copy copy = memory_for(state);
-  SS_ASSIGN(const int side, state.pin(step));
+  SS_ASSIGN(TrainState state, TrainState::open(segment));
+  SS_ASSIGN(const int side, state.pin(step, layout));
+  StateStore::Copy copy = memory_for(state, side);
   copy_side(state, side, copy, parallel);
   state.unpin(side);
   Status status = check_copy(copy.side, step, copy.hash, parallel);
   if (!status.ok()) {
-    state.forget(step);
+    state.forget(side);
     return status;
   }
   return copy;
@@ -176,12 +182,6 @@ Status StateStore::flip_bit(const std::string& trainer) {
     if (committed) return {};
   }
   return Status(Code::not_found, trainer + " holds no state here");
-}
-
-size_t StateStore::total(const std::string& trainer) const {
-  std::lock_guard lock(mutex_);
-  auto found = entries_.find(trainer);
-  return found == entries_.end() ? 0 : found->second.total;
 }
 
 }  // namespace simplescale

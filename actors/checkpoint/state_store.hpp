@@ -15,27 +15,20 @@
 
 namespace simplescale {
 
-/// The states in a trainer's memory.
-struct HeldState {
-  uint32_t shard = 0;               // 0 if `steps` is empty
-  std::vector<StateVersion> steps;  // at most two; the committed step last
-};
-
-/// Identifies a shard of a model. A segment of another model or number of shards has another hash,
-/// and is refused.
-uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard);
-
 class StateStore {
  public:
-  /// Creates a segment for each slot of node `node`, named "ss-<instance>-<slot>-state" and large
-  /// enough for any shard. places: the CPUs of each slot; its memory is allocated near them
+  /// Creates a segment for each slot of node `node`, named "ss-<instance>-<slot>-state", with room for
+  /// a shard of the smallest group (Topology::group_sizes). places: the CPUs of each slot; its memory is allocated near them
   /// (cpu_affinity.hpp).
   Status create(const std::string& instance, const Plan& plan, int node,
                 const std::vector<std::vector<int>>& places = {});
   /// The segment's name; "" if the trainer is not of this node.
   std::string segment(const std::string& trainer) const;
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
-  HeldState held(const std::string& trainer) const;
+  /// The states in a trainer's memory: at most two; the committed one last.
+  std::vector<StateCopy> held(const std::string& trainer) const;
+  /// The copy of this version in a trainer's memory. Nothing if it holds none.
+  std::optional<StateCopy> held(const std::string& trainer, const StateVersion& version) const;
   struct Copy {
     std::shared_ptr<float[]> values;  // all parts, one after the other
     TrainState::Side side;            // the parts
@@ -53,25 +46,21 @@ class StateStore {
   void trainer_restarted(const std::string& trainer, int32_t pid);
   /// Injected fault: flips a bit of the committed side, as failing memory would.
   Status flip_bit(const std::string& trainer);
-  /// Elements of a shard's parameters; 0 if the trainer is not of this node.
-  size_t total(const std::string& trainer) const;
 
  private:
   struct Entry {
     TrainState state;
-    size_t total;
     int32_t pid = 0;  // of the trainer's process: only its pins are released
     uint64_t restarts = 0;
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
-  std::vector<uint64_t> hash_of_shard_;  // layout_hash()
 };
 
-/// Makes a private copy of the side that holds `step` in a segment of `total` elements a part. The
+/// Makes a private copy of the side of a segment that holds `step` of this layout (layout_of()). The
 /// caller ensures that no trainer writes the segment meanwhile. Errors as copy_and_unpin(). Forgets
 /// a damaged copy. Any thread.
-Result<StateStore::Copy> copy_of(const std::string& segment, size_t total, uint64_t step,
+Result<StateStore::Copy> copy_of(const std::string& segment, uint32_t layout, uint64_t step,
                                  const Parallel& parallel = {});
 
 /// A trainer process's pin on the side that holds a step, handed to the actor that copies the side.

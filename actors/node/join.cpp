@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "runtime/feed/run_data.hpp"
 #include "runtime/training/axis.hpp"
@@ -25,11 +24,16 @@ struct Places {
   std::vector<std::vector<DataAddress>> of_group, of_shard;
 };
 
-Result<Places> places_of(const JoinGeneration& job, uint32_t shards) {
+Result<Places> places_of(const JoinGeneration& job, const Topology& topology) {
   auto bad = [&](const std::string& what) {
     return Status(Code::bad_data, "generation " + std::to_string(job.generation) + ": " + what);
   };
+  const uint32_t shards = job.shards;
   if (job.groups == 0 || job.groups > kGroupsMax) return bad("the number of groups is invalid");
+  if (std::ranges::none_of(topology.group_sizes, [&](int size) {
+        return static_cast<uint32_t>(topology.shards_of(size)) == shards;
+      }))
+    return bad("no group may have " + std::to_string(shards) + " shards");
   if (!job.weights.empty() && (job.weights.size() != job.groups || !are_weights(job.weights)))
     return bad("the groups' weights are invalid");
   Places places;
@@ -54,6 +58,7 @@ Result<Places> places_of(const JoinGeneration& job, uint32_t shards) {
 Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::string>& ranks,
                              size_t rank, const Members& members) {
   TransferPart part{.id = transfer.id, .shard = transfer.shard, .step = transfer.step};
+  part.shards = transfer.shards;
   part.rank = static_cast<uint32_t>(rank);
   part.source = transfer.source;
   for (const std::string& name : ranks) {
@@ -80,11 +85,13 @@ Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
     if (rank == ranks.end()) continue;
     SS_ASSIGN(TransferPart part,
               part_of(transfer, ranks, static_cast<size_t>(rank - ranks.begin()), members));
+    part.takes = std::ranges::count(transfer.targets, trainer) > 0;
     if (transfer.peer && part.rank == 0) {
-      part.segment = peer_segment(transfer.shard, transfer.step);
+      part.segment = peer_segment(transfer);
       if (part.segment.empty())
         return Status(Code::bad_data, "the peer store does not hold shard " +
-                                          std::to_string(transfer.shard) + " at step " +
+                                          std::to_string(transfer.shard) + " of " +
+                                          std::to_string(transfer.shards) + " at step " +
                                           std::to_string(transfer.step));
     }
     parts.push_back(std::move(part));
@@ -93,34 +100,18 @@ Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
   return parts;
 }
 
-/// For each trainer that sends its own shard: its receivers.
-using Senders = std::map<std::string, std::vector<std::string>>;
-
-bool any_sends(const Senders& senders, const std::vector<std::string>& receivers) {
-  return std::ranges::any_of(receivers, [&](const std::string& r) { return senders.contains(r); });
-}
-
-/// Removes senders that receive nothing, until only cycles and the paths between them are left.
-Senders cycles_of(Senders senders) {
-  while (true) {
-    std::set<std::string> received;
-    for (const auto& [source, targets] : senders) received.insert(targets.begin(), targets.end());
-    if (std::erase_if(senders, [&](const auto& s) { return !received.contains(s.first); }) == 0)
-      return senders;
-  }
-}
-
 }  // namespace
 
 std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMemory>& memory,
-                            uint32_t shard, uint64_t step) {
+                            const Transfer& transfer) {
   std::string segment;
   uint64_t newest = 0;
   for (const LocalMemory& of : memory) {
     const auto member = std::ranges::find(job.members, of.trainer, &Member::trainer);
     if (member != job.members.end() && takes_part(*member, of.data_address)) continue;
-    for (const PeerCopy& copy : of.copies)
-      if (copy.shard == shard && copy.step == step && copy.generation >= newest) {
+    for (const StateCopy& copy : of.copies)
+      if (copy.shard == transfer.shard && copy.shards == transfer.shards &&
+          copy.step == transfer.step && copy.generation >= newest) {
         segment = of.segment;
         newest = copy.generation;
       }
@@ -128,40 +119,15 @@ std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMe
   return segment;
 }
 
-std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job) {
-  std::set<std::string> trains;
-  for (const Member& member : job.members)
-    if (member.group != no_group) trains.insert(member.trainer);
-  Senders senders;
-  for (const Transfer& transfer : job.transfers)
-    for (const std::string& target : transfer.targets)
-      if (!transfer.peer && target != transfer.source && trains.contains(target) &&
-          trains.contains(transfer.source))
-        senders[transfer.source].push_back(target);
-  std::map<std::string, uint32_t> rounds;
-  for (uint32_t round = 1; !senders.empty(); ++round) {
-    Senders ready = senders;
-    std::erase_if(ready, [&](const auto& sender) { return any_sends(senders, sender.second); });
-    if (ready.empty()) ready = cycles_of(senders);
-    for (const auto& [source, targets] : ready) {
-      rounds[source] = round;
-      senders.erase(source);
-    }
-  }
-  return rounds;
-}
-
 Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
                              const std::vector<LocalTrainer>& locals,
                              const PeerSegment& peer_segment) {
-  SS_ASSIGN(const Places places, places_of(job, static_cast<uint32_t>(plan.topology.shards)));
+  SS_ASSIGN(const Places places, places_of(job, plan.topology));
   Members members;
   for (const Member& member : job.members) members[member.trainer] = &member;
-  const auto rounds = commit_rounds(job);
-  uint32_t last_round = 0;
-  for (const auto& [trainer, round] : rounds) last_round = std::max(last_round, round);
   NodeOrders orders;
-  orders.fill = {job.generation, job.step, batch_layout(plan, job.groups, job.weights), {}};
+  orders.fill = {
+      job.generation, job.step, batch_layout(plan, job.groups, job.shards, job.weights), {}};
   for (const LocalTrainer& local : locals) {
     const auto found = members.find(local.name);
     if (found == members.end() || !takes_part(*found->second, local.data_address)) continue;
@@ -171,15 +137,13 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
     order.generation = job.generation;
     order.group = me.group;
     order.shard = me.shard;
+    order.shards = job.shards;
     order.state_segment = local.state_segment;
     order.source = job.source;
     order.step = job.step;
     order.checkpoint = job.checkpoint;
     order.rates = job.rates;
     order.weights = job.weights;
-    const auto round = rounds.find(local.name);
-    order.commit_round = round == rounds.end() ? 0 : round->second;
-    order.commit_rounds = last_round + 1;
     if (me.group != no_group) {
       order.ring = static_cast<uint32_t>(orders.fill.trainers.size());
       orders.fill.trainers.push_back({me.group, me.shard});

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -27,35 +26,27 @@ struct LocalTrainer {
 struct LocalMemory {
   std::string trainer;                // "": in the peer store
   std::vector<uint8_t> data_address;  // of the trainer's process; empty: the trainer is down
-  std::vector<PeerCopy> copies;
+  std::vector<StateCopy> copies;
   std::string segment;
 };
 
-/// Returns the segment of a copy of `shard` at `step` that this node sends for another of its
+/// Returns the segment of the copy of a transfer that this node sends for another of its
 /// trainers; "" if there is none. It lies in the peer store, or in the memory of a trainer that
 /// takes no part in the generation. The supervisor counted that memory because the trainer was
 /// down. The trainer's process may be up again when the order arrives, but it has not touched the
 /// memory yet. Of several copies, this takes the one from the newest generation, because the older
 /// ones were rolled back (JOB-3).
 std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMemory>& memory,
-                            uint32_t shard, uint64_t step);
+                            const Transfer& transfer);
 
-/// Returns the name of this node's segment with a copy of a shard at a step, for a trainer that
-/// does not hold it itself, or for the agent. "" if there is none.
-using PeerSegment = std::function<std::string(uint32_t shard, uint64_t step)>;
+/// Returns the name of this node's segment with the copy of a transfer, for a trainer that does not
+/// hold it itself, or for the agent. "" if there is none.
+using PeerSegment = std::function<std::string(const Transfer& transfer)>;
 
 struct NodeOrders {
   std::vector<JoinTrainer> trainers;  // for trainers of the generation; ring_segment is not set
   FillPlan fill;                      // for the token rings of the trainers that train
 };
-
-/// For each trainer that sends its own shard: the round in which it commits its new state. The
-/// commit discards the shard that it held (RESTORE-1 of trainer/restore.hpp), so its round comes
-/// after those of all its receivers. A trainer that is not in the map commits in round 0. A copy is
-/// not discarded, and needs no round, if it is sent from a peer store or by a trainer that joins no
-/// group. The trainers of a cycle of transfers have no such order: they all commit in one round,
-/// and a death in that round may lose a shard of which no other copy exists.
-std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job);
 
 /// locals: the trainers of this node that are up, and its agent. Leaves out a trainer whose
 /// data_address differs from the one in `job`: it has a new process, which the supervisor does not

@@ -6,10 +6,10 @@
 namespace simplescale {
 
 void send_from_memory(caf::event_based_actor* node, std::shared_ptr<DataPlane> plane,
-                      JoinTrainer order, size_t total, int timeout_ms) {
+                      JoinTrainer order, int timeout_ms) {
   auto run = [=, to = caf::actor_cast<caf::actor>(node)](caf::event_based_actor* self) {
     for (const TransferPart& part : order.transfers) {
-      const Status status = send_segment(*plane, order.generation, part, total, timeout_ms)
+      const Status status = send_segment(*plane, order.generation, part, timeout_ms)
                                 .in("transfer " + std::to_string(part.id) + " of shard " +
                                     std::to_string(part.shard));
       if (status.ok()) continue;

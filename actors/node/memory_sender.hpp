@@ -11,10 +11,10 @@
 namespace simplescale {
 
 /// Begins the transfers of `order`, which is addressed to the agent, on a thread of its own. Each
-/// transfer names a segment of this node. total: elements of a shard; timeout_ms: for each wait for
+/// transfer names a segment of this node. timeout_ms: for each wait for
 /// other processes. If a transfer fails, `node` gets a TrainerIdle of order.trainer with the fault.
 /// A fence ends the waits (DataPlane::abort()).
 void send_from_memory(caf::event_based_actor* node, std::shared_ptr<DataPlane> plane,
-                      JoinTrainer order, size_t total, int timeout_ms);
+                      JoinTrainer order, int timeout_ms);
 
 }  // namespace simplescale

@@ -17,8 +17,9 @@ std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer,
 /// Orders a save from the checkpoint actor. Reports the save as failed if that actor is down.
 void save(Self* self, local::SaveShard job) {
   NodeState& s = self->state;
-  const ShardSaved failed{job.generation, job.step, job.shard, "",
-                          "the checkpoint actor is being restarted"};
+  const ShardSaved failed{
+      job.generation, job.step, job.shard, "", "the checkpoint actor is being restarted",
+      job.shards};
   if (!s.checkpoint) return to_supervisor(self, failed);
   s.saving.push_back(failed);
   self->send(s.checkpoint, std::move(job));
@@ -61,20 +62,23 @@ void save_state(Self* self, const std::string& trainer, uint64_t generation, uin
                 bool pinned, bool last) {
   NodeState& s = self->state;
   auto pin = pinned ? take_pin(self, trainer, {step, generation}) : nullptr;
-  if (!pin) return;
-  save(self, {std::move(pin), generation, step, s.options.states->held(trainer).shard, last});
+  const auto copy = s.options.states->held(trainer, {step, generation});
+  if (!pin || !copy) return;
+  save(self, {std::move(pin), generation, step, copy->shard, last, "", copy->shards});
 }
 
 void save_from_memory(Self* self, const JoinGeneration& job) {
   const NodeState& s = self->state;
   for (const Transfer& part : job.transfers) {
     if (part.source != s.options.name()) continue;
-    std::string segment = segment_of_copy(job, local_memory(s), part.shard, part.step);
+    std::string segment = segment_of_copy(job, local_memory(s), part);
     if (segment.empty())
-      to_supervisor(self, ShardSaved{job.generation, part.step, part.shard, "",
-                                     s.options.name() + " holds no copy of the shard"});
+      to_supervisor(self,
+                    ShardSaved{job.generation, part.step, part.shard, "",
+                               s.options.name() + " holds no copy of the shard", part.shards});
     else
-      save(self, {nullptr, job.generation, part.step, part.shard, true, std::move(segment)});
+      save(self,
+           {nullptr, job.generation, part.step, part.shard, true, std::move(segment), part.shards});
   }
 }
 
@@ -82,8 +86,7 @@ void stage_state(Self* self, const StepDone& done) {
   NodeState& s = self->state;
   auto pin = done.copy ? take_pin(self, done.trainer, {done.step, done.generation}) : nullptr;
   if (!pin || !s.peers) return;  // dropping `pin` releases it
-  self->send(s.peers, local::StageCopy{done.trainer, std::move(pin), done.generation, done.step,
-                                       s.options.states->held(done.trainer).shard});
+  self->send(s.peers, local::StageCopy{done.trainer, std::move(pin), done.generation, done.step});
 }
 
 void start_peer_copies(Self* self) {
@@ -95,16 +98,15 @@ void report_peer_copies(Self* self, uint64_t fence) {
   const NodeOptions& o = self->state.options;
   if (!o.peers && fence == 0) return;
   to_supervisor(
-      self, PeerCopies{o.name(), o.peers ? o.peers->store.held() : std::vector<PeerCopy>(), fence});
+      self,
+      PeerCopies{o.name(), o.peers ? o.peers->store.held() : std::vector<StateCopy>(), fence});
 }
 
 void report_memory(Self* self, const std::string& trainer) {
   NodeState& s = self->state;
-  HeldState held = s.options.states->held(trainer);
   to_supervisor(self, TrainerIdle{.trainer = trainer,
                                   .generation = s.ended,
-                                  .shard = held.shard,
-                                  .held = std::move(held.steps),
+                                  .held = s.options.states->held(trainer),
                                   .reason = "its agent reports its memory"});
 }
 
@@ -112,15 +114,14 @@ std::vector<LocalMemory> local_memory(const NodeState& s) {
   const NodeOptions& o = s.options;
   std::vector<LocalMemory> memory;
   if (o.peers)
-    for (const PeerCopy& copy : o.peers->store.held())
-      memory.push_back({"", {}, {copy}, o.peers->store.segment(copy.shard, copy.step)});
+    for (const StateCopy& copy : o.peers->store.held())
+      memory.push_back(
+          {"", {}, {copy}, o.peers->store.segment(layout_of(copy.shards, copy.shard), copy.step)});
   for (const auto& [trainer, slot] : s.table.slots()) {
     const Process* process = s.table.trainer(trainer);
     LocalMemory own{trainer, {}, {}, o.states->segment(trainer)};
     if (process) own.data_address = process->data_address;
-    const HeldState held = o.states->held(trainer);
-    for (const StateVersion& copy : held.steps)
-      own.copies.push_back({held.shard, copy.step, copy.generation});
+    own.copies = o.states->held(trainer);
     memory.push_back(std::move(own));
   }
   return memory;

@@ -17,9 +17,7 @@ void report_idle(Self* self, TrainerIdle idle) {
     slot->generation = 0;
   if (idle.fault == Fault::bad_copy)
     report_peer_copies(self);  // the copy may be one of this node's
-  HeldState held = s.options.states->held(idle.trainer);
-  idle.shard = held.shard;
-  idle.held = std::move(held.steps);
+  idle.held = s.options.states->held(idle.trainer);
   to_supervisor(self, std::move(idle));
 }
 
@@ -48,8 +46,8 @@ void join(Self* self, const JoinGeneration& job) {
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
   if (job.source == JoinSource::agents) return save_from_memory(self, job);
-  auto orders = orders_of(job, o.plan, locals, [&](uint32_t shard, uint64_t step) {
-    return segment_of_copy(job, local_memory(s), shard, step);
+  auto orders = orders_of(job, o.plan, locals, [&](const Transfer& transfer) {
+    return segment_of_copy(job, local_memory(s), transfer);
   });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
@@ -67,7 +65,7 @@ void join(Self* self, const JoinGeneration& job) {
   }
   for (JoinTrainer& order : orders->trainers) {
     if (order.trainer == o.name()) {
-      send_from_memory(self, o.plane, std::move(order), o.states->total(trainer_name(o.name(), 0)),
+      send_from_memory(self, o.plane, std::move(order),
                        static_cast<int>(o.config.parallel.collective_timeout_ms));
       continue;
     }

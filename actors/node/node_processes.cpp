@@ -20,9 +20,8 @@ void report_trainer_up(Self* self, const std::string& slot) {
   const Process* process = s.table.trainer(slot);
   if (!process) return;
   s.options.states->trainer_restarted(slot, process->pid);
-  HeldState held = s.options.states->held(slot);
-  to_supervisor(self, TrainerUp{slot, process->pid, process->data_address, held.shard,
-                                std::move(held.steps), s.table.slot(slot)->generation});
+  to_supervisor(self, TrainerUp{slot, process->pid, process->data_address,
+                                s.options.states->held(slot), s.table.slot(slot)->generation});
 }
 
 /// Gives a process that has a slot the slot's CPUs and the agent's priority.

@@ -78,8 +78,7 @@ caf::actor spawn_tree(Self* self) {
       reported_child(self, "dataloader", [filler = o.filler](caf::scheduled_actor* parent) {
         return parent->spawn(dataloader_actor, filler);
       }));
-  const CheckpointOptions checkpoint{checkpoint_folder(o.config), o.plan.shape,
-                                     static_cast<size_t>(o.plan.topology.shards), o.disk,
+  const CheckpointOptions checkpoint{checkpoint_folder(o.config), o.plan.shape, o.disk,
                                      static_cast<size_t>(o.plan.topology.trainers_per_node)};
   tree.children.push_back(
       reported_child(self, "checkpoint", [node, checkpoint](caf::scheduled_actor* parent) {

@@ -61,9 +61,7 @@ void introduce_node(LinkActor* self) {
     const bool news = trainer.idle && trainer.idle->generation >= s.generation;
     if (trainer.up.pid > 0) {
       TrainerUp up = trainer.up;
-      const HeldState held = s.options.held(name);
-      up.shard = held.shard;
-      up.held = held.steps;
+      up.held = s.options.held(name);
       if (trainer.idle && !news) up.generation = 0;
       to_leader(self, up);
     }
@@ -250,7 +248,6 @@ void joined(LinkState& s, const JoinGeneration& job) {
   for (const Member& member : job.members)
     if (auto at = s.trainers.find(member.trainer); at != s.trainers.end()) {
       at->second.up.generation = member.group == no_group ? 0 : job.generation;
-      at->second.up.shard = member.shard;
       at->second.idle.reset();
     }
 }
@@ -360,7 +357,7 @@ local::TermsPolled terms_polled(const TermView& view) {
 bool holds_state(const LinkState& s) {
   const bool copies = s.copies && !s.copies->copies.empty();
   return copies || std::ranges::any_of(s.trainers, [&](const auto& trainer) {
-           return !s.options.held(trainer.first).steps.empty();
+           return !s.options.held(trainer.first).empty();
          });
 }
 

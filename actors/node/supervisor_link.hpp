@@ -48,7 +48,7 @@ struct LinkOptions {
   /// the process becomes; "": the process is no standby.
   std::function<Status(const std::string& standby_of)> start_supervisor;
   /// The steps whose state a trainer's memory holds now.
-  std::function<HeldState(const std::string& trainer)> held;
+  std::function<std::vector<StateCopy>(const std::string& trainer)> held;
   /// Ends the connection to a supervisor's process, and sends it the reason: it must not count on
   /// this node any more.
   std::function<void(const caf::node_id& process, const std::string& reason)> disconnect;

@@ -68,8 +68,8 @@ Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const Se
   if (!o.tier->is_current(job.generation, job.step))
     return {Code::aborted, "a newer order to copy has come"};
   SS_ASSIGN(const caf::actor keeper, o.find(job.task.address));
-  OfferCopy offer{o.node,   job.generation, job.step,
-                  job.keep, job.task.shard, o.tier->plane->address()};
+  OfferCopy offer{o.node,         job.generation,           job.step,       job.keep,
+                  job.task.shard, o.tier->plane->address(), job.task.shards};
   AcceptCopy answer;
   caf::scoped_actor self{system};
   self->request(keeper, kOfferTimeout, std::move(offer))
@@ -104,7 +104,7 @@ Result<TrainState*> accept_offer(PeerTier& tier, const OfferCopy& offer) {
   if (!tier.is_current(offer.generation, offer.step))  // GEN-1
     return Status(Code::aborted, "a newer generation or order to copy is known");
   tier.ordered(offer.generation, offer.step);  // this node may not have got the order yet
-  return tier.store.prepare(offer.shard, offer.keep);
+  return tier.store.prepare(layout_of(offer.shards, offer.shard), offer.keep);
 }
 
 Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
@@ -119,7 +119,8 @@ Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
 Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
   if (!tier.is_current(job.generation, job.step))
     return {Code::aborted, "a newer order to copy has come"};
-  SS_ASSIGN(TrainState* const state, tier.store.prepare(job.task.shard, job.keep));
+  SS_ASSIGN(TrainState* const state,
+            tier.store.prepare(layout_of(job.task.shards, job.task.shard), job.keep));
   if (verify_or_forget(*state, {job.step, job.generation})) return {};
   SS_ASSIGN(const TrainState::Side side, state->begin_write(tier.timeout_ms));
   StateStore::Copy& copy = job.staged->copy;
@@ -158,7 +159,7 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
         if (!o.tier->is_current(order.generation, order.step)) return;
         std::set<uint32_t> assigned;
         for (const CopyTask& task : order.copies)
-          if (task.node == o.node) assigned.insert(task.shard);
+          if (task.node == o.node) assigned.insert(layout_of(task.shards, task.shard));
         if (o.tier->store.drop_unassigned(assigned, order.keep)) report();
       },
   };

@@ -30,9 +30,9 @@ namespace simplescale {
 /// Data that the threads of a node's peer tier share.
 struct PeerTier {
   /// prefix: agent_segments(). format: of the states.
-  PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards,
-           const StateFormat& format, std::shared_ptr<DataPlane> its_plane, int its_timeout_ms)
-      : store(prefix + "peer-", shape, shards, format),
+  PeerTier(const std::string& prefix, const ModelShape& shape, const StateFormat& format,
+           std::shared_ptr<DataPlane> its_plane, int its_timeout_ms)
+      : store(prefix + "peer-", shape, format),
         plane(std::move(its_plane)),
         timeout_ms(its_timeout_ms) {}
   PeerStore store;

@@ -7,24 +7,21 @@
 
 namespace simplescale {
 
-PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards,
-                     const StateFormat& format)
-    : prefix_(std::move(prefix)),
-      total_(shard_layout(units_of(shape), shards).total),
-      format_(format) {
-  for (size_t shard = 0; shard < shards; ++shard)
-    layout_.push_back(layout_hash(shape, shards, shard));
-}
+PeerStore::PeerStore(std::string prefix, const ModelShape& shape, const StateFormat& format)
+    : prefix_(std::move(prefix)), units_(units_of(shape)), format_(format) {}
 
-Result<TrainState*> PeerStore::prepare(uint32_t shard, uint64_t keep) {
-  if (shard >= layout_.size())
-    return Status(Code::bad_data, "there is no shard " + std::to_string(shard));
+Result<TrainState*> PeerStore::prepare(uint32_t layout, uint64_t keep) {
+  const uint32_t shard = shard_of(layout), shards = shards_of(layout);
+  if (shard >= shards)
+    return Status(Code::bad_data,
+                  "there is no shard " + std::to_string(shard) + " of " + std::to_string(shards));
   std::lock_guard lock(mutex_);
-  auto found = states_.find(shard);
+  auto found = states_.find(layout);
   if (found == states_.end()) {
     SS_ASSIGN(TrainState state,
-              TrainState::create(prefix_ + std::to_string(shard), layout_[shard], total_, format_));
-    found = states_.emplace(shard, std::move(state)).first;
+              TrainState::create(prefix_ + std::to_string(shard) + "of" + std::to_string(shards),
+                                 layout, shard_layout(units_, shards).total, format_));
+    found = states_.emplace(layout, std::move(state)).first;
   }
   TrainState& state = found->second;
   state.clear_pins();  // left by trainers that died in a restore
@@ -39,20 +36,19 @@ bool PeerStore::drop_unassigned(const std::set<uint32_t>& assigned, uint64_t kee
          }) > 0;
 }
 
-std::vector<PeerCopy> PeerStore::held() const {
+std::vector<StateCopy> PeerStore::held() const {
   std::lock_guard lock(mutex_);
-  std::vector<PeerCopy> copies;
-  for (const auto& [shard, state] : states_)
+  std::vector<StateCopy> copies;
+  for (const auto& [layout, state] : states_)
     for (const int side : {0, 1})
-      if (const auto copy = state.held(side))
-        copies.push_back({shard, copy->step, copy->generation});
+      if (const auto copy = state.held(side)) copies.push_back(*copy);
   return copies;
 }
 
 Status PeerStore::flip_bits() {
   std::lock_guard lock(mutex_);
   bool any = false;
-  for (auto& [shard, state] : states_) {
+  for (auto& [layout, state] : states_) {
     if (!state.has_step()) continue;
     any = true;
     auto* bytes = reinterpret_cast<unsigned char*>(state.committed().params.data());
@@ -61,18 +57,19 @@ Status PeerStore::flip_bits() {
   return any ? Status() : Status(Code::not_found, "this node keeps no peer copies");
 }
 
-std::string PeerStore::segment(uint32_t shard, uint64_t step) const {
+std::string PeerStore::segment(uint32_t layout, uint64_t step) const {
   std::lock_guard lock(mutex_);
-  const auto found = states_.find(shard);
+  const auto found = states_.find(layout);
   return found == states_.end() || !found->second.holds(step) ? "" : found->second.name();
 }
 
 bool verify_or_forget(TrainState& state, const StateVersion& copy) {
   const Result<int> side = state.pin(copy.step);
   if (!side.ok()) return false;
-  const bool good = state.held(*side) == copy && check_side(state, *side).ok();
+  const auto held = state.held(*side);
+  const bool good = held && held->version() == copy && check_side(state, *side).ok();
   state.unpin(*side);
-  if (!good) state.forget(copy.step);
+  if (!good) state.forget(*side);
   return good;
 }
 

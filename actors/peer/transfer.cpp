@@ -32,13 +32,11 @@ Result<std::unique_ptr<Collective>> join_transfer(DataPlane& plane, uint64_t gen
   return plane.join(spec);
 }
 
-Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part, size_t total,
+Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part,
                     int timeout_ms) {
-  SS_ASSIGN(TrainState held, TrainState::open(part.segment, total));
+  SS_ASSIGN(TrainState held, TrainState::open(part.segment));
   SS_ASSIGN(const auto to_targets, join_transfer(plane, generation, part, timeout_ms));
-  const Status status = send_state(*to_targets, held, part.step);
-  if (status.code() == Code::mismatch) held.forget(part.step);
-  return status;
+  return send_state(*to_targets, held, part.step, layout_of(part.shards, part.shard));
 }
 
 }  // namespace simplescale

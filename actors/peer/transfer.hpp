@@ -26,11 +26,10 @@ Result<std::shared_ptr<DataPlane>> make_agent_plane(DataPlaneOptions options,
 Result<std::unique_ptr<Collective>> join_transfer(DataPlane& plane, uint64_t generation,
                                                   const TransferPart& part, int timeout_ms);
 
-/// Sends the copy in the segment `part.segment` to all other members; there is at least one. total:
-/// elements of a shard. mismatch: the copy was damaged, and is now forgotten. not_found: the
+/// Sends the copy in the segment `part.segment` to all other members; there is at least one. mismatch: the copy was damaged, and is now forgotten. not_found: the
 /// segment does not hold the step. Otherwise as send_state() of
 /// runtime/training/state_transfer.hpp. Blocking; any thread.
-Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part, size_t total,
+Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part,
                     int timeout_ms);
 
 }  // namespace simplescale

@@ -11,6 +11,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale::supervisor {
 
@@ -146,6 +147,18 @@ void examine(Self* self, const job::CheckNode& check) {
 
 namespace {
 
+/// The targets of a move whose shards have elements in common with the shard that it sends.
+std::vector<std::string> targets_of(const std::vector<Unit>& units, const job::Move& move,
+                                    const std::vector<job::Place>& places, uint32_t shards) {
+  std::vector<std::string> targets = move.targets;
+  if (move.shards == shards) return targets;
+  std::erase_if(targets, [&](const std::string& target) {
+    const auto place = std::ranges::find(places, target, &job::Place::trainer);
+    return common_pieces(units, move.shards, move.shard, shards, place->shard).empty();
+  });
+  return targets;
+}
+
 JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
                           const std::vector<job::Place>& places) {
   JoinGeneration order;
@@ -158,6 +171,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   order.rates = s.job.rates.changes;
   order.instructions = s.job.instructions;
   if (!join.by_agents) order.weights = s.job.weights;
+  order.shards = join.by_agents ? join.moves.front().shards : s.job.rules.cut_of(s.job.layout);
   std::set<std::string> known;
   for (const job::Place& place : places) {
     order.groups = std::max(order.groups, place.group + 1);
@@ -165,9 +179,12 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
         {place.trainer, place.group, place.shard, s.job.trainers.at(place.trainer).address});
     known.insert(place.trainer);
   }
+  const std::vector<Unit> units = units_of(s.options.plan.shape);
   for (const job::Move& move : join.moves) {
+    std::vector<std::string> targets = targets_of(units, move, places, order.shards);
+    if (targets.empty() && !join.by_agents) continue;
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
-                               move.source, move.peer, move.targets});
+                               move.source, move.peer, std::move(targets), move.shards});
     if (join.by_agents || !known.insert(move.source).second) continue;
     const auto trainer = s.job.trainers.find(move.source);  // or a node, whose agent sends
     order.members.push_back({move.source, no_group, move.shard,

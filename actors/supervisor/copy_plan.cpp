@@ -26,6 +26,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
   const std::vector<Place> members = places(state.rules, state.layout);
   if (members.empty()) return {};
   const uint32_t groups = members.back().group + 1;
+  const uint32_t shards = state.rules.cut_of(state.layout);
   std::map<std::string, size_t> load;
   std::vector<CopyTask> tasks;
   for (const Place& place : members) {
@@ -49,33 +50,44 @@ std::vector<CopyTask> plan_copies(const State& state) {
     }
     if (!best) continue;
     ++load[*best];
-    tasks.push_back({place.shard, place.trainer, *best, ""});
-    if (inside) tasks.push_back({place.shard, place.trainer, home, ""});
+    tasks.push_back({place.shard, place.trainer, *best, "", shards});
+    if (inside) tasks.push_back({place.shard, place.trainer, home, "", shards});
   }
   std::ranges::stable_sort(tasks, {}, &CopyTask::shard);
   return tasks;
 }
 
 std::optional<uint64_t> newest_kept(const State& state) {
+  const uint32_t cut = state.rules.cut_of(state.layout);
+  const bool one_domain = state.layout.domains.size() == 1;
   std::map<uint32_t, std::string> home;  // node of each shard, if there is only one failure domain
-  if (state.layout.domains.size() == 1)
+  if (one_domain)
     for (const Place& place : places(state.rules, state.layout))
       home[place.shard] = node_of(place.trainer);
-  std::map<std::pair<uint32_t, uint64_t>, std::vector<std::string>> keepers;  // by shard and step
+  struct Copy {
+    uint32_t shards, shard;
+    uint64_t step;
+    auto operator<=>(const Copy&) const = default;
+  };
+  std::map<Copy, std::vector<std::string>> keepers;
   for (const auto& [name, node] : state.nodes)
     if (is_here(node))
-      for (const PeerCopy& copy : node.peer)
+      for (const StateCopy& copy : node.peer)
         if (trusted(state, copy.step, copy.generation))
-          keepers[{copy.shard, copy.step}].push_back(name);
+          keepers[{copy.shards, copy.shard, copy.step}].push_back(name);
   std::vector<AvailableCopy> copies;
   for (const auto& [copy, nodes] : keepers) {
     const auto inside = [&](const std::string& node) { return state.layout.contains(node); };
-    const auto own = home.find(copy.first);
-    const bool at_home = own != home.end() && std::ranges::find(nodes, own->second) != nodes.end();
-    if (home.empty() || !std::ranges::all_of(nodes, inside) || (at_home && nodes.size() > 1))
-      copies.push_back({nodes.front(), copy.first, copy.second, true});
+    // No node is the own one of a shard of another cut.
+    const auto own = copy.shards == cut ? home.find(copy.shard) : home.end();
+    const bool at_home =
+        copy.shards != cut ||
+        (own != home.end() && std::ranges::find(nodes, own->second) != nodes.end());
+    if (!one_domain || !std::ranges::all_of(nodes, inside) || (at_home && nodes.size() > 1))
+      copies.push_back({nodes.front(), copy.shard, copy.step, true, copy.shards});
   }
-  return newest_complete(copies, state.rules.shards);
+  const auto newest = newest_complete(copies);
+  return newest ? std::optional(newest->step) : std::nullopt;
 }
 
 std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& state, uint64_t step,
@@ -89,7 +101,7 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
                     plan_copies(state)};
   std::set<uint32_t> shards;
   for (const CopyTask& task : order.copies) shards.insert(task.shard);
-  lacking_ = shards.size() < static_cast<size_t>(state.rules.shards);
+  lacking_ = shards.size() < state.rules.cut_of(state.layout);
   if (lacking_) return std::nullopt;
   generation_ = order.generation;
   step_ = due;
@@ -115,7 +127,7 @@ std::optional<uint64_t> CopyRounds::completed(const State& state) {
     const auto keeper = state.nodes.find(task.node);
     const bool lost = keeper == state.nodes.end() || !is_here(keeper->second);
     if (lost) open_ = false;
-    const PeerCopy copy{task.shard, step_, generation_};
+    const StateCopy copy{task.shard, step_, generation_, task.shards};
     if (lost || std::ranges::count(keeper->second.peer, copy) == 0) return std::nullopt;
   }
   open_ = false;

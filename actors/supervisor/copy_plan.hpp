@@ -32,9 +32,10 @@ namespace simplescale::job {
 /// shard is left out. The caller fills in CopyTask::address.
 std::vector<CopyTask> plan_copies(const State& state);
 
-/// The newest step of which the peer stores of connected nodes hold every shard. Only trusted()
-/// copies count. If nodes of the only failure domain keep the copies, a shard counts once both its
-/// own and another node keep it (PEER-1).
+/// The newest step of which the peer stores of connected nodes hold every shard of a cut. Only
+/// trusted() copies count. If nodes of the only failure domain keep the copies, a shard counts once
+/// both its own and another node keep it (PEER-1); one of another cut than the layout's has no own
+/// node, so two nodes must keep it.
 std::optional<uint64_t> newest_kept(const State& state);
 
 /// Rounds of copies, one at a time.

@@ -32,6 +32,9 @@ job::State initial_state(const JobOptions& options) {
       std::max(1, (static_cast<int>(config.cluster.min_groups) + per_domain - 1) / per_domain);
   rules.spares = static_cast<int>(config.cluster.spares);
   rules.max_nodes = most_nodes(config);
+  rules.domain_sizes = topology.group_sizes;
+  std::erase(rules.domain_sizes, rules.domain_nodes);
+  rules.rate_first = config.cluster.prefer == Prefer::rate;
   std::vector<std::string> names;
   for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
     names.push_back(node_name(node));
@@ -62,7 +65,6 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.leads = o.leads;
   p.folder = checkpoint_folder(o.config);
   p.shape = o.plan.shape;
-  p.shards = static_cast<size_t>(o.plan.topology.shards);
   p.seed = static_cast<uint64_t>(o.config.run.seed);
   p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
   p.state = o.plan.state;

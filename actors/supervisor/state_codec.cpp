@@ -15,20 +15,20 @@ struct nlohmann::adl_serializer<std::vector<uint8_t>> {
 namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateVersion, step, generation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerCopy, shard, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateCopy, shard, step, generation, shards)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RateChange, step, peak)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reason, text, kind, number, ms, step, phase, block, detail)
 
 namespace job {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, domain_nodes, domains,
-                                   min_domains, spares, max_nodes)
+                                   min_domains, spares, max_nodes, domain_sizes, rate_first)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, domains)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, shard, held, step, generation,
-                                   ready, unreadable)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, held, step, generation, ready,
+                                   unreadable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
                                    failed_at_step, checking, peer, instructions, micro_batch_us,
                                    joins, leaves)
@@ -43,11 +43,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
     waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
     exit_reason, unrecorded_stop, instructions, balance, leaves, balance_pause_ms, weights,
-    balance_after_ms, removed)
+    balance_after_ms, removed, proven_size, failed_sizes)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
-                                   after, groups_before, groups_after, origin, returned, skipped,
-                                   successor, stood_by, begins_at, undone, ms, avoid)
+                                   after, groups_before, groups_after, nodes_before, nodes_after,
+                                   origin, returned, skipped, successor, stood_by, begins_at,
+                                   undone, ms, avoid)
 
 namespace {
 
@@ -63,6 +64,10 @@ bool consistent(const State& s) {
     if (value < 1 || value > 1'000'000) return false;
   for (int value : {r.spares, r.max_nodes})
     if (value < 0 || value > 1'000'000) return false;
+  for (const int size : r.domain_sizes)
+    if (size < 1 || size > 1'000'000) return false;
+  const bool one_group = r.shards == r.domain_nodes * r.trainers_per_node;
+  if (!r.domain_sizes.empty() && !one_group) return false;
   if (!known(s.phase, Phase::failed) || !known(s.exit, Code::io)) return false;
   if (!known(s.instructions, InstructionSet::amx)) return false;
   if (s.node_order.size() != s.nodes.size()) return false;
@@ -79,8 +84,9 @@ bool consistent(const State& s) {
       if (!s.nodes.contains(name)) return false;
   for (const auto& [name, trainer] : s.trainers)
     if (!known(trainer.state, TrainerState::finished)) return false;
+  if (!r.allows(r.size_of(s.layout))) return false;
   for (const auto& domain : s.layout.domains) {
-    if (domain.size() != static_cast<size_t>(r.domain_nodes)) return false;
+    if (domain.size() != s.layout.domains.front().size()) return false;
     for (const std::string& name : domain)
       if (!s.nodes.contains(name)) return false;
   }

@@ -47,7 +47,7 @@ std::string trainer_text(const JobSupervisorState& s, const std::string& who,
   std::string placed = R"("rank":null,"shard":null,"group":null)", slowness = "null";
   if (place)
     placed = fmt::format(R"("rank":{},"shard":{},"group":"g{}")",
-                         place->group * static_cast<uint32_t>(s.job.rules.shards) + place->shard,
+                         place->group * s.job.rules.cut_of(s.job.layout) + place->shard,
                          place->shard, place->group);
   const auto score = s.anomalies.scores().find(who);
   if (score != s.anomalies.scores().end() && std::isfinite(score->second))
@@ -64,8 +64,8 @@ json node_json(const JobSupervisorState& s, const std::string& name) {
   const auto found = s.agents.find(name);
   const job::Node& node = s.job.nodes.at(name);
   json copies = json::array();
-  for (const PeerCopy& copy : node.peer)
-    copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
+  for (const StateCopy& copy : node.peer)
+    copies.push_back({{"shard", copy.shard}, {"shards", copy.shards}, {"step", copy.step}});
   const bool gone = node.state == job::NodeState::lost || node.state == job::NodeState::absent;
   return {{"name", name},
           {"host", found == s.agents.end() ? "" : found->second.host},
@@ -136,6 +136,8 @@ json run_json(const JobSupervisorState& s) {
           {"newest_incident", s.incidents.newest()},
           {"groups",
            s.job.layout.domains.size() * static_cast<size_t>(s.job.rules.groups_per_domain())},
+          {"shards", s.job.rules.cut_of(s.job.layout)},
+          {"group_nodes", s.job.rules.size_of(s.job.layout)},
           {"paused", s.job.paused},
           {"diagnosing", job::diagnosing(s.job)},
           {"stall", stall_json(s.stall)},

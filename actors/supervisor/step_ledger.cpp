@@ -41,9 +41,12 @@ void StepLedger::set_members(uint64_t generation, std::vector<job::Place> member
                              std::span<const uint32_t> weights) {
   generation_ = generation;
   members_ = std::move(members);
-  uint64_t groups = 1;
-  for (const job::Place& place : members_) groups = std::max<uint64_t>(groups, place.group + 1);
-  layout_ = batch_layout(plan_, groups, weights);
+  uint64_t groups = 1, shards = 1;
+  for (const job::Place& place : members_) {
+    groups = std::max<uint64_t>(groups, place.group + 1);
+    shards = std::max<uint64_t>(shards, place.shard + 1);
+  }
+  layout_ = batch_layout(plan_, groups, shards, weights);
 }
 
 void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step,

@@ -254,11 +254,11 @@ void publish_shards(Self* self) {
   JobSupervisorState& s = self->state;
   for (const ShardSaved& shard :
        take_publishable(s.unpublished, s.job, s.options.journal->marked())) {
-    self->send(s.publisher, local::ShardWritten{shard.generation, shard.step,
-                                                s.options.plan.batch.samples(shard.step),
-                                                shard.record, shard.error, shard.shard});
-    if (s.written.add(shard, static_cast<size_t>(s.job.rules.shards)))
-      handle(self, job::CheckpointWritten{shard.step, shard.generation});
+    self->send(
+        s.publisher,
+        local::ShardWritten{shard.generation, shard.step, s.options.plan.batch.samples(shard.step),
+                            shard.record, shard.error, shard.shard, shard.shards});
+    if (s.written.add(shard)) handle(self, job::CheckpointWritten{shard.step, shard.generation});
   }
 }
 

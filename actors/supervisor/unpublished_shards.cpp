@@ -31,14 +31,14 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
   return ready;
 }
 
-bool WrittenShards::add(const ShardSaved& saved, size_t shards) {
+bool WrittenShards::add(const ShardSaved& saved) {
   if (saved.generation < generation_) return false;
   if (saved.generation > generation_) steps_.clear();
   generation_ = saved.generation;
   Step& step = steps_[saved.step];
   if (step.ended) return false;
   step.shards.insert(saved.shard);
-  step.ended = !saved.error.empty() || step.shards.size() == shards;
+  step.ended = !saved.error.empty() || step.shards.size() == saved.shards;
   const bool given = step.ended && saved.error.empty();
   if (given) steps_.erase(steps_.begin(), steps_.find(saved.step));
   return given;

@@ -26,9 +26,9 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
 /// which a shard failed, and no step of an older generation than the newest one that it got.
 class WrittenShards {
  public:
-  /// True if the publisher now has all shards of the step, so that it publishes them. shards: how
-  /// many a checkpoint has.
-  bool add(const ShardSaved& saved, size_t shards);
+  /// True if the publisher now has all shards of the step, so that it publishes them. All shards of
+  /// a generation are of one cut.
+  bool add(const ShardSaved& saved);
 
  private:
   struct Step {

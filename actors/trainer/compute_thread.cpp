@@ -229,8 +229,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   if (!device_index_ && order.group != no_group) SS_RETURN_IF_ERROR(backend().status());
   if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
   Restore restore(
-      order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
-      static_cast<int>(options_.config.parallel.collective_timeout_ms),
+      order, options_.plan.shape, static_cast<int>(options_.config.parallel.collective_timeout_ms),
       [this, &order] { return fenced_ > order.generation; },
       on_threads(static_cast<size_t>(options_.threads)));
   {
@@ -278,12 +277,12 @@ Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Res
 /// Maps the state and, unless the trainer only helps, joins the communicators of its axes.
 Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
-  const auto shards = static_cast<size_t>(options_.plan.topology.shards);
-  if (!state_ || state_->name() != order.state_segment) {
-    if (state_ && backend_) backend_->unpin_host(state_->side(0).params.data());
-    prefault_.reset();
-    auto opened = TrainState::open(order.state_segment,
-                                   shard_layout(units_of(options_.plan.shape), shards).total);
+  const bool mapped = state_ && state_->name() == order.state_segment;
+  // The pages of a state that gets another cut are given back.
+  if (!mapped || (order.group != no_group && cut_ != order.shards)) forget_pages();
+  cut_ = order.group == no_group ? cut_ : order.shards;
+  if (!mapped) {
+    auto opened = TrainState::open(order.state_segment);
     if (!opened.ok()) {  // for the run its state is lost: a replica has another copy
       idle_.fault = Fault::bad_copy;
       idle_.suspect = trainer_;
@@ -299,7 +298,7 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
     CommunicatorSpec spec{order.generation, axis.name, static_cast<int>(axis.place),
                           addresses(axis.members), timeout_ms};
     spec.separate_gathers =
-        axis.name == kShardAxis && shards > 1 && !options_.config.train.deterministic;
+        axis.name == kShardAxis && order.shards > 1 && !options_.config.train.deterministic;
     auto joined = plane_->join(spec);
     // Peers that wait in the other communicators see them end; closing them would wait for peers.
     if (!joined.ok())
@@ -308,10 +307,19 @@ Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
     g.axes.push_back({axis.name, communicator.get()});
     g.communicators.push_back(std::move(communicator));
   }
-  // Not beside NCCL's start: each of its calls that maps memory would wait for many page faults.
-  if (device_index_ && !prefault_ && options_.config.checkpoint.memory_every_steps > 0)
+  // Not beside NCCL's start: each of its calls that maps memory would wait for many page faults. Not
+  // before transfers, which may give pages back.
+  if (device_index_ && !prefault_ && order.transfers.empty() &&
+      options_.config.checkpoint.memory_every_steps > 0)
     prefault_state();
   return {};
+}
+
+/// Unpins the state's pages, and stops to enter them into this process's page table.
+void ComputeThread::forget_pages() {
+  prefault_.reset();
+  if (!state_ || !backend_) return;
+  for (const int side : {0, 1}) backend_->unpin_host(state_->side(side).params.data());
 }
 
 /// A GPU's copies of the state are written to pages that this process has not used yet. First those of
@@ -346,7 +354,7 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   EngineOptions options = engine_options(options_.config, options_.plan);
   options.signature = signature_hash();
   options.weights = order.weights;
-  g.layout = batch_layout(options_.plan, order.groups, order.weights);
+  g.layout = batch_layout(options_.plan, order.groups, order.shards, order.weights);
   SS_ASSIGN(g.engine, Engine::create(options, *backend, g.axes, *g.state));
   if (order.source == JoinSource::initialize) {
     SS_RETURN_IF_ERROR(g.engine->initialize());

@@ -101,6 +101,7 @@ class ComputeThread {
   void report_failure(const JoinTrainer& order, const Status& status);
   Status restore_state(Generation& g, const JoinTrainer& order, Restore& restore);
   Status join_generation(Generation& g, const JoinTrainer& order);
+  void forget_pages();
   void prefault_state();
   Hash128 signature_hash() const;
   Status make_engine(Generation& g, const JoinTrainer& order);
@@ -131,6 +132,7 @@ class ComputeThread {
   // state_ and backend_ survive generations: mapping and pinning a large state takes seconds. The
   // engine pins it. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;
+  uint32_t cut_ = 0;  // the shards of the last generation that this trainer trained in; 0: none
   std::optional<Prefault> prefault_;
   std::unique_ptr<Backend> backend_;
   Status instructions_;                       // whether this process can use those of the run

@@ -97,13 +97,19 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
   o.trusted_networks = config.transport.trusted_networks;
   o.arena_bytes = size_t{8} << 20;
   if (device == DeviceTransport::nccl) return o;
-  const auto groups = static_cast<size_t>(plan.topology.most_groups),
-             shards = static_cast<size_t>(plan.topology.shards);
-  const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  o.arena_bytes +=
-      most_buffers(engine_options(config, plan), groups, shards, !device, false, balances(config))
-          .bytes(config.train.precision, total)
-          .total();
+  const auto needed = [&](int size) {
+    const auto groups = static_cast<size_t>(plan.topology.most_groups_of(size)),
+               shards = static_cast<size_t>(plan.topology.shards_of(size));
+    const size_t total = shard_layout(units_of(plan.shape), shards).total;
+    return most_buffers(engine_options(config, plan), groups, shards, !device, false,
+                        balances(config))
+        .bytes(config.train.precision, total)
+        .total();
+  };
+  size_t most = 0;
+  for (const int size : plan.topology.group_sizes) most = std::max(most, needed(size));
+  o.arena_pages_bytes = o.arena_bytes + needed(plan.topology.group_nodes);
+  o.arena_bytes += most;
   return o;
 }
 

@@ -27,7 +27,8 @@ Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan
 BackendOptions backend_options(const Config& config, const Plan& plan, int threads);
 
 /// The sizes of the trainer's data plane. Its arena holds the most that the engine allocates for any
-/// number of groups up to the configured one, and room for alignment; with NCCL next to nothing.
+/// number and size of groups that the plan allows, and room for alignment; with NCCL next to nothing.
+/// At first it has the pages for groups of the configured size.
 /// device: nothing on a CPU; an engine on a GPU allocates more (see BufferPlan).
 DataPlaneOptions plane_options(const Config& config, const Plan& plan,
                                std::optional<DeviceTransport> device);

@@ -33,29 +33,31 @@ class Pin {
 
 }  // namespace
 
-Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
+Restore::Restore(const JoinTrainer& order, const ModelShape& shape, int timeout_ms,
                  std::function<bool()> fenced, Parallel parallel)
     : order_(order),
       shape_(shape),
-      shards_(shards),
-      total_(shard_layout(units_of(shape), shards).total),
+      units_(units_of(shape)),
+      total_(shard_layout(units_, order.shards).total),
       timeout_ms_(timeout_ms),
       fenced_(std::move(fenced)),
       parallel_(std::move(parallel)),
-      layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
+      layout_(layout_of(order.shards, order.shard)) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
   // The transfers may discard what a pending copy for a checkpoint or a peer reads: wait for it.
   SS_RETURN_IF_ERROR(state.wait_unpinned(timeout_ms_));
   for (const TransferPart& part : order_.transfers) {
-    if (part.rank >= part.members.size())
-      return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " has no rank " +
+    if (part.rank >= part.members.size() || part.shard >= part.shards || part.shards > kRanksMax)
+      return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " of shard " +
+                                        std::to_string(part.shard) + " of " +
+                                        std::to_string(part.shards) + " has no rank " +
                                         std::to_string(part.rank));
     SS_RETURN_IF_ERROR(
         transfer_part(plane, state, part)
             .in("transfer " + std::to_string(part.id) + " of shard " + std::to_string(part.shard)));
   }
-  return {};
+  return end_pieces();
 }
 
 Status Restore::transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part) {
@@ -63,51 +65,135 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
   if (part.members.size() > 1) {
     SS_ASSIGN(communicator, join_transfer(plane, order_.generation, part, timeout_ms_));
   }
-  bytes_ += state.side(0).values() * sizeof(float);
   if (part.rank == 0) return send(communicator.get(), state, part);
-  if (order_.group == no_group || part.shard != order_.shard)
-    return Status(Code::bad_data, "the transfer is not of this trainer's shard");
-  const Result<Hash128> hash =
-      receive_state(*communicator, state, part.step, part.source, timeout_ms_);
-  if (hash.status().code() == Code::bad_data || hash.status().code() == Code::not_found)
-    fault_ = {Fault::bad_copy, part.source};
-  received_ = hash.ok();
-  if (hash.ok()) hash_ = *hash;
-  return hash.status();
+  return receive(*communicator, state, part);
 }
 
-/// If `status` is mismatch, the copy of `step` in `state` is damaged: forgets it and sets the
+/// What this trainer takes out of the shard of a transfer; nothing: the whole shard. bad_data: the
+/// transfer is not for it, or repeats one.
+Result<std::vector<Piece>> Restore::pieces_of(const TransferPart& part) {
+  const auto bad = [](const std::string& why) { return Status(Code::bad_data, why); };
+  if (order_.group == no_group) return bad("the trainer takes part in no group");
+  if (received_) return bad("the trainer has its shard already");
+  if (part.shards == order_.shards) {
+    if (part.shard != order_.shard || other_cut_ != 0)
+      return bad("the transfer is not of this trainer's shard");
+    return std::vector<Piece>();
+  }
+  if (other_cut_ != 0 && other_cut_ != part.shards)
+    return bad("two transfers are of shards of different cuts");
+  std::vector<Piece> pieces =
+      common_pieces(units_, part.shards, part.shard, order_.shards, order_.shard);
+  if (pieces.empty()) return bad("the shard has no element of this trainer's shard");
+  if (!taken_.insert(part.shard).second) return bad("the shard was received before");
+  other_cut_ = part.shards;
+  pieces_.insert(pieces_.end(), pieces.begin(), pieces.end());
+  return pieces;
+}
+
+/// The side for this generation's shard. Keeps the copy of the cut that is moved, which this trainer
+/// may have to send, too.
+Result<TrainState::Side> Restore::room(TrainState& state, const TransferPart& part) {
+  if (room_) return *room_;
+  for (const int side : {0, 1})
+    if (state.step_of(side) == part.step && shards_of(state.layout(side)) == part.shards)
+      SS_RETURN_IF_ERROR(state.rewind(part.step, state.layout(side)));
+  for (const TransferPart& sent : order_.transfers)
+    if (const uint32_t layout = layout_of(sent.shards, sent.shard);
+        sent.rank == 0 && sent.segment.empty() && state.holds(sent.step, layout)) {
+      SS_RETURN_IF_ERROR(state.rewind(sent.step, layout));
+      for (const TransferPart& other : order_.transfers)
+        if (const uint32_t second = layout_of(other.shards, other.shard);
+            second != layout && other.rank == 0 && other.segment.empty() &&
+            state.holds(other.step, second))
+          return Status(Code::internal,
+                        "the trainer has to send both of its copies, and has no "
+                        "room for a third one");
+    }
+  SS_ASSIGN(room_, state.begin_write(timeout_ms_, layout_, total_));
+  return *room_;
+}
+
+Status Restore::receive(Collective& communicator, TrainState& state, const TransferPart& part) {
+  SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
+  Receipt receipt;
+  receipt.values = shard_layout(units_, part.shards).total * state.format().bytes() / sizeof(float);
+  receipt.room = [&] { return room(state, part); };
+  receipt.pieces = pieces;
+  bytes_ += receipt.values * sizeof(float);
+  const Result<Hash128> hash = receive_state(communicator, receipt, part.step, part.source);
+  if (hash.status().code() == Code::bad_data || hash.status().code() == Code::not_found)
+    fault_ = {Fault::bad_copy, part.source};
+  SS_RETURN_IF_ERROR(hash.status());
+  if (!pieces.empty()) return {};
+  received_ = true;
+  hash_ = *hash;
+  return {};
+}
+
+/// All elements of this generation's shard must have come.
+Status Restore::end_pieces() {
+  if (other_cut_ == 0) return {};
+  for (uint32_t shard = 0; shard < other_cut_; ++shard)
+    if (!taken_.contains(shard) &&
+        !common_pieces(units_, other_cut_, shard, order_.shards, order_.shard).empty())
+      return {Code::bad_data, "nobody has sent shard " + std::to_string(shard) + " of " +
+                                  std::to_string(other_cut_) +
+                                  ", of which this trainer needs a part"};
+  clear_padding(*room_, pieces_);
+  received_ = true;
+  hash_ = state_hash(*room_, parallel_);
+  return {};
+}
+
+/// If `status` is mismatch, the copy in this side of `from` is damaged: forgets it and sets the
 /// fault. Returns `status`.
-Status Restore::forget_if_damaged(TrainState& state, uint64_t step, Status status) {
+Status Restore::forget_if_damaged(TrainState& from, int side, Status status) {
   if (status.code() != Code::mismatch) return status;
-  state.forget(step);
+  from.forget(side);
   fault_ = {Fault::bad_copy, order_.trainer};
   return status;
 }
 
 Status Restore::send(Collective* communicator, TrainState& state, const TransferPart& part) {
-  if (part.segment.empty())
-    return communicator
-               ? forget_if_damaged(state, part.step, send_state(*communicator, state, part.step))
-               : Status();
+  std::optional<TrainState> other;  // memory of this node
   fault_ = {Fault::bad_copy, order_.trainer};
-  SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
-  SS_ASSIGN(const int side, peer.pin(part.step));
+  if (!part.segment.empty()) {
+    SS_ASSIGN(other, TrainState::open(part.segment));
+  }
+  TrainState& from = other ? *other : state;
+  const Result<int> side = from.pin(part.step, layout_of(part.shards, part.shard));
+  if (!side.ok()) {
+    if (communicator) SS_RETURN_IF_ERROR(send_nothing(*communicator, part.step));
+    return side.status();
+  }
   fault_ = {};
-  const Pin pin(peer, side);
-  const Hash128 hash = peer.hash(side);
-  Status status =
-      communicator ? send_state(*communicator, peer.side(side), part.step, hash) : Status();
-  const bool own = order_.group != no_group && order_.shard == part.shard;
-  if (status.ok() && own) status = copy_from_peer_store(state, part, peer.side(side), hash);
-  return forget_if_damaged(peer, part.step, std::move(status));
+  const Pin pin(from, *side);
+  return forget_if_damaged(from, *side, send_copy(communicator, state, from, *side, part));
 }
 
-/// Copies this trainer's shard from the node's peer store into its own state.
-Status Restore::copy_from_peer_store(TrainState& state, const TransferPart& part,
-                                     const TrainState::Side& copy, const Hash128& hash) {
-  if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
-  SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
+Status Restore::send_copy(Collective* communicator, TrainState& state, TrainState& from, int side,
+                          const TransferPart& part) {
+  const TrainState::Side copy = from.side(side);
+  const Hash128 hash = from.hash(side);
+  bytes_ += copy.values() * sizeof(float);
+  if (communicator) SS_RETURN_IF_ERROR(send_state(*communicator, copy, part.step, hash));
+  if (!part.takes) return {};
+  // A whole shard is compared after it was copied.
+  if (!communicator && part.shards != order_.shards)
+    SS_RETURN_IF_ERROR(check_side(from, side, parallel_));
+  return take(state, part, copy, hash);
+}
+
+/// Takes this generation's shard, or a part of it, out of a copy in memory of this node.
+Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
+                     const Hash128& hash) {
+  SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
+  SS_ASSIGN(const TrainState::Side side, room(state, part));
+  if (!pieces.empty()) {
+    take_pieces(copy, side, pieces, parallel_);
+    return {};
+  }
   side.copy_from(copy, parallel_);
   SS_RETURN_IF_ERROR(check_copy(side, part.step, hash, parallel_));
   hash_ = hash;
@@ -123,8 +209,8 @@ Status Restore::read_checkpoint(TrainState& state) {
     return Status(Code::io, order_.checkpoint +
                                 ": there is no checkpoint at all: is its file system mounted?");
   SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
-  SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
-  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_, parallel_));
+  SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_, layout_, total_));
+  SS_RETURN_IF_ERROR(read_shard(checkpoint, order_.shards, order_.shard, side, fenced_, parallel_));
   hash_ = state_hash(side, parallel_);
   received_ = true;
   return {};
@@ -132,21 +218,19 @@ Status Restore::read_checkpoint(TrainState& state) {
 
 /// Checks that this trainer's state holds its shard at the generation's step, undamaged.
 Status Restore::check_own(TrainState& state) {
-  if (state.layout_hash() != layout_ || !state.holds(order_.step)) {
+  const Result<int> side = state.pin(order_.step, layout_);
+  if (!side.ok()) {
     fault_ = {Fault::bad_copy, order_.trainer};
     return Status(Code::not_found, "memory does not hold shard " + std::to_string(order_.shard) +
-                                       " at step " + std::to_string(order_.step) +
+                                       " of " + std::to_string(order_.shards) + " at step " +
+                                       std::to_string(order_.step) +
                                        ", and no trainer has sent it");
   }
-  SS_ASSIGN(const int side, state.pin(order_.step));
-  const Pin pin(state, side);
-  return forget_if_damaged(state, order_.step, check_side(state, side, parallel_));
+  const Pin pin(state, *side);
+  return forget_if_damaged(state, *side, check_side(state, *side, parallel_));
 }
 
 Status Restore::commit(TrainState& state, const Axes& axes) {
-  if (order_.commit_round >= order_.commit_rounds)
-    return Status(Code::bad_data, "cannot commit in round " + std::to_string(order_.commit_round) +
-                                      " of " + std::to_string(order_.commit_rounds));
   if (order_.source == JoinSource::checkpoint) {
     const Status read = read_checkpoint(state);
     if (read.code() == Code::io)
@@ -157,24 +241,23 @@ Status Restore::commit(TrainState& state, const Axes& axes) {
   }
   const bool memory = order_.source == JoinSource::memory || order_.source == JoinSource::save;
   if (memory && !received_) SS_RETURN_IF_ERROR(check_own(state));
-  // No barrier follows the last round: a side is overwritten only after the first step's vote,
-  // which every trainer reaches after its commit.
-  for (uint32_t round = 0; round < order_.commit_rounds; ++round) {
-    SS_RETURN_IF_ERROR(barrier(axes));
-    if (round == order_.commit_round) SS_RETURN_IF_ERROR(commit_restored_state(state));
-  }
+  // No barrier follows the commit: a side is overwritten only after the first step's vote, which every
+  // trainer reaches after its commit.
+  SS_RETURN_IF_ERROR(barrier(axes));
+  SS_RETURN_IF_ERROR(commit_restored_state(state));
+  if (other_cut_ != 0) SS_RETURN_IF_ERROR(barrier(axes));
+  // The engine writes steps to a side of the size of its shard.
+  if (state.side(0).params.size() != total_ || state.side(1).params.size() != total_)
+    SS_RETURN_IF_ERROR(state.begin_write(timeout_ms_, layout_, total_).status());
   return {};
 }
 
-/// Commits the generation's shard and discards everything else that the state holds.
+/// Commits the generation's shard.
 Status Restore::commit_restored_state(TrainState& state) {
   if (order_.source == JoinSource::initialize)
-    state.invalidate_as(layout_);
-  else if (received_)
-    state.commit_as(layout_, order_.step, hash_);
-  else
-    return state.begin_generation(order_.step);
-  return {};
+    return state.invalidate_as(timeout_ms_, layout_, total_);
+  if (received_) state.commit(order_.step, hash_);
+  return state.begin_generation(order_.step, layout_);
 }
 
 }  // namespace simplescale

@@ -2,15 +2,20 @@
 // trainers, from its own memory, or from a checkpoint. Blocking; the compute thread makes all
 // calls.
 //
+// A transfer brings a whole shard of the cut that the senders hold. If the generation has another
+// cut, a trainer takes its elements out of each shard that has some of them (common_pieces()).
+//
 //   RESTORE-1  No trainer discards the state it held before all transfers of the generation are
-//              complete. A trainer that gave its shard to another trainer keeps it until that
-//              trainer has committed it: trainers commit in rounds (commit_rounds() in
-//              actors/node/join.hpp), and all ranks meet before each round.
+//              complete: all ranks meet before they commit. The state that a trainer held stays in the
+//              other side until the first step overwrites it, which all ranks begin after their commit.
+//              If the cut has changed, it stays until all ranks have met once more.
 //   STATE-2    Every copy is compared with its hash before it is used; a damaged copy is discarded.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "runtime/base/parallel.hpp"
@@ -30,10 +35,10 @@ struct RestoreFault {
 
 class Restore {
  public:
-  /// shards: per group. timeout_ms: of each wait for other processes. fenced: polled by several
+  /// timeout_ms: of each wait for other processes. fenced: polled by several
   /// threads while a checkpoint is read, which takes long; true ends the read. parallel: for passes
   /// over a whole state. order and shape must outlive this.
-  Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
+  Restore(const JoinTrainer& order, const ModelShape& shape, int timeout_ms,
           std::function<bool()> fenced, Parallel parallel);
 
   /// Takes this trainer's part in the generation's transfers, in the order of their ids. On return
@@ -50,22 +55,33 @@ class Restore {
  private:
   Status transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part);
   Status send(Collective* communicator, TrainState& state, const TransferPart& part);
-  Status copy_from_peer_store(TrainState& state, const TransferPart& part,
-                              const TrainState::Side& copy, const Hash128& hash);
+  Status send_copy(Collective* communicator, TrainState& state, TrainState& from, int side,
+                   const TransferPart& part);
+  Status receive(Collective& communicator, TrainState& state, const TransferPart& part);
+  Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
+              const Hash128& hash);
+  Result<std::vector<Piece>> pieces_of(const TransferPart& part);
+  Result<TrainState::Side> room(TrainState& state, const TransferPart& part);
+  Status end_pieces();
   Status read_checkpoint(TrainState& state);
   Status check_own(TrainState& state);
   Status commit_restored_state(TrainState& state);
-  Status forget_if_damaged(TrainState& state, uint64_t step, Status status);
+  Status forget_if_damaged(TrainState& from, int side, Status status);
 
   const JoinTrainer& order_;
   const ModelShape& shape_;
-  const size_t shards_, total_;
+  const std::vector<Unit> units_;
+  const size_t total_;  // elements of a shard in this generation
   const int timeout_ms_;
   const std::function<bool()> fenced_;
   const Parallel parallel_;
-  const uint64_t layout_;  // layout_hash() of this trainer's shard in this generation
+  const uint32_t layout_;  // layout_of() this trainer's shard in this generation
   bool received_ = false;  // that shard is in the state's other side, not yet committed
   Hash128 hash_;           // of the received shard
+  std::optional<TrainState::Side> room_;  // that other side, once something is written to it
+  uint32_t other_cut_ = 0;     // the number of shards of the copies out of which pieces were taken
+  std::vector<Piece> pieces_;  // that were taken
+  std::set<uint32_t> taken_;   // those shards
   uint64_t bytes_ = 0;
   RestoreFault fault_;
 };

@@ -281,9 +281,9 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(const auto plane, make_agent_plane(std::move(plane_options), o.instance, o.node));
   std::shared_ptr<PeerTier> peers;
   if (peer_every_steps(config, plan.topology) > 0)
-    peers = std::make_shared<PeerTier>(agent_segments(o.instance, o.node), plan.shape,
-                                       static_cast<size_t>(plan.topology.shards), plan.state, plane,
-                                       static_cast<int>(config.parallel.collective_timeout_ms));
+    peers =
+        std::make_shared<PeerTier>(agent_segments(o.instance, o.node), plan.shape, plan.state,
+                                   plane, static_cast<int>(config.parallel.collective_timeout_ms));
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, {o.run}, o.instance, 2));
   caf::actor_system& system = actors->system();

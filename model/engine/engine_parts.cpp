@@ -12,9 +12,10 @@ namespace {
 
 Status check_state(const EngineOptions& options, TrainState& state, size_t total) {
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
-  if (state.side(0).params.size() != total)
-    return bad("the training state has " + std::to_string(state.side(0).params.size()) +
-               " parameters, this shard " + std::to_string(total));
+  for (const int side : {0, 1})
+    if (state.side(side).params.size() != total)
+      return bad("the training state has " + std::to_string(state.side(side).params.size()) +
+                 " parameters, this shard " + std::to_string(total));
   if (state.format().moments != options.moments)
     return bad(std::string("the training state has moments in ") +
                to_string(state.format().moments) + ", not in " + to_string(options.moments));
@@ -81,8 +82,10 @@ void Engine::Parts::load() {
   // With copies on demand, the first one is often that of an engine that ends because another trainer
   // has failed, and registering the memory would delay the recovery.
   if (options.memory_every_steps == 0 || plan.through_host) return;
-  const TrainState::Side first = state.side(0);  // the two sides are adjacent
-  backend.pin_host(first.params.data(), 2 * first.values() * sizeof(float));
+  for (const int index : {0, 1}) {
+    const TrainState::Side side = state.side(index);
+    backend.pin_host(side.params.data(), side.values() * sizeof(float));
+  }
 }
 
 /// Finishes this engine: aborts its communicators, so that no peer waits for this rank.

@@ -32,19 +32,24 @@ int make_memory(const std::string& name) {
   return memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);  // before Linux 6.3
 }
 
-/// Reserves the pages. Returns an errno.
-int reserve(int fd, size_t bytes) {
+/// Gives the segment its size. Returns an errno.
+int resize(int fd, size_t bytes) {
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return errno;
+  // A reader that maps it must not fault because its end has moved.
+  return fcntl(fd, F_ADD_SEALS, kSeals) != 0 ? errno : 0;
+}
+
+/// Reserves pages. Returns an errno.
+int reserve_pages(int fd, size_t offset, size_t bytes) {
   // Without limits, Linux would kill a process to make room. What it keeps for itself is little.
   // The processes of an agent that was killed have some seconds to give back theirs.
   for (int tries = 0; bytes > memory_left(); ++tries) {
     if (tries == kMemoryTries) return ENOMEM;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  // The size first: Linux chooses huge pages by it.
-  int error = ftruncate(fd, static_cast<off_t>(bytes)) != 0 ? errno : EINTR;
-  while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  // A reader that maps it must not fault because its end has moved.
-  if (error == 0 && fcntl(fd, F_ADD_SEALS, kSeals) != 0) error = errno;
+  int error = EINTR;
+  while (error == EINTR)
+    error = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   return error;
 }
 
@@ -62,15 +67,16 @@ Result<uint64_t> offer(const std::string& name, int fd) {
 
 }  // namespace
 
-Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
+Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes, bool sparse) {
   SharedMemory memory;
   memory.name_ = name;
   memory.fd_ = make_memory(name);
   if (memory.fd_ < 0) return system_error("cannot create shared memory", name, errno);
   memory.bytes_ = bytes ? bytes : 1;
-  if (const int error = reserve(memory.fd_, memory.bytes_); error != 0)
-    return system_error("no room for " + std::to_string(bytes >> 20) + " MiB of shared memory",
-                        name, error);
+  // The size before the pages: Linux chooses huge pages by it.
+  if (const int error = resize(memory.fd_, memory.bytes_); error != 0)
+    return system_error("cannot create shared memory", name, error);
+  if (!sparse) SS_RETURN_IF_ERROR(memory.reserve(0, memory.bytes_));
   SS_RETURN_IF_ERROR(memory.map());
   SS_ASSIGN(memory.offer_, offer(name, memory.fd_));
   return memory;
@@ -90,8 +96,24 @@ Result<SharedMemory> SharedMemory::open(const std::string& name,
     return Status(Code::io, "shared memory " + name + " is no segment of this program");
   memory.bytes_ = static_cast<size_t>(info.st_size);
   SS_RETURN_IF_ERROR(memory.map());
-  ::close(std::exchange(memory.fd_, -1));
   return memory;
+}
+
+Status SharedMemory::reserve(size_t offset, size_t bytes) {
+  SS_ASSERT(offset <= bytes_ && bytes <= bytes_ - offset);
+  if (bytes == 0) return {};
+  if (const int error = reserve_pages(fd_, offset, bytes); error != 0)
+    return system_error("no room for " + std::to_string(bytes >> 20) + " MiB of shared memory",
+                        name_, error);
+  return {};
+}
+
+void SharedMemory::release(size_t offset, size_t bytes) {
+  SS_ASSERT(offset <= bytes_ && bytes <= bytes_ - offset);
+  if (bytes == 0) return;
+  const int freed = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  SS_ASSERT(freed == 0);  // memory has no reason to refuse
 }
 
 Status SharedMemory::map() {

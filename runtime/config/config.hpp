@@ -47,6 +47,7 @@ enum class Strategy : unsigned char {
 enum class Offload : unsigned char { automatic, none, optimizer, activations, all };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
 enum class Balance : unsigned char { automatic, even };
+enum class Prefer : unsigned char { replicas, rate, group_nodes };
 enum class SweepMode : unsigned char { grid, zip };
 // automatic: from the preset, else the first of the others.
 enum class Choice : unsigned char { automatic, no, yes };
@@ -192,6 +193,7 @@ struct ClusterConfig {
   int64_t spares = 0;     // idle nodes beyond `nodes`
   int64_t max_nodes = 0;  // 0: nodes + spares; see most_nodes()
   int64_t min_groups = 1;
+  Prefer prefer = Prefer::replicas;  // among the shapes of a generation
   DeviceKind device = DeviceKind::automatic;
   InstructionSet instructions = InstructionSet::automatic;  // of CPU trainers
   Balance balance = Balance::automatic;                     // how micro-batches are shared

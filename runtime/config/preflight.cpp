@@ -251,12 +251,18 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   const auto count = static_cast<uint64_t>(trainers), nodes = static_cast<uint64_t>(needs.nodes),
              warm = static_cast<uint64_t>(needs.warm);
 
-  const uint64_t state =
-      plan.state_bytes() * shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
+  const auto state_of = [&](int shards) {
+    return plan.state_bytes() *
+           shard_layout(units_of(plan.shape), static_cast<size_t>(shards)).total;
+  };
+  const uint64_t state = state_of(t.shards);
   // With NCCL the engine's buffers have no copy in host memory.
-  const uint64_t arena = gpus && !staged ? 0
-                                         : plan.memory.parameters + plan.memory.staged_gradients +
-                                               (gpus ? plan.memory.state : 0);
+  const auto arena_of = [&](const MemoryEstimate& memory) {
+    return gpus && !staged
+               ? 0
+               : memory.parameters + memory.staged_gradients + (gpus ? memory.state : 0);
+  };
+  const uint64_t arena = arena_of(plan.memory);
   const uint64_t process = trainer_plane_bytes + arena +
                            trace_event_bytes * static_cast<uint64_t>(config.metrics.trace_events);
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
@@ -275,8 +281,17 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   // this host. Measured: what libtorch and the rest of it need at least.
   constexpr uint64_t trainer_program = uint64_t{920} << 20;
   const int members = std::min(trainers, t.shards + t.groups - 1);
-  needs.address_space = trainer_program + process * static_cast<uint64_t>(members) + 2 * state +
-                        (gpus ? plan.memory.host : plan.memory.activations);
+  // Room for groups of other sizes has addresses, and gets memory when it is needed.
+  uint64_t most_state = state, most_arena = arena;
+  for (const int size : t.group_sizes) {
+    most_state = std::max(most_state, state_of(t.shards_of(size)));
+    most_arena = std::max(
+        most_arena, arena_of(memory_estimate(config, plan.shape, t.sharding, t.shards_of(size),
+                                             t.most_groups_of(size), plan.leaves)));
+  }
+  needs.address_space = trainer_program +
+                        (process - arena + most_arena) * static_cast<uint64_t>(members) +
+                        2 * most_state + (gpus ? plan.memory.host : plan.memory.activations);
 
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   if (peers) needs.copies = count * 2 * state;

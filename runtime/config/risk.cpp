@@ -1,9 +1,11 @@
 #include "runtime/config/risk.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/words.hpp"
+#include "runtime/training/group_shape.hpp"
 
 namespace simplescale {
 namespace {
@@ -13,12 +15,32 @@ std::string no_replica(const Topology& t) {
   return t.groups == 1 ? "one group" : "all " + counted(t.groups, "group") + " on one node";
 }
 
+/// The groups of another size that the nodes form once one is lost: "3 groups of 1 node"; "" if they
+/// keep theirs.
+std::string shape_after_loss(const Config& config, const Topology& t) {
+  const int left = t.nodes - 1;
+  std::vector<GroupShape> shapes;
+  for (const int size : t.group_sizes)
+    if (const int groups = left / size; groups > 0 && groups >= config.cluster.min_groups)
+      shapes.push_back({size, static_cast<size_t>(groups), size == t.group_nodes});
+  const auto shape = choose_shape(std::move(shapes), config.cluster.prefer == Prefer::rate);
+  if (!shape || shape->configured) return "";
+  return counted(static_cast<int64_t>(shape->groups), "group") + " of " +
+         counted(shape->size, "node");
+}
+
 /// If no other node has a replica of what the lost node held.
 std::string node_without_replica(const Config& config, const Plan& plan) {
   const Topology& t = plan.topology;
   const int64_t peers = peer_every_steps(config, t), disk = config.checkpoint.disk_every_steps;
-  const std::string waits =
-      config.cluster.spares > 0 ? "" : "; training waits until the node is started again";
+  // The node's memory may hold the newest step, so it is waited for (size_waits() of the decisions).
+  const std::string shape = disk == 0 && peers == 0 ? "" : shape_after_loss(config, t);
+  const std::string waits = config.cluster.spares > 0 ? ""
+                            : shape.empty()
+                                ? "; training waits until the node is started again"
+                                : "; training waits " +
+                                      std::to_string(config.cluster.join_timeout_ms / 1000) +
+                                      " s for the node, then goes on with " + shape;
   // A step is copied after the next one is committed, while a further one is made.
   if (peers > 0 && (disk == 0 || peers + 2 < disk))
     return "about " + counted(std::min(peers + 2, plan.max_steps), "step") + ": " + no_replica(t) +
@@ -45,6 +67,8 @@ std::string ways_to_avoid(const Config& config, const Plan& plan) {
 /// If every shard has a replica on another node.
 std::string node_with_replicas(const Config& config, const Topology& t) {
   if (config.cluster.spares > 0) return "no step: a spare takes its place";
+  if (const std::string shape = shape_after_loss(config, t); !shape.empty())
+    return "no step: training goes on with " + shape + " until it is back";
   const int left = t.groups / t.domains() * (t.domains() - 1);
   if (left < config.cluster.min_groups)
     return "no step, but training waits until it is back: cluster.min_groups = " +

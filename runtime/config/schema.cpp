@@ -18,6 +18,7 @@ constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd
 constexpr const char* optimizer_names[] = {"adamw", "muon"};
 constexpr const char* recompute_names[] = {"false", "true", "mlp"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
+constexpr const char* prefer_names[] = {"replicas", "rate", "group_nodes"};
 constexpr const char* offload_names[] = {"auto", "none", "optimizer", "activations", "all"};
 constexpr const char* balance_names[] = {"auto", "even"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
@@ -184,6 +185,7 @@ const Key table[] = {
   {"cluster", "spares", REF(cluster.spares), {0, 10'000}, no, "Additional idle nodes; they replace lost ones."},
   {"cluster", "max_nodes", REF(cluster.max_nodes), {0, 10'000}, no, "Nodes that the run may have at most, spares included: while it trains, hosts join it with `train --join RUN`. Memory and connections are sized for so many. 0: cluster.nodes + cluster.spares, none joins."},
   {"cluster", "min_groups", REF(cluster.min_groups), {1, 1e6}, no, "Training pauses while fewer groups than this are left."},
+  {"cluster", "prefer", ENUM(cluster.prefer, prefer_names), any, no, "Which groups the nodes form that are left after a loss, if not all of them fit into groups of the configured size. replicas: two groups or more, of the sizes that fit memory the one with which most nodes train; rate: most nodes train; group_nodes: groups keep their size, and the nodes that are left over wait. The results have the same bits."},
   {"cluster", "device", ENUM(cluster.device, device_names), any, layout, "Device of the trainers. auto: each start takes cuda if its host has GPUs that can be used, else cpu."},
   {"cluster", "instructions", ENUM(cluster.instructions, instruction_set_names), any, no, "Vector instructions with which CPU trainers compute; the bits of results depend on them. auto: the best that all hosts of the first start have. A run keeps its own, and a host without them does not train (docs/guarantees.md#instruction-sets)."},
   {"cluster", "balance", ENUM(cluster.balance, balance_names), any, no, "How the micro-batches of a step are shared. auto: CPU nodes that are measured to be slower for long get fewer, if a step then takes at least 10 % less time. even: all trainers have equally many, but for one. The results have the same bits."},

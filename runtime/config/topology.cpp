@@ -117,6 +117,26 @@ bool fits_whole_parameters(const Config& config, int shards) {
   return needed.ok() && has_memory(config, *needed);
 }
 
+std::vector<int> group_sizes(const Config& config, const Topology& t) {
+  const bool whole = t.shards != t.group_nodes * t.trainers_per_node;
+  if (whole || t.group_nodes == 1 || config.cluster.prefer == Prefer::group_nodes)
+    return {t.group_nodes};
+  // Where the memory is not known, it has room for what the configured groups need.
+  const auto configured = needed_bytes(config, t.sharding, t.shards);
+  const uint64_t room =
+      std::max(memory_of_trainer(config),
+               config.cluster.memory_per_trainer_gib > 0 || !configured.ok() ? 0 : *configured);
+  std::vector<int> sizes;
+  const int most = std::min(most_that_train(config), kRanksMax / t.trainers_per_node);
+  for (int size = 1; size <= most; ++size) {
+    const auto needed = needed_bytes(config, t.sharding, t.shards_of(size));
+    if (size == t.group_nodes ||
+        (t.most_groups_of(size) < kRanksMax && needed.ok() && *needed <= room))
+      sizes.push_back(size);
+  }
+  return sizes;
+}
+
 Status check_ranks(const Topology& t) {
   const std::string most = std::to_string(kRanksMax) + " at most";
   if (t.shards > kRanksMax)
@@ -143,6 +163,13 @@ Status check_memory(const Config& config, const Topology& topology) {
 }
 
 }  // namespace
+
+int Topology::most_ranks() const {
+  int most = 1;
+  for (const int size : group_sizes)
+    most = std::max({most, shards_of(size), most_groups_of(size) + 1});
+  return most;
+}
 
 bool balances(const Config& config) {
   return config.cluster.balance == Balance::automatic && config.cluster.device != DeviceKind::cuda;
@@ -185,6 +212,7 @@ Result<Topology> plan_topology(const Config& config) {
   t.sharding = whole                                   ? Sharding::no_shard
                : t.strategy == Strategy::shard_grad_op ? Sharding::shard_grad_op
                                                        : Sharding::full_shard;
+  t.group_sizes = group_sizes(config, t);
   if (t.groups < config.cluster.min_groups)
     return bad_config("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
                       " is more than the layout's " + counted(t.groups, "group"));

@@ -33,13 +33,23 @@ struct Topology {
   int group_nodes = 1;  // nodes per group; no_shard: 1, and several groups share a node
   int groups = 1;       // G
   int shards = 1;       // S, trainers per group
-  int most_groups = 1;  // once cluster.max_nodes nodes, less the spares, train
+  /// Nodes per group in the shapes that a generation may have, ascending: group_nodes and, unless
+  /// cluster.prefer forbids it, all others whose trainers have memory for their shard. Groups that
+  /// share a node, or are one node, keep their size: a lost node costs no other one.
+  std::vector<int> group_sizes = {1};
+  int most_groups = 1;                 // once cluster.max_nodes nodes, less the spares, train
   std::vector<TrainerPlace> trainers;  // in rank order
   std::string reason;                  // for this group size; `config show` prints it
   int world() const { return groups * shards; }
   /// The most ranks of a Collective: a group, or the replicas of a shard and one more that sends
   /// them its state.
-  int most_ranks() const { return std::max(shards, most_groups + 1); }
+  int most_ranks() const;
+  /// The shards of a group of so many nodes.
+  int shards_of(int nodes_of_group) const { return shards / group_nodes * nodes_of_group; }
+  /// The most groups of that size.
+  int most_groups_of(int nodes_of_group) const {
+    return most_groups * group_nodes / nodes_of_group;
+  }
   /// Sets of nodes that each hold whole copies of the model: while one of them is left, a lost node
   /// costs no step.
   int domains() const { return nodes / group_nodes; }

@@ -37,9 +37,10 @@ Status check_tokenizer(const Config& config, const ModelShape& shape) {
   return {};
 }
 
-BatchLayout batch_layout(const Plan& plan, uint64_t groups, std::span<const uint32_t> weights) {
+BatchLayout batch_layout(const Plan& plan, uint64_t groups, uint64_t shards,
+                         std::span<const uint32_t> weights) {
   return {groups,
-          static_cast<uint64_t>(plan.topology.shards),
+          shards,
           static_cast<uint64_t>(plan.micro_batch_size),
           plan.batch,
           static_cast<uint64_t>(plan.wave),

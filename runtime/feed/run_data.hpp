@@ -20,9 +20,10 @@ namespace simplescale {
 /// Lists the sources in buckets.
 Status check_tokenizer(const Config& config, const ModelShape& shape);
 
-/// Each step's batch over `groups` groups: those of a generation, which may be fewer than
-/// plan.topology.groups. weights: of the generation, as of Shares::by_weight().
-BatchLayout batch_layout(const Plan& plan, uint64_t groups, std::span<const uint32_t> weights = {});
+/// Each step's batch over `groups` groups of `shards` trainers: those of a generation, which may
+/// differ from plan.topology. weights: of the generation, as of Shares::by_weight().
+BatchLayout batch_layout(const Plan& plan, uint64_t groups, uint64_t shards,
+                         std::span<const uint32_t> weights = {});
 /// The samples that the trainer of `shard` in group `group` of the layout trains in `step` (from
 /// 1), as runs of global sample indices: first, count, first, count, ...
 std::vector<uint64_t> samples_of(const Plan& plan, const BatchLayout& layout, uint64_t group,

@@ -1,5 +1,6 @@
 #include "runtime/training/model_shape.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -204,6 +205,22 @@ ShardLayout shard_layout(const std::vector<Unit>& units, size_t shards) {
     layout.total += layout.count.back();
   }
   return layout;
+}
+
+std::vector<Piece> common_pieces(const std::vector<Unit>& units, size_t from_shards,
+                                 size_t from_shard, size_t to_shards, size_t to_shard) {
+  const ShardLayout from = shard_layout(units, from_shards), to = shard_layout(units, to_shards);
+  std::vector<Piece> pieces;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const size_t from_first = from_shard * from.count[unit], to_first = to_shard * to.count[unit];
+    const size_t first = std::max(from_first, to_first),
+                 end = std::min({from_first + from.count[unit], to_first + to.count[unit],
+                                 shard_count(units[unit].count, 1)});
+    if (first < end)
+      pieces.push_back({from.offset[unit] + first - from_first, to.offset[unit] + first - to_first,
+                        end - first});
+  }
+  return pieces;
 }
 
 }  // namespace simplescale

@@ -140,4 +140,14 @@ struct ShardLayout {
 };
 ShardLayout shard_layout(const std::vector<Unit>& units, size_t shards);
 
+/// Elements from `from` on of one shard are those from `to` on of another one.
+struct Piece {
+  size_t from = 0, to = 0, count = 0;
+  bool operator==(const Piece&) const = default;
+};
+/// The elements that two shards of different cuts have in common, in order; multiples of
+/// kShardAlign. What lies between the pieces of a shard, over all shards of the other cut, is padding.
+std::vector<Piece> common_pieces(const std::vector<Unit>& units, size_t from_shards,
+                                 size_t from_shard, size_t to_shards, size_t to_shard);
+
 }  // namespace simplescale

@@ -30,16 +30,35 @@ Status broadcast_record(Collective& c, T& record) {
   return {};
 }
 
-/// Broadcasts a side from rank 0. The broadcast is one chunk ahead of the hashing. Every rank makes
-/// the same calls. Returns the state_hash() of what this rank has sent or received.
-Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
-  std::vector<std::span<float>> chunks;
-  for (const std::span<float> part : side.parts())
-    for (size_t first = 0; first < part.size(); first += kChunk)
-      chunks.push_back(part.subspan(first, std::min(kChunk, part.size() - first)));
+/// A part of a broadcast: floats of one part of a state.
+struct Chunk {
+  size_t part = 0, first = 0, count = 0;
+};
+
+/// sizes: floats of each part.
+std::vector<Chunk> chunks_of(const std::array<size_t, std::size(kStateKinds)>& sizes) {
+  std::vector<Chunk> chunks;
+  for (size_t part = 0; part < sizes.size(); ++part)
+    for (size_t first = 0; first < sizes[part]; first += kChunk)
+      chunks.push_back({part, first, std::min(kChunk, sizes[part] - first)});
+  return chunks;
+}
+
+std::array<size_t, std::size(kStateKinds)> sizes_of(const TrainState::Side& side) {
+  std::array<size_t, std::size(kStateKinds)> sizes{};
+  const auto parts = side.parts();
+  for (size_t part = 0; part < parts.size(); ++part) sizes[part] = parts[part].size();
+  return sizes;
+}
+
+/// Broadcasts chunks from rank 0. The broadcast is one chunk ahead of the hashing. Every rank makes
+/// the same calls. at(i): the memory of chunk i; that of chunk i - 2 is free by then. done(i): called
+/// once it is hashed. Returns the state_hash() of what this rank has sent or received.
+template <class At, class Done>
+Result<Hash128> broadcast_chunks(Collective& c, const std::vector<Chunk>& chunks, At&& at,
+                                 Done&& done) {
   auto start = [&](size_t i) {
-    return i < chunks.size() ? c.broadcast(chunks[i].data(), chunks[i].size(), DType::f32, 0)
-                             : nullptr;
+    return i < chunks.size() ? c.broadcast(at(i).data(), chunks[i].count, DType::f32, 0) : nullptr;
   };
   std::vector<Hash128> blocks;
   WorkPtr next = start(0);
@@ -47,9 +66,56 @@ Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
     const WorkPtr work = std::move(next);
     next = start(i + 1);
     SS_RETURN_IF_ERROR(work->wait());
-    hash_blocks(chunks[i], blocks);
+    hash_blocks(at(i), blocks);
+    done(i);
   }
   return hash128(blocks.data(), blocks.size() * sizeof(Hash128));
+}
+
+/// Broadcasts a side from rank 0.
+Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
+  const std::vector<Chunk> chunks = chunks_of(sizes_of(side));
+  const auto parts = side.parts();
+  return broadcast_chunks(
+      c, chunks,
+      [&](size_t i) { return parts[chunks[i].part].subspan(chunks[i].first, chunks[i].count); },
+      [](size_t) {});
+}
+
+/// Copies what pieces have of the floats [first, first + values.size()) of a part. per_float: elements
+/// of the part in one float.
+void take(std::span<const float> values, size_t first, size_t per_float,
+          std::span<const Piece> pieces, std::span<float> to) {
+  for (const Piece& piece : pieces) {
+    const size_t begin = std::max(first, piece.from / per_float),
+                 end = std::min(first + values.size(), (piece.from + piece.count) / per_float);
+    if (begin < end)
+      std::ranges::copy(values.subspan(begin - first, end - begin),
+                        to.subspan(piece.to / per_float + begin - piece.from / per_float).begin());
+  }
+}
+
+size_t elements_per_float(const TrainState::Side& side, size_t part) {
+  const auto kind = static_cast<StateKind>(part);
+  return sizeof(float) / bytes_of(side.format().dtype(kind));
+}
+
+/// Receives a shard of so many floats, chunk by chunk, and takes pieces out of it.
+Result<Hash128> broadcast_pieces(Collective& c, size_t values, const TrainState::Side& to,
+                                 std::span<const Piece> pieces) {
+  const size_t total = values * sizeof(float) / to.format().bytes();
+  std::array<size_t, std::size(kStateKinds)> sizes{};
+  const auto parts = to.parts();
+  for (size_t part = 0; part < parts.size(); ++part)
+    if (!parts[part].empty()) sizes[part] = total / elements_per_float(to, part);
+  const std::vector<Chunk> chunks = chunks_of(sizes);
+  std::array<std::vector<float>, 2> buffers;
+  for (auto& buffer : buffers) buffer.resize(std::min(kChunk, values));
+  const auto at = [&](size_t i) { return std::span(buffers[i % 2]).first(chunks[i].count); };
+  return broadcast_chunks(c, chunks, at, [&](size_t i) {
+    const Chunk& chunk = chunks[i];
+    take(at(i), chunk.first, elements_per_float(to, chunk.part), pieces, parts[chunk.part]);
+  });
 }
 
 /// Tells all ranks which receivers have failed. Returns the first one, or 0. Ignores the sender's
@@ -91,38 +157,40 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, co
   return failed ? damaged(step, failed) : Status();
 }
 
-Status send_state(Collective& c, TrainState& mine, uint64_t step) {
-  const Result<int> side = mine.pin(step);
+Status send_nothing(Collective& c, uint64_t step) {
+  Opening nothing{step, 0};
+  SS_RETURN_IF_ERROR(broadcast_record(c, nothing));
+  return first_failed(c, true).status();
+}
+
+Status send_state(Collective& c, TrainState& mine, uint64_t step, std::optional<uint32_t> layout) {
+  const Result<int> side = mine.pin(step, layout);
   if (!side.ok()) {
-    Opening nothing{step, 0};
-    SS_RETURN_IF_ERROR(broadcast_record(c, nothing));
-    SS_RETURN_IF_ERROR(first_failed(c, true).status());
+    SS_RETURN_IF_ERROR(send_nothing(c, step));
     return side.status();
   }
   const Status status = send_state(c, mine.side(*side), step, mine.hash(*side));
   mine.unpin(*side);
+  if (status.code() == Code::mismatch) mine.forget(*side);
   return status;
 }
 
-Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
-                              const std::string& from, int timeout_ms) {
+Result<Hash128> receive_state(Collective& c, const Receipt& receipt, uint64_t step,
+                              const std::string& from) {
   SS_ASSERT(c.rank() > 0);
   Opening opening;
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
   // Get the side before the data arrives, so that the sender does not send to a rank without room.
   Status status;
-  if (opening.values == 0)
+  TrainState::Side side;
+  if (opening.values == 0) {
     status = {Code::not_found, from + " does not hold the " + state_of(step)};
-  else if (opening.step != step || opening.values != mine.side(0).values())
+  } else if (opening.step != step || opening.values != receipt.values) {
     status = {Code::bad_data, from + " sends the " + state_of(opening.step) + " with " +
                                   std::to_string(opening.values) + " values, not the " +
-                                  state_of(step) + " with " +
-                                  std::to_string(mine.side(0).values())};
-  else if (mine.holds(step))
-    status = mine.rewind(step);
-  TrainState::Side side;
-  if (status.ok()) {
-    Result<TrainState::Side> free = mine.begin_write(timeout_ms);
+                                  state_of(step) + " with " + std::to_string(receipt.values)};
+  } else {
+    Result<TrainState::Side> free = receipt.room();
     status = free.status();
     if (free.ok()) side = *free;
   }
@@ -130,7 +198,9 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   SS_RETURN_IF_ERROR(status);
   if (failed) return damaged(step, failed);
 
-  SS_ASSIGN(const Hash128 here, broadcast_side(c, side));
+  SS_ASSIGN(const Hash128 here, receipt.pieces.empty()
+                                    ? broadcast_side(c, side)
+                                    : broadcast_pieces(c, receipt.values, side, receipt.pieces));
   Hash128 there;
   SS_RETURN_IF_ERROR(broadcast_record(c, there));
   SS_ASSIGN(failed, first_failed(c, here != there));
@@ -141,6 +211,43 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   }
   if (failed) return damaged(step, failed);
   return here;
+}
+
+Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
+                              const std::string& from, int timeout_ms) {
+  Receipt receipt;
+  receipt.values = mine.side(mine.has_step() ? mine.committed_side() : 0).values();
+  receipt.room = [&]() -> Result<TrainState::Side> {
+    if (mine.holds(step)) SS_RETURN_IF_ERROR(mine.rewind(step));
+    return mine.begin_write(timeout_ms);
+  };
+  return receive_state(c, receipt, step, from);
+}
+
+void clear_padding(const TrainState::Side& to, std::vector<Piece> pieces) {
+  std::ranges::sort(pieces, {}, &Piece::to);
+  pieces.push_back({.to = to.params.size()});
+  for (size_t part = 0; part < to.parts().size(); ++part) {
+    const std::span<float> values = to.parts()[part];
+    size_t first = 0;  // float
+    for (const Piece& piece : pieces) {
+      if (values.empty()) break;
+      const size_t per_float = elements_per_float(to, part), end = piece.to / per_float;
+      std::ranges::fill(values.subspan(first, end - first), 0.0f);
+      first = end + piece.count / per_float;
+    }
+  }
+}
+
+void take_pieces(const TrainState::Side& from, const TrainState::Side& to,
+                 std::span<const Piece> pieces, const Parallel& parallel) {
+  const auto of = from.parts(), parts = to.parts();
+  for (size_t part = 0; part < parts.size(); ++part)
+    if (!parts[part].empty())
+      for_pieces(parallel, of[part].size(), kChunk, [&](size_t first, size_t count) {
+        take(of[part].subspan(first, count), first, elements_per_float(to, part), pieces,
+             parts[part]);
+      });
 }
 
 }  // namespace simplescale

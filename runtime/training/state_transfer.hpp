@@ -4,28 +4,35 @@
 //
 // A receiver writes only to its other side and commits nothing, so its own copy of the step
 // survives. When all transfers of the generation are done, the receiver calls
-//   TrainState::commit_as(hash of the new layout, step), then Engine::attach().
+//   TrainState::commit(), then Engine::attach().
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/training/collective.hpp"
+#include "runtime/training/model_shape.hpp"
 #include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 
-/// Rank 0: sends the side of `mine` that holds `step`, and pins it meanwhile, so that it is not
-/// overwritten. not_found: `mine` does not hold the step; the receivers get not_found, too. Other
-/// errors as below.
-Status send_state(Collective& c, TrainState& mine, uint64_t step);
+/// Rank 0: sends the side of `mine` that holds `step`, of this layout if one is given, and pins it
+/// meanwhile, so that it is not overwritten. not_found: `mine` does not hold the step; the receivers get
+/// not_found, too. mismatch: as below; the side is forgotten. Other errors as below.
+Status send_state(Collective& c, TrainState& mine, uint64_t step,
+                  std::optional<uint32_t> layout = std::nullopt);
 /// Rank 0: sends a copy that is elsewhere, such as one kept for a peer. hash: the hash at commit;
 /// zero: unknown. bad_data: a receiver could not take the copy, or got other bytes; that receiver
 /// fails, too. mismatch: the copy is not what was committed (STATE-2); then all receivers fail.
 /// aborted, deadline, unavailable: of the communicator.
 Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step,
                   const Hash128& hash = {});
+/// Rank 0 has no copy to send: all receivers get not_found.
+Status send_nothing(Collective& c, uint64_t step);
 
 /// Every other rank: receives the state into one side of `mine` and returns its state_hash(), for
 /// the commit. Keeps the side that holds `step` (of any shard), or else the committed side, and
@@ -35,5 +42,24 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step,
 /// step. Other errors as send_state().
 Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
                               const std::string& from, int timeout_ms);
+
+/// What a receiver does with a shard.
+struct Receipt {
+  size_t values = 0;  // of the shard that is sent: floats of all its parts
+  /// Returns the side that is written. Its error fails the transfer on all ranks.
+  std::function<Result<TrainState::Side>()> room;
+  /// What the receiver takes out of the shard; empty: the shard as it is. Then the side has the shard's
+  /// size.
+  std::span<const Piece> pieces;
+};
+/// The same as receive_state() with this receipt. Returns the hash of the shard that was sent.
+Result<Hash128> receive_state(Collective& c, const Receipt& receipt, uint64_t step,
+                              const std::string& from);
+/// Makes all elements of a side zero that none of these pieces has brought: it may hold older values, and
+/// padding must be zero.
+void clear_padding(const TrainState::Side& to, std::vector<Piece> pieces);
+/// Copies pieces between two sides of one format.
+void take_pieces(const TrainState::Side& from, const TrainState::Side& to,
+                 std::span<const Piece> pieces, const Parallel& parallel = {});
 
 }  // namespace simplescale

@@ -1,7 +1,8 @@
-// Identifies a copy of a shard's training state (a state version). Copies with equal fields have
+// Identifies a copy of a training state (a state version), and whose shard it is. Copies with equal fields have
 // equal bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace simplescale {
@@ -15,13 +16,26 @@ struct StateVersion {
   bool operator==(const StateVersion&) const = default;
 };
 
-/// A copy of a shard's state in the peer store of a node. The shard belongs to another node's
-/// trainer.
-struct PeerCopy {
+/// Such a copy, of one of the `shards` shards into which a state was cut. step and generation as in
+/// StateVersion.
+struct StateCopy {
   uint32_t shard = 0;
-  uint64_t step = 0;  // step and generation as in StateVersion
+  uint64_t step = 0;
   uint64_t generation = 0;
-  bool operator==(const PeerCopy&) const = default;
+  uint32_t shards = 1;
+  StateVersion version() const { return {step, generation}; }
+  bool operator==(const StateCopy&) const = default;
 };
+
+/// Which shard of how many, both below 65,536, as one number.
+constexpr uint32_t layout_of(size_t shards, size_t shard) {
+  return static_cast<uint32_t>(shards << 16 | shard);
+}
+constexpr uint32_t shards_of(uint32_t layout) {
+  return layout >> 16;
+}
+constexpr uint32_t shard_of(uint32_t layout) {
+  return layout & 0xffff;
+}
 
 }  // namespace simplescale

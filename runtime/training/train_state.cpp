@@ -77,8 +77,8 @@ TrainState::Side TrainState::Side::over(std::span<float> values, size_t total, D
           values.subspan(total + moment, moment), values.subspan(ema)};
 }
 
-size_t TrainState::bytes_for(size_t total, const StateFormat& format) {
-  return kHeaderBytes + 2 * total * format.bytes();
+size_t TrainState::bytes_for(size_t capacity, const StateFormat& format) {
+  return kHeaderBytes + 2 * capacity * format.bytes();
 }
 
 StateFormat TrainState::format() const {
@@ -86,30 +86,30 @@ StateFormat TrainState::format() const {
           header()->moment_bytes == bytes_of(DType::bf16) ? DType::bf16 : DType::f32};
 }
 
-Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_hash, size_t total,
-                                      const StateFormat& format) {
-  SS_ASSERT(format.moments == DType::f32 || total % 2 == 0);
+Result<TrainState> TrainState::create(const std::string& name, uint32_t layout, size_t total,
+                                      const StateFormat& format, size_t capacity) {
+  capacity = std::max(capacity, total);
+  SS_ASSERT(format.moments == DType::f32 || (total % 2 == 0 && capacity % 2 == 0));
+  const bool sparse = capacity > total;
   TrainState state;
-  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total, format)));
+  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(capacity, format), sparse));
+  if (sparse) SS_RETURN_IF_ERROR(state.memory_.reserve(0, kHeaderBytes));
   auto* header = new (state.memory_.data()) StateHeader{};
-  header->layout_hash = layout_hash;
-  header->total = total;
+  header->capacity = capacity;
   header->parts = state_parts(format.ema);
   header->moment_bytes = bytes_of(format.moments);
-  for (auto& step : header->step) step = kNoStep;
+  for (const uint32_t side : {0, 1}) {
+    header->step[side] = kNoStep;
+    header->layout[side] = layout;
+    header->total[side] = total;
+    if (sparse)
+      SS_RETURN_IF_ERROR(state.memory_.reserve(state.offset_of(side), total * format.bytes()));
+  }
   std::atomic_ref(header->magic).store(StateHeader::kMagic);
   return state;
 }
 
-Result<TrainState> TrainState::open(const std::string& name, uint64_t layout_hash, size_t total) {
-  SS_ASSIGN(TrainState state, open(name, total));
-  if (state.layout_hash() != layout_hash)
-    return Status(Code::bad_data, "shared memory " + name +
-                                      ": holds the training state of another model or layout");
-  return state;
-}
-
-Result<TrainState> TrainState::open(const std::string& name, size_t total) {
+Result<TrainState> TrainState::open(const std::string& name) {
   TrainState state;
   SS_ASSIGN(state.memory_, SharedMemory::open(name));
   auto refuse = [&](const std::string& why) {
@@ -117,15 +117,16 @@ Result<TrainState> TrainState::open(const std::string& name, size_t total) {
   };
   if (state.memory_.bytes() < kHeaderBytes || state.header()->magic != StateHeader::kMagic)
     return refuse("is no training state");
-  if (state.header()->total != total)
-    return refuse("holds the training state of another model or layout");
   const uint64_t parts = state.header()->parts;
   if (parts != state_parts(false) && parts != state_parts(true))
     return refuse("has " + std::to_string(parts) + " parts");
   const uint64_t moment_bytes = state.header()->moment_bytes;
   if (moment_bytes != bytes_of(DType::f32) && moment_bytes != bytes_of(DType::bf16))
     return refuse("has moments of " + std::to_string(moment_bytes) + " bytes");
-  if (state.memory_.bytes() < bytes_for(total, state.format()))
+  const uint64_t capacity = state.header()->capacity;
+  if (capacity > state.memory_.bytes() || state.header()->total[0] > capacity ||
+      state.header()->total[1] > capacity ||
+      state.memory_.bytes() < bytes_for(capacity, state.format()))
     return refuse("is shorter than its header says");
   return state;
 }
@@ -154,31 +155,35 @@ uint64_t TrainState::committed_step() const {
   }
 }
 
-bool TrainState::holds(uint64_t step) const {
-  return step != kNoStep && (header()->step[0] == step || header()->step[1] == step);
+/// The side that holds the step, of two of them the committed one. layout: only a side that has it.
+std::optional<int> TrainState::side_of(uint64_t step, std::optional<uint32_t> layout) const {
+  if (step == kNoStep) return std::nullopt;
+  const int first = header()->committed == 2 ? 1 : 0;
+  for (const int side : {first, 1 - first})
+    if (header()->step[side] == step && (!layout || header()->layout[side] == *layout)) return side;
+  return std::nullopt;
 }
 
-Status TrainState::rewind(uint64_t step) {
-  for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
-    if (header()->step[side] != step) continue;
-    header()->committed = side + 1;
-    return {};
-  }
-  return {Code::not_found,
-          "training state " + name() + " does not hold step " + std::to_string(step)};
+Status TrainState::rewind(uint64_t step, std::optional<uint32_t> layout) {
+  const std::optional<int> side = side_of(step, layout);
+  if (!side)
+    return {Code::not_found, "training state " + name() + " does not hold step " +
+                                 std::to_string(step) + (layout ? " of that shard" : "")};
+  header()->committed = static_cast<uint32_t>(*side) + 1;
+  return {};
 }
 
-Status TrainState::begin_generation(uint64_t step) {
-  SS_RETURN_IF_ERROR(rewind(step));
+Status TrainState::begin_generation(uint64_t step, std::optional<uint32_t> layout) {
+  SS_RETURN_IF_ERROR(rewind(step, layout));
   const uint32_t side = header()->committed - 1, other = 1 - side;
   header()->generation[side] = generation_;
   if (header()->step[other] > step) header()->step[other] = kNoStep;
   return {};
 }
 
-TrainState::Side TrainState::committed() {
+int TrainState::committed_side() const {
   SS_ASSERT(has_step());
-  return side(static_cast<int>(header()->committed.load()) - 1);
+  return static_cast<int>(header()->committed.load()) - 1;
 }
 
 Hash128 TrainState::committed_hash() const {
@@ -205,15 +210,41 @@ Status TrainState::wait_unpinned(int timeout_ms) {
 }
 
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
-  const uint32_t other = header()->committed == 1 ? 1 : 0;
+  const uint32_t of = header()->committed == 0 ? written() : header()->committed - 1;
+  return begin_write(timeout_ms, header()->layout[of], header()->total[of]);
+}
+
+Result<TrainState::Side> TrainState::begin_write(int timeout_ms, uint32_t layout, size_t total) {
+  const uint32_t other = written();
   // Wait also before forgetting the step: a process that copies a pinned side finds it by its step.
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
   header()->step[other] = kNoStep;
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
+  SS_RETURN_IF_ERROR(lay_out(other, layout, total));
   return side(static_cast<int>(other));
 }
 
-void TrainState::flip_to(uint32_t side, uint64_t step, const Hash128& hash) {
+size_t TrainState::offset_of(uint32_t side) const {
+  return kHeaderBytes + side * header()->capacity * format().bytes();
+}
+
+/// Requires that the side holds no step.
+Status TrainState::lay_out(uint32_t side, uint32_t layout, size_t total) {
+  if (header()->total[side] != total) {
+    if (total > header()->capacity)
+      return {Code::io, "training state " + name() + " has no room for a shard of " +
+                            std::to_string(total) + " elements"};
+    memory_.release(offset_of(side), header()->total[side] * format().bytes());
+    header()->total[side] = 0;
+    SS_RETURN_IF_ERROR(memory_.reserve(offset_of(side), total * format().bytes()));
+    header()->total[side] = total;
+  }
+  header()->layout[side] = layout;
+  return {};
+}
+
+void TrainState::commit(uint64_t step, const Hash128& hash) {
+  const uint32_t side = written();
   SS_ASSERT(step != kNoStep);
   header()->hash[side] = hash;
   header()->generation[side] = generation_;
@@ -221,51 +252,46 @@ void TrainState::flip_to(uint32_t side, uint64_t step, const Hash128& hash) {
   header()->committed = side + 1;
 }
 
-void TrainState::commit(uint64_t step, const Hash128& hash) {
-  flip_to(header()->committed == 1 ? 1 : 0, step, hash);
+void TrainState::forget(int side) {
+  SS_ASSERT(side == 0 || side == 1);
+  header()->committed = header()->step[1 - side] != kNoStep ? 2 - static_cast<uint32_t>(side) : 0;
+  header()->step[side] = kNoStep;
 }
 
-void TrainState::commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash) {
-  const uint32_t written = header()->committed == 1 ? 1 : 0;
-  invalidate_as(layout_hash);
-  flip_to(written, step, hash);
-}
-
-void TrainState::forget(uint64_t step) {
-  for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
-    if (header()->step[side] != step) continue;
-    header()->committed = header()->step[1 - side] != kNoStep ? 2 - side : 0;
-    header()->step[side] = kNoStep;
-  }
-}
-
-void TrainState::invalidate_as(uint64_t layout_hash) {
-  invalidate();
-  header()->layout_hash = layout_hash;
-}
-
-void TrainState::invalidate() {
+Status TrainState::invalidate_as(int timeout_ms, uint32_t layout, size_t total) {
+  SS_RETURN_IF_ERROR(wait_unpinned(timeout_ms));
   header()->committed = 0;
   for (auto& step : header()->step) step = kNoStep;
+  SS_RETURN_IF_ERROR(wait_unpinned(timeout_ms));
+  for (const uint32_t side : {0, 1}) SS_RETURN_IF_ERROR(lay_out(side, layout, total));
+  return {};
 }
 
-Result<int> TrainState::pin(uint64_t step) {
-  for (int side = 0; side < 2 && step != kNoStep; ++side) {
-    if (header()->step[side] != step) continue;
-    ++header()->pins[side];
-    if (header()->step[side] == step) return side;
-    unpin(side);
+Result<int> TrainState::pin(uint64_t step, std::optional<uint32_t> layout) {
+  // Repeats if the writer has overwritten the side meanwhile: the other one may hold the step, too.
+  for (int tries = 0; tries < 2; ++tries) {
+    const std::optional<int> side = side_of(step, layout);
+    if (!side) break;
+    ++header()->pins[*side];
+    if (header()->step[*side] == step && (!layout || header()->layout[*side] == *layout))
+      return *side;
+    unpin(*side);
   }
   return Status(Code::not_found,
                 "training state " + name() + " does not hold step " + std::to_string(step));
 }
 
+uint32_t TrainState::layout(int side) const {
+  SS_ASSERT(side == 0 || side == 1);
+  return header()->layout[side];
+}
+
 TrainState::Side TrainState::side(int index) {
   SS_ASSERT(index == 0 || index == 1);
   const StateFormat now = format();
-  const size_t total = header()->total, values = total * now.bytes() / sizeof(float);
-  auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + kHeaderBytes) +
-                static_cast<size_t>(index) * values;
+  const size_t total = header()->total[index], values = total * now.bytes() / sizeof(float);
+  auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) +
+                                         offset_of(static_cast<uint32_t>(index)));
   return Side::over({first, values}, total, now.moments);
 }
 
@@ -279,9 +305,11 @@ uint64_t TrainState::step_of(int side) const {
   return header()->step[side];
 }
 
-std::optional<StateVersion> TrainState::held(int side) const {
+std::optional<StateCopy> TrainState::held(int side) const {
   while (true) {  // repeat if a commit has changed the step meanwhile
-    const StateVersion copy{step_of(side), header()->generation[side]};
+    const uint64_t step = step_of(side);
+    const uint32_t layout = this->layout(side);
+    const StateCopy copy{shard_of(layout), step, header()->generation[side], shards_of(layout)};
     if (copy.step != step_of(side)) continue;
     return copy.step == kNoStep ? std::nullopt : std::optional(copy);
   }

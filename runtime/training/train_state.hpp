@@ -7,11 +7,15 @@
 //            a copy checks, and its generation, so that a copy of a step that was undone and
 //            computed again is not mistaken for the new one.
 //
+//
+// A side also says which shard it holds, of how many (its layout). Both sides may hold the same step
+// as shards of different cuts while a generation moves the state from one cut to the other.
+//
 // Segment:
 //   StateHeader   4096 bytes
 //   side 0        params, exp_avg, exp_avg_sq, and ema if the state has it: `total` elements each,
 //                 fp32; the moments, exp_avg and exp_avg_sq, may be bf16 (StateFormat)
-//   side 1        the same
+//   side 1        the same. Each has room for `capacity` elements; only the pages of its shard exist
 //
 // Threads: one writer, which is the trainer's compute thread, or the node while no trainer is
 // attached. Any number of readers in any process; each pins the side that it reads.
@@ -71,10 +75,11 @@ inline std::span<uint16_t> bf16_elements(std::span<float> part) {
 }
 
 struct StateHeader {
-  static constexpr uint64_t kMagic = 0x3253'5453'4c50'4d53;
+  static constexpr uint64_t kMagic = 0x3353'5453'4c50'4d53;
   uint64_t magic;
-  std::atomic<uint64_t> layout_hash;    // of model shape, shards and shard index; checked by open()
-  uint64_t total;                       // elements of params
+  std::atomic<uint32_t> layout[2];      // of a side: layout_of()
+  std::atomic<uint64_t> total[2];       // elements of a side's params
+  uint64_t capacity;                    // the most elements
   uint64_t parts;                       // state_parts()
   std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
@@ -86,18 +91,16 @@ struct StateHeader {
 
 class TrainState {
  public:
-  /// Bytes of a segment for `total` parameters.
-  static size_t bytes_for(size_t total, const StateFormat& format);
-  /// Creates a segment without any step. total: must be even with moments in bf16. Called by the
-  /// node.
-  static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total,
-                                   const StateFormat& format = {});
-  /// Maps an existing segment. bad_data: it has another layout; io.
-  static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
-  /// Maps a segment of any layout with this total, for example of another shard of the same model,
-  /// to overwrite it or to send it to its owner. layout_hash() returns its layout.
-  static Result<TrainState> open(const std::string& name, size_t total);
-  uint64_t layout_hash() const { return header()->layout_hash; }
+  /// Bytes of a segment with room for `capacity` parameters.
+  static size_t bytes_for(size_t capacity, const StateFormat& format);
+  /// Creates a segment without any step, whose sides have this layout. total: elements of params, a
+  /// multiple of 1024 if another layout will follow, and even with moments in bf16. capacity: the
+  /// most elements of any layout; 0: `total`. io: no room. Called by the node.
+  static Result<TrainState> create(const std::string& name, uint32_t layout, size_t total,
+                                   const StateFormat& format = {}, size_t capacity = 0);
+  /// Maps an existing segment of any layout. bad_data: it is none, or damaged; io.
+  static Result<TrainState> open(const std::string& name);
+  uint32_t layout(int side) const;
   StateFormat format() const;
 
   /// Parts that the state does not have are empty. A moment in bf16 has half as many floats:
@@ -126,18 +129,20 @@ class TrainState {
   std::optional<uint64_t> step_if_any() const;
   /// True if a side holds this step: the committed step, or the one before it until that is
   /// overwritten.
-  bool holds(uint64_t step) const;
-  /// Makes the side that holds `step` the committed one, which rolls back at most one step. Only
-  /// the writer. not_found.
-  Status rewind(uint64_t step);
-  /// The generation that commit(), commit_as() and begin_generation() record. A member of this
+  bool holds(uint64_t step) const { return side_of(step, std::nullopt).has_value(); }
+  bool holds(uint64_t step, uint32_t layout) const { return side_of(step, layout).has_value(); }
+  /// Makes the side that holds `step` the committed one, which rolls back at most one step. Of two
+  /// such sides, the committed one stays. Only the writer. not_found.
+  Status rewind(uint64_t step, std::optional<uint32_t> layout = std::nullopt);
+  /// The generation that commit() and begin_generation() record. A member of this
   /// object, not of the segment.
   void set_generation(uint64_t generation) { generation_ = generation; }
   /// Begins a generation with `step`: calls rewind(), marks the copy with this generation, and
   /// forgets a copy of a newer step, which is rolled back. not_found.
-  Status begin_generation(uint64_t step);
+  Status begin_generation(uint64_t step, std::optional<uint32_t> layout = std::nullopt);
   /// The committed side. Requires has_step(); only the writer.
-  Side committed();
+  Side committed() { return side(committed_side()); }
+  int committed_side() const;
   /// The hash of the committed side, as given to commit().
   Hash128 committed_hash() const;
   /// Blocks until no reader pins either side. Call it before forgetting a step, because a process
@@ -146,30 +151,28 @@ class TrainState {
   /// The side for the next step. Waits until no reader pins it, then forgets its old step.
   /// deadline: a reader kept its pin for timeout_ms.
   Result<Side> begin_write(int timeout_ms);
+  /// The same, with this layout. If it has another number of elements, the side's memory is given
+  /// back first and is zero afterwards. io: no room; the side then has none.
+  Result<Side> begin_write(int timeout_ms, uint32_t layout, size_t total);
   /// Makes the side that begin_write() returned the committed state of `step`. hash: its
-  /// state_hash(); zero: unknown, so the side cannot be checked.
+  /// state_hash(); zero: unknown, so the side cannot be checked. The other side keeps its step.
   void commit(uint64_t step, const Hash128& hash = {});
-  /// As commit(), and changes the segment's layout to `layout_hash`. Forgets the other side,
-  /// because it has the old layout. A writer that dies meanwhile leaves an empty segment.
-  void commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash = {});
-  /// Forgets the side that holds `step`, if any, because it is damaged: readers no longer find it.
-  /// Only the writer.
-  void forget(uint64_t step);
-  /// Forgets both sides (before a restore).
-  void invalidate();
-  /// Forgets both sides and changes the segment's layout to `layout_hash`.
-  void invalidate_as(uint64_t layout_hash);
+  /// Forgets the steps of a side, because it is damaged: readers no longer find it. Only the writer.
+  void forget(int side);
+  /// Forgets both sides and gives them this layout. Errors as begin_write().
+  Status invalidate_as(int timeout_ms, uint32_t layout, size_t total);
 
-  /// Pins the side that holds `step` and returns its index. The writer does not overwrite that side
-  /// until unpin(). not_found. Any process.
-  Result<int> pin(uint64_t step);
+  /// Pins the side that holds `step` and returns its index; of two such sides, that of `layout`, or
+  /// without one the committed side. The writer does not overwrite the side until unpin().
+  /// not_found. Any process.
+  Result<int> pin(uint64_t step, std::optional<uint32_t> layout = std::nullopt);
   Side side(int index);
   /// The hash at commit. Requires that the side is pinned, or that there is no writer.
   Hash128 hash(int side) const;
   /// The step that a side holds; UINT64_MAX: none.
   uint64_t step_of(int side) const;
-  /// The step and generation that a side holds; nothing if it holds none.
-  std::optional<StateVersion> held(int side) const;
+  /// What a side holds; nothing if it holds no step.
+  std::optional<StateCopy> held(int side) const;
   void unpin(int side);
   /// Removes all pins; for use after a reader has died.
   void clear_pins();
@@ -179,7 +182,10 @@ class TrainState {
   Status wait_unpinned(uint32_t side, int timeout_ms);
   StateHeader* header() const { return static_cast<StateHeader*>(memory_.data()); }
   uint64_t committed_step() const;
-  void flip_to(uint32_t side, uint64_t step, const Hash128& hash);
+  std::optional<int> side_of(uint64_t step, std::optional<uint32_t> layout) const;
+  uint32_t written() const { return header()->committed == 1 ? 1 : 0; }
+  size_t offset_of(uint32_t side) const;
+  Status lay_out(uint32_t side, uint32_t layout, size_t total);
   SharedMemory memory_;
   uint64_t generation_ = 0;
 };

@@ -141,7 +141,8 @@ class Agents {
   /// Every trainer of every node reports the next step.
   void step() {
     ++step_;
-    const BatchLayout layout = batch_layout(job_.plan, groups_);
+    const BatchLayout layout =
+        batch_layout(job_.plan, groups_, static_cast<uint64_t>(job_.plan.topology.shards));
     for (Agent& agent : agents_)
       for (const std::string& trainer : trainers_of(agent)) {
         StepDone done;

@@ -97,7 +97,7 @@ class Peers(Case):
     def test_a_node_that_is_left_alone_saves_what_its_memory_holds_before_the_run_ends(self):
         want = self.reference()
         run, process = self.begin(*self.two_nodes, "--checkpoint.peer_every_steps=1", "--checkpoint.disk_every_steps=1000000",
-                                  "--supervision.max_restarts=0", "--cluster.join_timeout_ms=5000")
+                                  "--supervision.max_restarts=0", "--cluster.join_timeout_ms=5000", "--cluster.prefer=group_nodes")
         keeper, victim, kept = self.keeper_of_both(run, 10)
         self.kill_with_its_memory(run, victim)  # and nothing starts its agent again
         self.assertEqual(process.wait(60), 75, process.stdout.read())

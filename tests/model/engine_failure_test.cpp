@@ -148,7 +148,7 @@ TEST_SUITE("engine_failure") {
       for (size_t rank = 0; rank < world.seats.size(); ++rank) {
         CHECK(world.seats[rank].engine->damaged() == (rank == hit));
         CHECK_FALSE(world.seats[rank].engine->mismatch());
-        if (rank == hit) world.states[rank].forget(2);
+        if (rank == hit) world.states[rank].forget(world.states[rank].committed_side());
         REQUIRE(world.states[rank].rewind(1).ok());
         REQUIRE(*world.seats[rank].engine->attach() == 1);
       }

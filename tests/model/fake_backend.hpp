@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -45,9 +46,9 @@ class FakeBackend : public Backend {
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
   void pin_host(void* host, size_t bytes) override {
-    expect(pinned_bytes == 0 || (host == pinned_ && bytes == pinned_bytes));
-    pinned_ = host;
-    pinned_bytes = bytes;
+    const auto [pinned, added] = pinned_.try_emplace(host, bytes);
+    expect(pinned->second == bytes);
+    pinned_bytes += added ? bytes : 0;
   }
   // Copies only happen in finish_copies(), so that a missing wait gives wrong values.
   void start_copy(void* host, const void* device, size_t bytes) override {
@@ -245,7 +246,7 @@ class FakeBackend : public Backend {
   std::vector<Unit> units_;
   std::vector<std::vector<double>> memory_;
   std::vector<Copy> copies_;  // in progress
-  void* pinned_ = nullptr;
+  std::map<void*, size_t> pinned_;
   std::vector<Frame> frames_;
   Frame* f_ = nullptr;  // that of the present call
 };

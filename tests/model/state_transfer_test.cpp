@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kTotal = (size_t{1} << 20) + 3 * 1024;  // more than one chunk
 
-TrainState new_state(uint64_t layout, size_t total = kTotal, const StateFormat& format = {}) {
+TrainState new_state(uint32_t layout, size_t total = kTotal, const StateFormat& format = {}) {
   static int count = 0;
   Result<TrainState> state = must(TrainState::create(
       "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout, total,
@@ -95,11 +95,10 @@ TEST_SUITE("state_transfer") {
     CHECK_FALSE(states[1].has_step());  // not committed
     CHECK(states[2].step() == 5);
     for (size_t i : {size_t{1}, size_t{2}}) {
-      states[i].commit_as(1, 7);
+      states[i].commit(7);
       CHECK(states[i].step() == 7);
-      CHECK(states[i].layout_hash() == 1);
       CHECK(state_hash(states[i].committed()) == state_hash(states[0].committed()));
-      CHECK_FALSE(states[i].holds(5));
+      CHECK(states[i].holds(5) == (i == 2));
     }
     REQUIRE(states[0].begin_write(0).ok());  // the transfer has unpinned it
     write(states[0], 1, 8);
@@ -109,7 +108,7 @@ TEST_SUITE("state_transfer") {
   TEST_CASE(
       "transfer: a receiver keeps its own side of the same step, which other ranks still need") {
     std::vector<TrainState> states;
-    for (uint64_t shard : {1, 2}) {  // both hold steps 7 and 8, and go back to 7
+    for (uint32_t shard : {1, 2}) {  // both hold steps 7 and 8, and go back to 7
       states.push_back(new_state(shard));
       write(states.back(), shard, 7);
       write(states.back(), shard, 8);
@@ -129,7 +128,7 @@ TEST_SUITE("state_transfer") {
     back.push_back(std::move(states[1]));
     back.push_back(new_state(9));
     for (const Status& status : transfer(back, 7)) CHECK(status.ok());
-    back[1].commit_as(2, 7);
+    back[1].commit(7);
     CHECK(state_hash(back[1].committed()) == of_two);
   }
 
@@ -158,7 +157,9 @@ TEST_SUITE("state_transfer") {
       for (int i = 0; i < 3; ++i) states.push_back(new_state(1));
       write(states[0], 1, 6);
       const Hash128 hash = state_hash(states[0].committed());
-      states[0].commit_as(1, 7, known ? hash : Hash128{});
+      const Result<TrainState::Side> side = must(states[0].begin_write(0));
+      side->copy_from(states[0].committed());
+      states[0].commit(7, known ? hash : Hash128{});
       states[0].committed().exp_avg[3] += 1;
       const std::vector<Status> statuses = transfer(states, 7);
       CHECK(statuses[0].code() == (known ? Code::mismatch : Code::ok));
@@ -216,7 +217,7 @@ TEST_SUITE("state_transfer") {
     sender.join();
     CHECK(sent.ok());
     REQUIRE(received.ok());
-    target.commit_as(1, 3);
+    target.commit(3);
     CHECK(state_hash(target.committed()) == state_hash(from));
     CHECK(std::ranges::equal(target.committed().ema, from.ema));
   }
@@ -226,9 +227,98 @@ TEST_SUITE("state_transfer") {
     for (int i = 0; i < 2; ++i) states.push_back(new_state(1, kTotal, {.moments = DType::bf16}));
     write(states[0], 1, 7);
     for (const Status& status : transfer(states, 7)) CHECK(status.ok());
-    states[1].commit_as(1, 7);
+    states[1].commit(7);
     CHECK(states[1].committed().values() == 2 * kTotal);
     CHECK(state_hash(states[1].committed()) == state_hash(states[0].committed()));
+  }
+
+  TEST_CASE("transfer: receivers of another cut take their elements out of each shard") {
+    const std::vector<Unit> units = {
+        {"a", {}, 5000}, {"b", {}, (size_t{1} << 21) + 7}, {"c", {}, 1}};
+    struct Cuts {
+      uint32_t from, to;
+    };
+    for (const StateFormat& format :
+         {StateFormat{}, StateFormat{.ema = true}, StateFormat{.moments = DType::bf16}})
+      for (const Cuts cuts : {Cuts{2, 3}, {3, 2}, {2, 1}, {1, 4}}) {
+        const uint32_t from = cuts.from, to = cuts.to;
+        CAPTURE(from);
+        CAPTURE(to);
+        const ShardLayout old_layout = shard_layout(units, from), layout = shard_layout(units, to);
+        std::vector<TrainState> states;  // the old shards, then the new ones
+        for (uint32_t shard = 0; shard < from; ++shard) {
+          states.push_back(new_state(layout_of(from, shard), old_layout.total, format));
+          Result<TrainState::Side> side = must(states.back().begin_write(0));
+          for (size_t part = 0; part < side->parts().size(); ++part)
+            for (size_t unit = 0; unit < units.size(); ++unit)
+              for (size_t i = 0; i < old_layout.count[unit]; ++i) {
+                const size_t element = shard * old_layout.count[unit] + i;
+                const std::span<float> values = side->parts()[part];
+                if (element >= units[unit].count || values.empty()) continue;
+                const auto value = static_cast<float>(element % 251 + 1000 * unit + part);
+                if (values.size() == old_layout.total)
+                  values[old_layout.offset[unit] + i] = value;
+                else
+                  bf16_elements(values)[old_layout.offset[unit] + i] = static_cast<uint16_t>(value);
+              }
+          states.back().commit(7, state_hash(states.back().side(0)));
+        }
+        for (uint32_t shard = 0; shard < to; ++shard)
+          states.push_back(new_state(layout_of(to, shard), layout.total, format));
+        for (uint32_t shard = 0; shard < to; ++shard)  // older values
+          for (const std::span<float> part : states[from + shard].side(0).parts())
+            std::ranges::fill(part, 9.0f);
+        for (uint32_t r = 0; r < from; ++r) {
+          std::vector<uint32_t> targets;
+          for (uint32_t s = 0; s < to; ++s)
+            if (!common_pieces(units, from, r, to, s).empty()) targets.push_back(s);
+          ThreadCommunicator heal(static_cast<int>(targets.size()) + 1, 60'000);
+          std::vector<std::thread> threads;
+          threads.emplace_back([&] { CHECK(send_state(heal.rank(0), states[r], 7).ok()); });
+          for (size_t i = 0; i < targets.size(); ++i)
+            threads.emplace_back([&, i] {
+              const auto pieces = common_pieces(units, from, r, to, targets[i]);
+              const TrainState::Side side = states[from + targets[i]].side(0);
+              const Receipt receipt{states[r].side(0).values(), [&] { return Result(side); },
+                                    pieces};
+              const auto hash = receive_state(heal.rank(static_cast<int>(i) + 1), receipt, 7, "n0");
+              REQUIRE(hash.ok());
+              CHECK(*hash == states[r].hash(0));
+              // The same within a host, and on any threads.
+              TrainState alone = new_state(0, layout.total, format);
+              take_pieces(states[r].side(0), alone.side(0), pieces, on_threads(2));
+              for (const Piece& piece : pieces)
+                CHECK(std::ranges::equal(alone.side(0).params.subspan(piece.to, piece.count),
+                                         side.params.subspan(piece.to, piece.count)));
+            });
+          for (std::thread& thread : threads) thread.join();
+        }
+        for (uint32_t shard = 0; shard < to; ++shard) {
+          std::vector<Piece> pieces;
+          for (uint32_t r = 0; r < from; ++r)
+            for (const Piece& piece : common_pieces(units, from, r, to, shard))
+              pieces.insert(pieces.begin(), piece);
+          clear_padding(states[from + shard].side(0), pieces);
+        }
+        for (uint32_t shard = 0; shard < to; ++shard) {
+          const TrainState::Side side = states[from + shard].side(0);
+          size_t wrong = 0;
+          for (size_t part = 0; part < side.parts().size(); ++part)
+            for (size_t unit = 0; unit < units.size(); ++unit)
+              for (size_t i = 0; i < layout.count[unit]; ++i) {
+                const size_t element = shard * layout.count[unit] + i, at = layout.offset[unit] + i;
+                const std::span<float> values = side.parts()[part];
+                if (values.empty()) continue;
+                const float value = element < units[unit].count
+                                        ? static_cast<float>(element % 251 + 1000 * unit + part)
+                                        : 0;
+                wrong += values.size() == layout.total
+                             ? values[at] != value
+                             : bf16_elements(values)[at] != static_cast<uint16_t>(value);
+              }
+          CHECK(wrong == 0);
+        }
+      }
   }
 
   TEST_CASE("transfer: a state with an average is refused where there is no room for one") {
@@ -259,7 +349,6 @@ TEST_SUITE("state_transfer") {
     one.train(3, 4);
 
     World again(options, 3, 2);
-    for (size_t i = 0; i < 6; ++i) again.states[i].invalidate_as(99);  // of any shard
     std::vector<std::unique_ptr<ThreadCommunicator>> heal;
     for (int shard = 0; shard < 2; ++shard)
       heal.push_back(std::make_unique<ThreadCommunicator>(4, 60'000));
@@ -271,7 +360,7 @@ TEST_SUITE("state_transfer") {
     again.each([&](Seat& seat) {
       const Result<Hash128> hash = must(receive_state(
           heal[static_cast<size_t>(seat.shard)]->rank(seat.group + 1), *seat.state, 4, "n0", 0));
-      seat.state->commit_as(static_cast<uint64_t>(seat.shard), 4, *hash);
+      seat.state->commit(4, *hash);
       CHECK(*seat.engine->attach() == 4);
     });
     for (std::thread& source : sources) source.join();

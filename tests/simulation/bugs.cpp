@@ -81,6 +81,24 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
     case Bug::removed_return:
       s.removed.clear();
       break;
+    case Bug::range_not_sent:
+      for (job::Action& action : decision.actions)
+        if (auto* join = std::get_if<job::Join>(&action);
+            join && !join->by_agents && !join->moves.empty() &&
+            join->moves.front().shards != s.rules.cut_of(s.layout))
+          join->moves.pop_back();
+      break;
+    case Bug::cuts_mixed: {
+      const uint32_t cut = s.rules.cut_of(s.layout);
+      for (auto& [name, trainer] : s.trainers)
+        for (StateCopy& copy : trainer.held) copy.shards = cut;
+      for (auto& [name, node] : s.nodes)
+        for (StateCopy& copy : node.peer) copy.shards = cut;
+      break;
+    }
+    case Bug::shape_by_rate:
+      s.rules.rate_first = !options.rate_first;
+      break;
     case Bug::silent_decision:
       for (job::Action& action : decision.actions)
         if (auto* fence = std::get_if<job::Fence>(&action)) fence->reason.clear();

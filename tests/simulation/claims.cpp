@@ -24,6 +24,8 @@ job::State make_job(const Options& o) {
   rules.domains = (o.first() - o.spares) / o.domain_nodes;
   rules.spares = o.spares;
   rules.max_nodes = o.nodes;
+  rules.domain_sizes = o.sizes;
+  rules.rate_first = o.rate_first;
   std::vector<std::string> names;
   for (int n = 0; n < o.first(); ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
@@ -31,7 +33,7 @@ job::State make_job(const Options& o) {
   state.join_timeout_ms = join_timeout_ms;
   state.restart_timeout_ms = 5'000;
   state.balance = !o.large();
-  state.leaves = leaves_of(static_cast<uint64_t>(rules.shards));
+  state.leaves = leaves_of(o);
   state.balance_pause_ms = 15'000;
   state.save_timeout_ms = 120'000;  // longer than the run folder is away
   return state;

@@ -17,9 +17,22 @@ constexpr Time retry_time = 100 * ms;    // until an agent without a supervisor 
 constexpr Time alone_time = 5 * second;  // until it looks whether it may leave, if it cannot look
 }  // namespace
 
-uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made) {
-  return splitmix64_at(made << 44 ^ step << 20 ^ shard, 0);
+uint64_t content_of(const Shard& of, uint64_t step, uint64_t made) {
+  return splitmix64_at(made << 44 ^ step << 24 ^ uint64_t{of.shards} << 12 ^ of.shard, 0);
 }
+
+bool overlap(const Shard& a, const Shard& b) {
+  return uint64_t{a.shard} * b.shards < (uint64_t{b.shard} + 1) * a.shards &&
+         uint64_t{b.shard} * a.shards < (uint64_t{a.shard} + 1) * b.shards;
+}
+
+namespace {
+std::vector<StateCopy> labels(const std::vector<StoredCopy>& copies) {
+  std::vector<StateCopy> list;
+  for (const StoredCopy& copy : copies) list.push_back(copy.label());
+  return list;
+}
+}  // namespace
 
 Cluster::Cluster(const Options& o)
     : options(o), random(o.seed), invariants(std::make_unique<Invariants>(*this)) {
@@ -279,14 +292,17 @@ void Cluster::report_to_supervisor(int index) {
     const Trainer& t = trainers[index * options.trainers + slot];
     if (!t.known) continue;
     const bool news = t.idle && t.idle->generation + 1 >= node.generation;
-    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
-    for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
+    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .held = labels(t.copies)};
     up.generation = t.idle && !news ? 0 : t.told_generation;
     if (t.up) to_supervisor(index, up);
     if (news) to_supervisor(index, *t.idle);
     if (!t.up) to_supervisor(index, job::TrainerDown{t.name, {"it has ended"}});
     auto g = generations.find(t.told_generation);
-    if (g == generations.end() || !g->second->restored || t.told_generation == 0) continue;
+    if (g == generations.end() || t.told_generation == 0) continue;
+    const auto member = g->second->index.find(index * options.trainers + slot);
+    if (member == g->second->index.end() ||
+        !g->second->members[static_cast<size_t>(member->second)].ready)
+      continue;
     to_supervisor(index, job::TrainerReady{t.name, g->first});
     if (g->second->stops_now && t.generation == g->first)
       to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
@@ -315,8 +331,7 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   const int node = node_of(index);
   if (!nodes[node].up) return;
   idle.trainer = t.name;
-  idle.shard = t.shard;
-  for (const StateCopy& copy : t.copies) idle.held.push_back(copy.held());
+  idle.held = labels(t.copies);
   // An answer to a fence may arrive after the next order to join. It says less than a report of a
   // fault in the same generation, which is kept.
   const bool known =
@@ -344,7 +359,7 @@ void Cluster::report_memory(int index) {
 void Cluster::report_peer_copies(int index, uint64_t fence) {
   job::PeerCopies held{nodes[index].name, {}, fence};
   for (const auto& [shard, copies] : nodes[index].peer)
-    for (const StateCopy& copy : copies) held.copies.push_back({shard, copy.step, copy.generation});
+    for (const StoredCopy& copy : copies) held.copies.push_back(copy.label());
   to_supervisor(index, held);
 }
 
@@ -364,8 +379,7 @@ void Cluster::start_trainer(int index, Time delay) {
     t.writing = false;
     t.known = true;
     t.idle.reset();
-    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
-    for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
+    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .held = labels(t.copies)};
     to_supervisor(node_of(index), up);
   });
 }
@@ -454,7 +468,7 @@ void Cluster::kill_node(int index, Time back_after) {
   for (int slot = 0; slot < options.trainers; ++slot) {
     Trainer& t = trainers[index * options.trainers + slot];
     t.copies.clear();
-    t.shard = 0;
+    t.place = {};
     kill_trainer(index * options.trainers + slot, 0);
     t.known = false;
     t.no_restart_until = 0;

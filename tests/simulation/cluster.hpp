@@ -6,8 +6,10 @@
 //   simulated  agents, trainers, collectives, transfers, and the supervisor actor around decide():
 //              small stand-ins with the same messages in the same order
 //
-// A copy of a shard's state is a hash of its content: a function of (shard, step, generation that
-// made it), unless a fault damaged it. A step that is made again has other bits.
+// A copy of a shard's state is a hash of its content: a function of (shard, cut, step, generation
+// that made it), unless a fault damaged it. A step that is made again has other bits. A cut is the
+// number of shards of a state. Shards of another cut are made of all old shards that have some of
+// their elements, here those at the same part of the whole.
 #pragma once
 
 #include <deque>
@@ -44,35 +46,46 @@ constexpr int64_t join_timeout_ms = 30'000;
 constexpr Time tick_time = 100 * ms;  // of a supervisor
 constexpr uint64_t rows = 64;         // samples of a step
 /// Leaves of a step: more than any layout divides evenly.
-inline uint64_t leaves_of(uint64_t shards) {
-  return rows * shards + 1;
+inline uint64_t leaves_of(const Options& o) {
+  return rows * static_cast<uint64_t>(o.trainers * o.domain_nodes) + 1;
 }
 constexpr uint64_t peer_every = 5, disk_every = 10;
 
-/// The correct content of a shard's state after `step`, as generation `made` makes it.
-uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made);
+/// One shard of a cut.
+struct Shard {
+  uint32_t shard = 0, shards = 1;
+  auto operator<=>(const Shard&) const = default;
+};
+/// True if the shards have elements in common.
+bool overlap(const Shard& a, const Shard& b);
 
-struct StateCopy {
-  uint32_t shard = 0;
+/// The correct content of a shard's state after `step`, as generation `made` makes it.
+uint64_t content_of(const Shard& of, uint64_t step, uint64_t made);
+
+/// A copy with its content.
+struct StoredCopy {
+  Shard of;
   uint64_t step = 0;
   uint64_t content = 0, checksum = 0;
   uint64_t generation = 0;  // the label of the copy, as in StateVersion
   uint64_t made = 0;        // the generation that made it; known to the invariants alone
-  bool good() const { return content == content_of(shard, step, made); }
-  StateVersion held() const { return {step, generation}; }
+  /// 0: the content is correct.
+  uint64_t difference() const { return content ^ content_of(of, step, made); }
+  bool good() const { return difference() == 0; }
+  StateCopy label() const { return {of.shard, step, generation, of.shards}; }
 };
 
 struct Trainer {
   std::string name;
   bool up = false;
   int32_t pid = 0;
-  Time hung_until = 0;            // a hung process handles messages afterwards
-  std::vector<StateCopy> copies;  // in the node's memory; the oldest first, two at most
-  std::vector<StateCopy> staged;  // by its agent, for peer nodes
-  uint32_t shard = 0;
-  bool writing = false;     // the next step replaces the older of two copies
-  uint64_t generation = 0;  // that it is in; 0: none
-  uint64_t fenced = 0;      // it joins no older generation
+  Time hung_until = 0;             // a hung process handles messages afterwards
+  std::vector<StoredCopy> copies;  // in the node's memory; the committed one last, two at most
+  std::vector<StoredCopy> staged;  // by its agent, for peer nodes
+  Shard place;                     // in its newest generation
+  bool writing = false;            // the next step replaces the older of two copies
+  uint64_t generation = 0;         // that it is in; 0: none
+  uint64_t fenced = 0;             // it joins no older generation
   Time no_restart_until = 0, last_message = 0;
   // Known to its agent.
   bool known = false;                    // it has been started
@@ -127,11 +140,11 @@ struct Node {
   // The best of its host, and those of the run, once its agent knows them.
   InstructionSet instructions = InstructionSet::avx512,
                  run_instructions = InstructionSet::automatic;
-  int slow = 1;                                     // its steps take this many times as long
-  bool sick = false;                                // a diagnosis finds a fault
-  std::map<uint32_t, std::vector<StateCopy>> peer;  // by shard: of two steps, the newest last
-  std::pair<uint64_t, uint64_t> ordered;            // generation and step of the newest copy order
-  Time receives_until = 0;                          // one copy at a time
+  int slow = 1;                                   // its steps take this many times as long
+  bool sick = false;                              // a diagnosis finds a fault
+  std::map<Shard, std::vector<StoredCopy>> peer;  // of two steps each, the newest last
+  std::pair<uint64_t, uint64_t> ordered;          // generation and step of the newest copy order
+  Time receives_until = 0;                        // one copy at a time
   Link link;
   uint64_t term = 0, generation = 0;  // the newest that the agent knows
   uint64_t ended = 0;                 // newest generation that a trainer which dies has left
@@ -159,15 +172,19 @@ struct Generation {
     int trainer = 0;
     int32_t pid = 0;
     uint32_t group = 0, shard = 0;
-    std::vector<uint32_t> weights = {};  // that its node has passed on
-    bool helper = false;                 // only sends copies, then leaves
-    std::optional<StateCopy> incoming;   // received
-    bool is_source = false;              // sends from its own memory
+    std::vector<uint32_t> weights = {};       // that its node has passed on
+    bool helper = false;                      // only sends copies, then leaves
+    std::vector<StoredCopy> taken = {};       // received: its shard, or shards of another cut
+    std::optional<StoredCopy> incoming = {};  // its shard, not committed yet
+    bool has_room = false;                    // the copy in its other side is gone
+    bool ready = false;                       // it has restored the state
+    int32_t agent = 0;                        // the pid of its node's agent
   };
   uint64_t number = 0, term = 0;
   job::Source source = job::Source::initialize;
   uint64_t begun_at = 0, step = 0;  // steps: the first and the newest state
   uint32_t groups = 0;
+  uint32_t cut = 1;             // shards of a group
   std::vector<Member> members;  // helpers last
   std::map<int, int> index;     // trainer -> member
   struct Agent {
@@ -183,8 +200,12 @@ struct Generation {
   size_t joined = 0, applied = 0;    // number of members that have joined, applied the step
   bool leave = false, stop = false;  // ordered by the supervisor
   bool leaves_now = false, stops_now = false;  // agreed on in the vote of the step
+  bool received = false;                       // all members have what they were sent
+  size_t committed = 0, ready = 0;             // number of members
   bool over = false, restored = false;
   Time stalled_since = -1;
+  /// Trainers make their shards of those of another cut.
+  bool reshapes() const { return !moves.empty() && moves.front().shards != cut; }
 };
 
 /// What a publisher does, in this order. take: gives the folder of the shards a name of its own and
@@ -197,6 +218,7 @@ struct PublisherJob {
   enum class Kind : unsigned char { collect, undo, prune };
   SavedStep saved;  // undo: the generation that begins, and its step; prune: the newest known step
   uint64_t shard = 0;
+  uint32_t shards = 1;
   std::string error;
   Kind kind = Kind::collect;
 };
@@ -286,7 +308,7 @@ struct Standby {
 /// A folder step-N, or step-N.replaced.
 struct Checkpoint {
   uint64_t generation = 0;
-  std::map<uint32_t, StateCopy> shards;
+  std::map<uint32_t, StoredCopy> shards;
   bool readable = true;  // false: damaged
 };
 
@@ -302,7 +324,7 @@ struct Disk {
   std::shared_ptr<const SupervisorState> state;  // the newest page
   struct Folder {
     uint64_t owner = 0;  // term of the publisher whose name it has; 0: none, shards are written
-    std::map<uint32_t, StateCopy> shards;
+    std::map<uint32_t, StoredCopy> shards;
   };
   struct Line {
     RecordLine line;
@@ -376,6 +398,7 @@ class Cluster {
   bool mismatch_due = false;             // one trainer computes the next step wrongly
   uint64_t wrong_made = 0;               // number of steps computed wrongly
   bool cut_off_due = false;              // a node is cut off during the next step
+  bool interrupt_due = false;            // something dies while the next moves are carried out
   bool freeze_publisher_due = false;     // the leader hangs between two acts of its publisher
   bool freeze_journal_due = false;       // the leader hangs between two acts of its journal
   bool freeze_claim_due = false;         // a supervisor hangs between its claim and its first act
@@ -435,13 +458,29 @@ class Cluster {
   // training.cpp: generations
   double slowness(const Generation& g) const;
   void join_members(int node, const std::shared_ptr<Generation>& g);
+  bool all_answer(const std::shared_ptr<Generation>& g,
+                  void (Cluster::*again)(std::shared_ptr<Generation>));
+
+  // restore.cpp: the state that a generation begins with
   void transfer(std::shared_ptr<Generation> g);
   int sender_of(const job::Move& move) const;
-  const StateCopy* copy_of_node(int node, const job::Move& move, const Generation& g) const;
+  const StoredCopy* copy_of_node(int node, const job::Move& move, const Generation& g) const;
   bool send_copies(Generation& g);
+  bool take_room(const Generation& g, Generation::Member& m, const job::Move& part);
   bool load_states(Generation& g);
-  void end_transfer(const std::shared_ptr<Generation>& g);
-  void commit_restored_state(Generation& g, Generation::Member& m);
+  std::optional<StoredCopy> shard_of(const Generation& g, const Generation::Member& m,
+                                     const std::vector<StoredCopy>& parts);
+  void end_transfer(std::shared_ptr<Generation> g);
+  using RankAct = void (Cluster::*)(const std::shared_ptr<Generation>&, Generation::Member&);
+  void each_rank(const std::shared_ptr<Generation>& g, RankAct act);
+  void at_rank(const std::shared_ptr<Generation>& g, size_t rank, RankAct act);
+  void commit_rank(const std::shared_ptr<Generation>& g, Generation::Member& m);
+  void end_commit(std::shared_ptr<Generation> g);
+  void free_rank(const std::shared_ptr<Generation>& g, Generation::Member& m);
+  void rank_ready(const std::shared_ptr<Generation>& g, Generation::Member& m);
+  void interrupt_restore(const Generation& g);
+
+  // training.cpp: steps
   void begin_step(std::shared_ptr<Generation> g);
   void vote(std::shared_ptr<Generation> g);
   void apply(std::shared_ptr<Generation> g, size_t first, size_t count);
@@ -474,14 +513,14 @@ class Cluster {
   void copy_to_peers(Supervisor& by, uint64_t step);
   void hear_copies(Supervisor& by);
   void take_order(int node, const CopyToPeers& order);
-  void send_copy(int node, const CopyToPeers& order, const CopyTask& task, StateCopy copy);
+  void send_copy(int node, const CopyToPeers& order, const CopyTask& task, StoredCopy copy);
   void copy_sent(int node, const CopyToPeers& order, const CopyTask& task,
                  const std::string& error);
 
   // disk.cpp: checkpoints
-  void save_shard(const StateCopy& copy, int node);
+  void save_shard(const StoredCopy& copy, int node);
   void save_from_memory(int node, const Generation& g);
-  void forget_damaged(int node, uint32_t shard, uint64_t step);
+  void forget_damaged(int node, const job::Move& move);
   void shard_saved(int node, ShardSaved saved);
   void publish_shards(Supervisor& by);
   void run_publisher(Supervisor& by);

@@ -11,10 +11,10 @@ namespace {
 constexpr size_t steps_staged = 2;
 
 /// The older of two steps is overwritten, but never the one to keep.
-void make_room(std::vector<StateCopy>& copies, uint64_t keep) {
-  const bool kept = std::ranges::find(copies, keep, &StateCopy::step) != copies.end();
+void make_room(std::vector<StoredCopy>& copies, uint64_t keep) {
+  const bool kept = std::ranges::find(copies, keep, &StoredCopy::step) != copies.end();
   if (kept)
-    std::erase_if(copies, [&](const StateCopy& old) { return old.step != keep; });
+    std::erase_if(copies, [&](const StoredCopy& old) { return old.step != keep; });
   else if (copies.size() > 1)
     copies.erase(copies.begin());
 }
@@ -35,8 +35,8 @@ void hear_of(Node& node, const CopyToPeers& order) {
 /// The agent keeps the state that a trainer has just written, for an order that may come.
 void Cluster::stage_copy(int trainer) {
   Trainer& t = trainers[trainer];
-  const StateCopy copy = t.copies.back();
-  std::erase_if(t.staged, [&](const StateCopy& old) { return old.generation != copy.generation; });
+  const StoredCopy copy = t.copies.back();
+  std::erase_if(t.staged, [&](const StoredCopy& old) { return old.generation != copy.generation; });
   t.staged.push_back(copy);
   if (t.staged.size() > steps_staged) t.staged.erase(t.staged.begin());
 }
@@ -65,19 +65,19 @@ void Cluster::hear_copies(Supervisor& by) {
 void Cluster::take_order(int n, const CopyToPeers& order) {
   Node& node = nodes[n];
   hear_of(node, order);
-  std::set<uint32_t> assigned;
+  std::set<Shard> assigned;
   for (const CopyTask& task : order.copies)
-    if (task.node == node.name) assigned.insert(task.shard);
+    if (task.node == node.name) assigned.insert({task.shard, task.shards});
   const size_t dropped = std::erase_if(node.peer, [&](const auto& entry) {
     return is_current(node, order) && !assigned.contains(entry.first) &&
-           std::ranges::find(entry.second, order.keep, &StateCopy::step) == entry.second.end();
+           std::ranges::find(entry.second, order.keep, &StoredCopy::step) == entry.second.end();
   });
   if (dropped > 0) report_peer_copies(n);
   for (const CopyTask& task : order.copies) {
     if (node_of(trainer_index.at(task.source)) != n) continue;
     const auto& staged = trainers[trainer_index.at(task.source)].staged;
-    const auto found = std::ranges::find_if(staged, [&](const StateCopy& copy) {
-      return copy.held() == StateVersion{order.step, order.generation};
+    const auto found = std::ranges::find_if(staged, [&](const StoredCopy& copy) {
+      return copy.label() == StateCopy{task.shard, order.step, order.generation, task.shards};
     });
     if (found == staged.end()) {
       copy_sent(n, order, task, "not staged");
@@ -89,7 +89,7 @@ void Cluster::take_order(int n, const CopyToPeers& order) {
   }
 }
 
-void Cluster::send_copy(int n, const CopyToPeers& order, const CopyTask& task, StateCopy copy) {
+void Cluster::send_copy(int n, const CopyToPeers& order, const CopyTask& task, StoredCopy copy) {
   const int k = node_index.at(task.node);
   const Time both_free =
       std::max({nodes[n].hung_until, nodes[k].hung_until, nodes[k].receives_until});
@@ -106,8 +106,8 @@ void Cluster::send_copy(int n, const CopyToPeers& order, const CopyTask& task, S
   if (options.bug == Bug::stale_snapshot)
     if (const auto& held = trainers[trainer_index.at(task.source)].copies; !held.empty())
       copy.step = held.back().step;
-  std::vector<StateCopy>& held = nodes[k].peer[task.shard];
-  const auto same = std::ranges::find(held, copy.held(), &StateCopy::held);
+  std::vector<StoredCopy>& held = nodes[k].peer[copy.of];
+  const auto same = std::ranges::find(held, copy.label(), &StoredCopy::label);
   if (same != held.end() && same->content == same->checksum) {
     report_peer_copies(k);
     return copy_sent(n, order, task, "");
@@ -124,8 +124,8 @@ void Cluster::send_copy(int n, const CopyToPeers& order, const CopyTask& task, S
     if (!keeper.up || keeper.pid != pid) return;
     if (copy.generation < keeper.generation && options.bug != Bug::copies_after_answer)  // GEN-1
       return copy_sent(k, order, task, "a new generation begins");
-    std::vector<StateCopy>& copies = keeper.peer[task.shard];
-    std::erase_if(copies, [&](const StateCopy& old) { return old.step == copy.step; });
+    std::vector<StoredCopy>& copies = keeper.peer[copy.of];
+    std::erase_if(copies, [&](const StoredCopy& old) { return old.step == copy.step; });
     make_room(copies, order.keep);
     copies.push_back(copy);
     invariants->copies_changed();

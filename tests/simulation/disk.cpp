@@ -14,22 +14,26 @@ namespace simplescale::simulation {
 namespace {
 constexpr size_t checkpoints_kept = 2;
 constexpr size_t reports_kept = 64;  // of shards, by an agent
+
+bool is_whole(const std::map<uint32_t, StoredCopy>& shards) {
+  return !shards.empty() && shards.size() == shards.begin()->second.of.shards;
+}
 }  // namespace
 
 // --- Agents ---
 
 /// The agent of `node` writes a shard into the temporary folder of its step and generation.
-void Cluster::save_shard(const StateCopy& copy, int node) {
+void Cluster::save_shard(const StoredCopy& copy, int node) {
   after(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
         [this, copy, node, pid = nodes[node].pid] {
           if (!nodes[node].up || nodes[node].pid != pid) return;
           if (std::max(disk.hung_until, nodes[node].folder_hung_until) > now)
             return save_shard(copy, node);
-          ShardSaved saved{copy.generation, copy.step, copy.shard, "", ""};
+          ShardSaved saved{copy.generation, copy.step, copy.of.shard, "", "", copy.of.shards};
           if (disk.failing_until > now)
             saved.error = "no space left";
           else
-            disk.folders[{copy.step, copy.generation}].shards[copy.shard] = copy;
+            disk.folders[{copy.step, copy.generation}].shards[copy.of.shard] = copy;
           nodes[node].saved.push_back(saved);
           if (nodes[node].saved.size() > reports_kept) nodes[node].saved.pop_front();
           shard_saved(node, std::move(saved));
@@ -40,23 +44,26 @@ void Cluster::save_shard(const StateCopy& copy, int node) {
 void Cluster::save_from_memory(int node, const Generation& g) {
   for (const job::Move& move : g.moves) {
     if (move.source != nodes[node].name) continue;
-    const StateCopy* held = copy_of_node(node, move, g);
+    const StoredCopy* held = copy_of_node(node, move, g);
     if (held && held->content == held->checksum) {
-      StateCopy copy = *held;
+      if (held->of.shards != static_cast<uint32_t>(options.trainers * options.domain_nodes))
+        ++faults["other_cut_saved"];
+      StoredCopy copy = *held;
       copy.generation = g.number;
       save_shard(copy, node);
       continue;
     }
     rejected.insert({move.source, move.step});
-    forget_damaged(node, move.shard, move.step);
-    shard_saved(node, {g.number, move.step, move.shard, "", "there is no intact copy"});
+    forget_damaged(node, move);
+    shard_saved(node,
+                {g.number, move.step, move.shard, "", "there is no intact copy", move.shards});
   }
 }
 
 /// The agent has found that a copy is damaged.
-void Cluster::forget_damaged(int node, uint32_t shard, uint64_t step) {
-  const auto is_it = [&](const StateCopy& c) {
-    return c.shard == shard && c.step == step && c.content != c.checksum;
+void Cluster::forget_damaged(int node, const job::Move& move) {
+  const auto is_it = [&](const StoredCopy& c) {
+    return c.of == Shard{move.shard, move.shards} && c.step == move.step && c.content != c.checksum;
   };
   for (auto& [of, copies] : nodes[node].peer) std::erase_if(copies, is_it);
   for (int slot = 0; slot < options.trainers; ++slot)
@@ -84,9 +91,9 @@ void Cluster::publish_shards(Supervisor& by) {
   }
   for (const ShardSaved& saved :
        take_publishable(by.unpublished, mistaken ? *mistaken : by.job, recorded)) {
-    by.publisher.jobs.push_back({{saved.step, saved.generation}, saved.shard, saved.error});
-    if (by.written.add(saved, static_cast<size_t>(by.job.rules.shards)))
-      handle(by, job::CheckpointWritten{saved.step, saved.generation});
+    by.publisher.jobs.push_back(
+        {{saved.step, saved.generation}, saved.shard, saved.shards, saved.error});
+    if (by.written.add(saved)) handle(by, job::CheckpointWritten{saved.step, saved.generation});
   }
   run_publisher(by);
 }
@@ -124,7 +131,7 @@ void Cluster::collect(Supervisor& by, const PublisherJob& job) {
     return;
   }
   if (!checkpoint.shards.insert(job.shard).second) return;  // reported again
-  if (checkpoint.shards.size() < static_cast<size_t>(by.job.rules.shards)) return;
+  if (checkpoint.shards.size() < job.shards) return;
   p.busy = true;
   publish(by, saved, PublishStep::take, false);
 }
@@ -180,7 +187,7 @@ bool Cluster::publish_step(Supervisor& by, const SavedStep& saved, PublishStep s
   const auto placed = disk.steps.find(number);
   switch (step) {
     case PublishStep::take:
-      if (there && folder->second.shards.size() < static_cast<size_t>(by.job.rules.shards)) {
+      if (there && !is_whole(folder->second.shards)) {
         end_publishing(by, saved, "a shard is missing");  // removed as older, then written again
         return false;
       }
@@ -281,7 +288,7 @@ void Cluster::end_publishing(Supervisor& by, const SavedStep& saved, const std::
   else
     handle(by, job::CheckpointSaved{saved.step, saved.generation});
   if (error.empty() && options.bug == Bug::pruned_unheard)
-    p.jobs.push_front({saved, 0, "", PublisherJob::Kind::prune});
+    p.jobs.push_front({.saved = saved, .error = "", .kind = PublisherJob::Kind::prune});
   after(random.between(50, 2000), [this, &by] { run_publisher(by); });
 }
 

@@ -513,6 +513,26 @@ void join_and_remove(Cluster& c) {
   }
 }
 
+/// In some histories of which the groups may change their size, nodes are lost so that they do, and
+/// something dies while the new groups begin. Drawn by themselves, too.
+void interrupt_restores(Cluster& c) {
+  Random random(c.options.seed ^ 0x12e5);
+  if (c.options.sizes.empty() || !random.chance(60)) return;
+  for (auto i = random.between(1, 3); i > 0; --i) {
+    const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time;
+    const Time away = random.between(2, 25) * second;
+    const int node = random.pick(c.options.nodes);
+    const bool interrupts = random.chance(70);
+    c.after(when, [&c, node, away, interrupts] {
+      ++c.faults["lost_for_reshape"];
+      c.causes += 2;
+      c.interrupt_due = interrupts;
+      c.kill_node(node, away);
+    });
+    c.quiet_at = std::max(c.quiet_at, when + away + 20 * second);
+  }
+}
+
 }  // namespace
 
 void schedule_faults(Cluster& c) {
@@ -533,6 +553,7 @@ void schedule_faults(Cluster& c) {
   stop_all_once(c);
   stop_and_continue(c);
   join_and_remove(c);
+  interrupt_restores(c);
 }
 
 }  // namespace simplescale::simulation

@@ -43,12 +43,10 @@ void Invariants::after_event() {
   for (const auto& supervisor : cluster_.supervisors) {
     if (!supervisor->up || supervisor->term != cluster_.disk.newest_term) continue;
     const job::State& s = supervisor->job;
-    const bool grows = s.phase == job::Phase::training && !s.leaving && !s.paused &&
-                       job::assign(s.rules, s.layout, job::usable_nodes(s, true)).domains.size() >
-                           s.layout.domains.size();
-    if (!grows) grows_since_ = cluster_.now;
+    if (s.phase != job::Phase::training || s.leaving || s.paused || !grows(s))
+      grows_since_ = cluster_.now;
     require(cluster_.now - grows_since_ < patience / 3, "JOB-4",
-            "nodes are up for more groups, and do not train");
+            "nodes are up for more groups, or for better ones, and do not train");
     for (const auto& [name, node] : s.nodes) {
       if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
           node.state != job::NodeState::lost) {
@@ -82,7 +80,10 @@ void Invariants::at_end() {
   for (const auto& [name, node] : newest->job.nodes)
     fit +=
         node.state != job::NodeState::drained && !cluster_.kept_down(cluster_.node_index.at(name));
-  require(fit < static_cast<size_t>(cluster_.options.domain_nodes), "JOB-4",
+  int least = cluster_.options.domain_nodes;
+  for (const int size : cluster_.options.sizes)
+    if (tries(newest->job, newest->job.layout, size)) least = std::min(least, size);
+  require(fit < static_cast<size_t>(least), "JOB-4",
           "gave up although enough nodes are there: " + cluster_.ended->reason);
 }
 
@@ -126,26 +127,28 @@ void Invariants::state_restored(const Generation& g) {
     made_again_ = true;
   else if (made_again_)
     distrusted_ = UINT64_MAX;  // the step was made again, and what was made is checked below
-  const auto shards =
-      static_cast<uint64_t>(cluster_.options.trainers * cluster_.options.domain_nodes);
+  require(
+      g.groups * g.cut == g.trainers, "JOB-3",
+      number(g.trainers) + " trainers are not " + number(g.groups) + " groups of " + number(g.cut));
   std::vector<uint32_t> dealt_by;
-  Shares leaves = Shares::even(leaves_of(shards), g.groups, shards);
+  Shares leaves = Shares::even(leaves_of(cluster_.options), g.groups, g.cut);
   std::vector<int> trained(leaves.leaves());
   for (const Generation::Member& m : g.members) {
     if (m.helper) continue;
     if (m.weights != dealt_by) {
       dealt_by = m.weights;
-      leaves = Shares::by_weight(leaves.leaves(), dealt_by, g.groups, shards);
+      leaves = Shares::by_weight(leaves.leaves(), dealt_by, g.groups, g.cut);
     }
     for (uint64_t k = 0; k < leaves.count(m.group, m.shard); ++k)
       ++trained[leaves.leaf(m.group, m.shard, k)];
     const Trainer& t = cluster_.trainers[m.trainer];
-    const StateCopy* copy = nullptr;
-    for (const StateCopy& have : t.copies)
-      if (have.shard == m.shard && have.step == g.begun_at) copy = &have;
-    require(copy && copy == &t.copies.back(), "JOB-3",
+    const StoredCopy* copy = t.copies.empty() ? nullptr : &t.copies.back();
+    require(copy && copy->of == Shard{m.shard, g.cut} && copy->step == g.begun_at, "JOB-3",
             t.name + " begins generation " + number(g.number) + " without shard " +
-                number(m.shard) + " at step " + number(g.begun_at));
+                number(m.shard) + " of " + number(g.cut) + " at step " + number(g.begun_at));
+    require(std::ranges::all_of(t.copies,
+                                [&](const StoredCopy& have) { return have.of.shards == g.cut; }),
+            "JOB-3", t.name + " begins generation " + number(g.number) + " with two cuts");
     if (const auto made = made_.find(g.begun_at);
         made != made_.end() && g.number == joined_ && !is_unknown(made->second))
       require(copy->made == made->second, "JOB-3",
@@ -154,8 +157,7 @@ void Invariants::state_restored(const Generation& g) {
                   " made it, before generation " + number(made->second) + " made it again");
     if (copy->good()) continue;
     // A wrong result that no comparison has found yet is allowed: the next comparison finds it.
-    const uint64_t difference =
-        (copy->content ^ content_of(copy->shard, copy->step, copy->made)) >> 8;
+    const uint64_t difference = copy->difference() >> 8;
     const bool undetected = difference > 0 && difference <= cluster_.wrong_made &&
                             copy->content == copy->checksum && !detected_.contains(copy->content);
     require(undetected, "JOB-3",
@@ -257,6 +259,8 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
   } else if (std::holds_alternative<job::StopRequested>(event)) {
     stop_asked_ = true;
   } else if (const auto* request = std::get_if<job::DrainRequested>(&event)) {
+    const auto known = supervisor.job.nodes.find(request->node);
+    if (!request->drain && known != supervisor.job.nodes.end()) removed_.erase(known->second.pid);
     if (!request->drain)
       std::erase_if(failures_, [&](const auto& f) { return node_of(f.first) == request->node; });
   } else if (const auto* step = std::get_if<job::StepCommitted>(&event)) {
@@ -288,6 +292,7 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Decision
     require(!adopts_ || !std::holds_alternative<job::Fence>(action), "takeover",
             "it ends a generation in which a trainer is, as its state says");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
+    check_left(supervisor, action);
     if (const auto* leaves = std::get_if<job::EndNode>(&action))
       if (const int node = cluster_.node_index.at(leaves->node);
           cluster_.connected(supervisor, node) && supervisor.term == cluster_.disk.newest_term)
@@ -324,6 +329,10 @@ void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdow
 
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
   if (supervisor.term != cluster_.disk.newest_term) return;  // it is deposed and will not act
+  const bool anew = join.source == job::Source::initialize;
+  undoes_ = anew || join.step < committed_;
+  require(!anew || shape_of(supervisor.job.layout).size == cluster_.options.domain_nodes,
+          "RESHAPE-1", "groups of another size begin with initial values");
   if (!join.by_agents) check_layout(supervisor);
   for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
     if (join.by_agents) break;  // no trainer joins
@@ -349,41 +358,15 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
   if (!join.save_only) check_budgets(supervisor);  // drained nodes may save
 }
 
-void Invariants::check_layout(const Supervisor& supervisor) {
-  const job::State& s = supervisor.job;
-  std::set<std::string> seen;
-  const int least = s.giving_up ? 1 : s.rules.min_domains;
-  require(s.layout.domains.size() >= static_cast<size_t>(least) &&
-              s.layout.domains.size() <= static_cast<size_t>(s.rules.most_domains()),
-          "layout", number(s.layout.domains.size()) + " domains");
-  for (const auto& domain : s.layout.domains) {
-    require(domain.size() == static_cast<size_t>(s.rules.domain_nodes), "layout",
-            "a domain of " + number(domain.size()) + " nodes");
-    for (const std::string& name : domain) {
-      require(seen.insert(name).second, "layout", name + " has two places");
-      const job::NodeState state = s.nodes.at(name).state;
-      const bool saves = s.giving_up && state == job::NodeState::drained;
-      require(state == job::NodeState::up || saves, "layout",
-              name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
-      const Node& node = cluster_.nodes[static_cast<size_t>(cluster_.node_index.at(name))];
-      require(s.giving_up || !removed_.contains(s.nodes.at(name).pid), "GEN-1",
-              name + " is in the layout, but its agent was removed from the run");
-      require(!node.up || node.instructions >= s.instructions, "BACKEND-3",
-              name + " lacks the instructions with which the run computes");
-      require(!lost_.contains({supervisor.term, name}), "layout",
-              name + " is in the layout although it was lost");
-    }
-  }
-}
-
 /// JOB-1: no newer committed step has a usable copy of every shard.
 void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
   // The time that the supervisor waits for answers is over: only those that it has count.
   const bool late = cluster_.now / ms - waiting_since_ms_ > supervisor.job.join_timeout_ms;
-  std::map<uint64_t, std::map<uint32_t, std::string>> have;  // step -> shard -> where
-  auto add = [&](const StateCopy& copy, const std::string& node) {
+  // (step, cut) -> shard -> where
+  std::map<std::pair<uint64_t, uint32_t>, std::map<uint32_t, std::string>> have;
+  auto add = [&](const StoredCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
     if (made == made_.end() || made->second != copy.made) return;
     // Copies of a step do not count any more once a generation has begun with its checkpoint.
@@ -392,7 +375,7 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
     if (copy.step > join.step && !cluster_.rejected.contains({node, copy.step}) && copy.good() &&
         copy.content == copy.checksum && copy.step < distrusted_ &&
         !job::is_suspect(supervisor.job, copy.step, copy.generation))
-      have[copy.step][copy.shard] = node;
+      have[{copy.step, copy.of.shards}][copy.of.shard] = node;
   };
   for (int n = 0; n < cluster_.options.nodes; ++n) {
     const Node& node = cluster_.nodes[n];
@@ -401,23 +384,24 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
     if (late && known->second.answered <= joined_) continue;
     if (!cluster_.connected(supervisor, n) || !node.up || cluster_.hung(node)) continue;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
-      for (const StateCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
+      for (const StoredCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
         add(copy, node.name);
     for (const auto& [shard, copies] : node.peer)
-      for (const StateCopy& copy : copies) add(copy, node.name);
+      for (const StoredCopy& copy : copies) add(copy, node.name);
   }
   for (const auto* list : {&cluster_.disk.steps, &cluster_.disk.replaced})
     for (const auto& [step, checkpoint] : *list)
       if (checkpoint.readable && !late)
         for (const auto& [shard, copy] : checkpoint.shards) add(copy, "the disk");
   for (const auto& [step, shards] : have)
-    if (shards.size() >= static_cast<size_t>(supervisor.job.rules.shards)) {
+    if (shards.size() == step.second) {
       std::string places;
       for (const auto& [shard, where] : shards)
         places += (places.empty() ? ": " : ", ") + number(shard) + " on " + where;
       broken("JOB-1", "generation " + number(join.generation) + " begins at step " +
-                          number(join.step) + " although all shards of committed step " +
-                          number(step) + " can be had" + places);
+                          number(join.step) + " although all " + number(step.second) +
+                          " shards of committed step " + number(step.first) + " can be had" +
+                          places);
     }
 }
 
@@ -458,7 +442,8 @@ void Invariants::name_taken(int index, uint64_t command) {
 
 void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {
   if (const auto* record = std::get_if<job::Record>(&action)) {
-    if (record->kind == "removed") removed_.insert(agents_[supervisor.term][record->subject]);
+    if (record->kind == "removed" && supervisor.term == cluster_.disk.newest_term)
+      removed_.insert(agents_[supervisor.term][record->subject]);
     return;
   }
   const auto* end = std::get_if<job::Shutdown>(&action);

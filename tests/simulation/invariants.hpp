@@ -3,15 +3,20 @@
 //
 //   JOB-1   A committed step is undone only if neither it nor a newer step has a usable copy of
 //           every shard left. All copies count that exist on the disk and in the memory of nodes
-//           that report to the supervisor, whether or not it has heard of the copies.
+//           that report to the supervisor, whether or not it has heard of the copies. The shards
+//           must be of one cut.
 //   JOB-2   A step is committed once in a generation, by all its ranks; each row is trained once.
 //   JOB-3   A generation begins from one step. Each member holds its shard of that step as it was
-//           made last.
+//           made last. A shard of another cut is made of one copy of each old shard that has
+//           elements of it, all of one step and branch.
 //   JOB-4   Once faults have ended, training continues within a bounded time; no node is forgotten.
 //   JOB-5   The same events give the same decisions, each with a reason.
 //   LEAD-1  Only the newest supervisor acts.
 //   GEN-1   No trainer trains in two generations.
 //   GEN-2   The number of a generation is used once.
+//   RESTORE-1  Trainers that begin a generation never discard the last copy of its state.
+//   RESHAPE-1  A generation has the shape that layout.hpp names best for its nodes, and no generation
+//           ends only to get the same shape again.
 //   BALANCE-1  Generations that end for other shares are a pause apart.
 //   CHECKPOINT-1  The newest checkpoint that the leader knows can be read at any moment.
 #pragma once
@@ -40,6 +45,14 @@ class Invariants {
   void step_committed(const Generation& g, uint64_t step);
   /// Trainers found that replicas differ; `wrong`: the contents that are not correct.
   void step_distrusted(const std::set<uint64_t>& wrong);
+  /// A trainer changes its memory as a generation begins.
+  void memory_changes(const Generation& g);
+  void memory_changed(const Generation& g, const char* what);
+  /// A member is to send these shards and gets another one, which needs a third side.
+  void no_room(const Generation& g, const Generation::Member& m, const std::set<Shard>& sent) const;
+  /// A member has made its shard of shards of another cut.
+  void shard_made(const Generation& g, const Generation::Member& m,
+                  const std::vector<StoredCopy>& parts) const;
   /// All members have restored the state that `g` begins with.
   void state_restored(const Generation& g);
 
@@ -105,7 +118,27 @@ class Invariants {
   /// The newest committed step of which memory or the disk holds every shard. without: a node whose
   /// memory does not count; -1: none.
   uint64_t newest_held(int without) const;
+  /// Calls f with each copy on the disk and in memory of nodes that are up.
+  void each_copy(int without, const std::function<void(const StoredCopy&)>& f) const;
+  /// The newest generation of whose `step` memory and the disk hold every shard of a cut.
+  std::optional<uint64_t> held_of(uint64_t step) const;
   void check_layout(const Supervisor& supervisor);
+  /// Failure domains of this size, in nodes.
+  struct Shape {
+    int size = 1;
+    size_t domains = 0;
+    size_t nodes() const { return domains * static_cast<size_t>(size); }
+    bool operator==(const Shape&) const = default;
+  };
+  Shape shape_of(const job::Layout& layout) const;
+  /// The shape that layout.hpp names best for so many nodes, `current` being the layout before.
+  std::optional<Shape> best_shape(const job::State& s, const job::Layout& current,
+                                  size_t nodes) const;
+  /// The supervisor is to leave its generation for another shape.
+  bool grows(const job::State& s) const;
+  void check_shape(const job::State& s);
+  void check_left(const Supervisor& supervisor, const job::Action& action);
+  bool tries(const job::State& s, const job::Layout& current, int size) const;
   void set_committed(uint64_t step);
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);
   void check_regained(const Supervisor& supervisor, const job::Join& join);
@@ -113,7 +146,8 @@ class Invariants {
   void check_causes(const Supervisor& supervisor);
 
   const Cluster& cluster_;
-  uint64_t committed_ = 0;                                   // the newest committed step
+  bool undoes_ = false;     // the newest generation began before a committed step, or anew
+  uint64_t committed_ = 0;  // the newest committed step
   std::map<uint64_t, uint64_t> made_;                        // step -> generation that made it last
   std::map<uint64_t, uint64_t> by_generation_;               // generation -> newest committed step
   std::map<std::pair<uint64_t, uint64_t>, size_t> written_;  // (generation, step) -> ranks done
@@ -141,6 +175,9 @@ class Invariants {
   std::map<std::string, Failures> failures_;  // of each trainer
   int64_t waiting_since_ms_ = 0;              // of the supervisor that decides now
   bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
+  std::optional<uint64_t> held_before_;  // held_of() before the memory of a trainer changes
+  /// Of a generation that is left for another shape: its own one, and the number of usable nodes.
+  std::optional<std::pair<Shape, size_t>> left_;
   Time progress_at_ = 0, checked_at_ = 0;
   Time grows_since_ = 0;       // more groups are possible than train
   std::set<int32_t> removed_;  // agents that were removed

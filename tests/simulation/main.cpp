@@ -20,10 +20,10 @@ namespace {
 
 struct Arguments {
   uint64_t seeds = 100, from = 1;
-  int nodes = 0, trainers = 2, domain_nodes = 0;  // 0: drawn from the seed
+  int nodes = 0, trainers = 0, domain_nodes = 0;  // 0: drawn from the seed
   uint64_t steps = 0;
   Bug bug = Bug::none;
-  bool verbose = false, all_bugs = false, go_on = false;
+  bool verbose = false, all_bugs = false, go_on = false, reshape = false;
 };
 
 [[noreturn]] void usage(const std::string& what) {
@@ -32,7 +32,7 @@ struct Arguments {
   std::fprintf(stderr,
                "simulate: %s\nusage: simulate [--seeds N] [--from S] [--nodes N] [--trainers L] "
                "[--domain-nodes C]\n  [--steps K] [--bug NAME] [--bugs] [--verbose] "
-               "[--keep-going]\nbugs:%s\n",
+               "[--keep-going] [--reshape]\nbugs:%s\n",
                what.c_str(), bugs.c_str());
   std::exit(64);
 }
@@ -76,12 +76,31 @@ Arguments parse(int argc, char** argv) {
       a.all_bugs = true;
     else if (flag == "--verbose")
       a.verbose = true;
+    else if (flag == "--reshape")
+      a.reshape = true;
     else if (flag == "--keep-going")
       a.go_on = true;
     else
       usage("unknown flag " + flag);
   }
   return a;
+}
+
+/// Failure domains of this history may have other sizes. It has enough nodes for some of them.
+void allow_sizes(Options& o, const Arguments& a, Random& random) {
+  if (a.nodes == 0 && a.domain_nodes == 0) {
+    o.domain_nodes = static_cast<int>(random.between(1, 3));
+    const int first = std::max(o.first() - o.spares, static_cast<int>(random.between(2, 6)));
+    const int domains = std::max(first / o.domain_nodes, 1);
+    o.nodes = domains * o.domain_nodes + o.spares + o.joining;
+    if (o.nodes == 1) o.nodes = 2, o.spares = 1;
+  }
+  if (a.trainers == 0 && random.chance(30)) o.trainers = 1;
+  for (int size = 1; size <= std::min(o.nodes, 8); ++size)
+    if (size != o.domain_nodes && random.chance(60)) o.sizes.push_back(size);
+  o.rate_first = random.chance(40);
+  if (!o.sizes.empty() && random.chance(15))
+    o.useless_size = o.sizes[static_cast<size_t>(random.pick(static_cast<int>(o.sizes.size())))];
 }
 
 Options options_of(const Arguments& a, uint64_t seed) {
@@ -103,10 +122,12 @@ Options options_of(const Arguments& a, uint64_t seed) {
     o.joining = static_cast<int>(joins.between(1, 4));
     o.nodes += o.joining;
   }
-  o.trainers = a.trainers;
+  o.trainers = a.trainers > 0 ? a.trainers : 2;
   o.steps = a.steps > 0 ? a.steps : static_cast<uint64_t>(random.between(30, 150));
   o.bug = a.bug;
   o.verbose = a.verbose;
+  if (Random shapes(seed ^ 0x54a9e); a.reshape || (a.nodes == 0 && shapes.chance(40)))
+    allow_sizes(o, a, shapes);
   return o;
 }
 
@@ -157,8 +178,9 @@ void explain(const Arguments& a, Options o, const Violation& broken) {
   for (const std::string& line : cluster.log) std::printf("%s\n", line.c_str());
   std::string command = "simulate --seeds 1 --verbose --from " + std::to_string(o.seed);
   if (a.nodes > 0) command += " --nodes " + std::to_string(a.nodes);
-  if (a.trainers != 2) command += " --trainers " + std::to_string(a.trainers);
+  if (a.trainers > 0) command += " --trainers " + std::to_string(a.trainers);
   if (a.domain_nodes > 0) command += " --domain-nodes " + std::to_string(a.domain_nodes);
+  if (a.reshape) command += " --reshape";
   if (a.steps > 0) command += " --steps " + std::to_string(a.steps);
   if (o.bug != Bug::none) command += " --bug " + name_of(o.bug);
   std::printf("repeat with: %s\n", command.c_str());

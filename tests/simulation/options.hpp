@@ -85,6 +85,12 @@ enum class Bug : unsigned char {
   reserved_vote,             // names that no node has taken yet count as absent nodes
   removed_return,            // an agent that was removed joins again, in an old generation
   name_taken_twice,          // a host looks which names are free, and takes one later
+  range_moved_twice,         // elements of another cut are taken from two versions of a shard
+  range_not_sent,            // nobody sends one of the old shards to trainers of another cut
+  old_cut_joined,            // a trainer takes its copy of the old cut for its shard of the new one
+  old_side_freed,            // trainers free the old cut before all have committed the new one
+  cuts_mixed,                // shards of all cuts count as those of one
+  shape_by_rate,  // the layout with the most nodes counts as the best, or the safest does
 };
 inline constexpr uint64_t kSeldom = 20'000, kRare = 1'000'000;
 struct BugName {
@@ -164,6 +170,12 @@ inline constexpr BugName bug_names[] = {
     {Bug::reserved_vote, "reserved_vote"},
     {Bug::removed_return, "removed_return"},
     {Bug::name_taken_twice, "name_taken_twice"},
+    {Bug::range_moved_twice, "range_moved_twice"},
+    {Bug::range_not_sent, "range_not_sent"},
+    {Bug::old_cut_joined, "old_cut_joined"},
+    {Bug::old_side_freed, "old_side_freed"},
+    {Bug::cuts_mixed, "cuts_mixed"},
+    {Bug::shape_by_rate, "shape_by_rate"},
 };
 
 struct Options {
@@ -172,7 +184,10 @@ struct Options {
   int trainers = 2;  // of each node
   int domain_nodes = 1;
   int spares = 0;
-  int joining = 0;  // the last names: nodes that join the running job may take them
+  int joining = 0;              // the last names: nodes that join the running job may take them
+  std::vector<int> sizes = {};  // other numbers of nodes that a failure domain may have, ascending
+  bool rate_first = false;      // as LayoutRules::rate_first
+  int useless_size = 0;         // of these sizes: its trainers lack memory for a step; 0: none
   uint64_t steps = 100;
   Bug bug = Bug::none;
   bool verbose = false;                          // print every event

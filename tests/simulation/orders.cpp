@@ -103,9 +103,11 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
     const int index = trainer_index.at(name);
     if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
     g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, {}, helper});
+    g->members.back().agent = supervisor.job.nodes.at(nodes[node_of(index)].name).pid;
   };
   g->over = g->by_agents;  // no trainer joins it
   if (!g->by_agents) {
+    g->cut = supervisor.job.rules.cut_of(supervisor.job.layout);
     for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
       add(place.trainer, place.group, place.shard, false);
       g->groups = std::max(g->groups, place.group + 1);
@@ -119,7 +121,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   }
   record_committed(supervisor, order);
   supervisor.publisher.jobs.push_back(
-      {{order.step, order.generation}, 0, "", PublisherJob::Kind::undo});
+      {.saved = {order.step, order.generation}, .error = "", .kind = PublisherJob::Kind::undo});
   run_publisher(supervisor);
   generations[g->number] = g;
   supervisor.rounds.reset();
@@ -189,7 +191,8 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
     command(supervisor, n, "end", [this, n] { end_agent(n); });
     supervisor.links.erase(n);
   } else if (const auto* prune = std::get_if<job::PruneCheckpoints>(&action)) {
-    supervisor.publisher.jobs.push_back({{prune->step, 0}, 0, "", PublisherJob::Kind::prune});
+    supervisor.publisher.jobs.push_back(
+        {.saved = {prune->step, 0}, .error = "", .kind = PublisherJob::Kind::prune});
     run_publisher(supervisor);
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
     ended = *end;

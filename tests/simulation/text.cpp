@@ -13,10 +13,11 @@ std::string number(uint64_t n) {
   return std::to_string(n);
 }
 
-std::string listed(const std::vector<StateVersion>& list) {
+std::string listed(const std::vector<StateCopy>& list) {
   std::string text = "{";
-  for (const StateVersion& x : list)
-    text += (text.size() > 1 ? "," : "") + number(x.step) + " of " + number(x.generation);
+  for (const StateCopy& x : list)
+    text += (text.size() > 1 ? ", " : "") + number(x.shard) + "/" + number(x.shards) + "@" +
+            number(x.step) + " of " + number(x.generation);
   return text + "}";
 }
 
@@ -28,23 +29,20 @@ std::string text_of(const job::Event& event) {
           [](const job::NodeUp& e) { return "NodeUp " + e.node + " " + std::to_string(e.pid); },
           [](const job::NodeLost& e) { return "NodeLost " + e.node; },
           [](const job::TrainerUp& e) {
-            return "TrainerUp " + e.trainer + " shard " + number(e.shard) + " held " +
-                   listed(e.held) + " generation " + number(e.generation);
+            return "TrainerUp " + e.trainer + " held " + listed(e.held) + " generation " +
+                   number(e.generation);
           },
           [](const job::TrainerDown& e) { return "TrainerDown " + e.trainer; },
           [](const job::TrainerIdle& e) {
-            return "TrainerIdle " + e.trainer + " generation " + number(e.generation) + " shard " +
-                   number(e.shard) + " held " + listed(e.held) + " fault " +
-                   std::to_string(static_cast<int>(e.fault)) + " step " + number(e.step) +
-                   (e.suspect.empty() ? "" : " suspect " + e.suspect);
+            return "TrainerIdle " + e.trainer + " generation " + number(e.generation) + " held " +
+                   listed(e.held) + " fault " + std::to_string(static_cast<int>(e.fault)) +
+                   " step " + number(e.step) + (e.suspect.empty() ? "" : " suspect " + e.suspect);
           },
           [](const job::TrainerReady& e) {
             return "TrainerReady " + e.trainer + " generation " + number(e.generation);
           },
           [](const job::PeerCopies& e) {
-            std::string text = "PeerCopies " + e.node;
-            for (const auto& copy : e.copies)
-              text += " " + number(copy.shard) + "@" + number(copy.step);
+            std::string text = "PeerCopies " + e.node + " " + listed(e.copies);
             if (e.fence > 0) text += ", answers fence " + number(e.fence);
             return text;
           },
@@ -94,7 +92,8 @@ std::string text_of(const job::Action& action) {
             std::string text = "Join " + number(a.generation) + " step " + number(a.step) +
                                " from " + to_string(a.source) + (a.by_agents ? " by agents" : "");
             for (const job::Move& move : a.moves) {
-              text += "; " + number(move.shard) + "@" + number(move.step) + " " + move.source +
+              text += "; " + number(move.shard) + "/" + number(move.shards) + "@" +
+                      number(move.step) + " " + move.source +
                       (move.peer ? "'s peer copy to" : " to");
               for (const std::string& target : move.targets) text += " " + target;
             }

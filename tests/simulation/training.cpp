@@ -1,25 +1,10 @@
-// Generations in the simulated cluster: joining, transfers, steps with their votes, leaving.
+// Generations in the simulated cluster: joining, steps with their votes, leaving.
 #include <algorithm>
 
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/invariants.hpp"
 
 namespace simplescale::simulation {
-
-namespace {
-
-StateCopy fresh(uint32_t shard, uint64_t step, uint64_t made) {
-  const uint64_t content = content_of(shard, step, made);
-  return {shard, step, content, content, made, made};
-}
-
-const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
-  for (const StateCopy& copy : t.copies)
-    if (copy.shard == shard && copy.step == step) return &copy;
-  return nullptr;
-}
-
-}  // namespace
 
 /// The agent of the node passes an order to join on to its trainers.
 void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
@@ -52,12 +37,12 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   std::vector<int> hosts;
   for (const Generation::Member& m : g.members) {
     const Trainer& t = trainers[m.trainer];
-    if (!t.up || (t.generation != g.number && !(m.helper && g.restored))) return false;
+    if (!t.up || (t.generation != g.number && !(m.helper && g.received))) return false;
     hung = hung || t.hung_until > now;
     if (hosts.empty() || hosts.back() != node_of(m.trainer)) hosts.push_back(node_of(m.trainer));
   }
   for (const auto& [node, agent] : g.agents) {
-    if (g.restored) break;
+    if (g.received) break;
     if (!nodes[node].up || nodes[node].pid != agent.pid) return false;
     hung = hung || !agent.ordered || nodes[node].hung_until > now;
     hosts.push_back(node);
@@ -68,141 +53,25 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   return true;
 }
 
-/// As segment_of_copy() of actors/node/join.hpp: a copy in the node's peer store, or in the memory
-/// of a trainer that takes no part; of the newest generation, since the others were undone.
-const StateCopy* Cluster::copy_of_node(int node, const job::Move& move, const Generation& g) const {
-  const auto& peer = nodes[node].peer;
-  const StateCopy* copy = nullptr;
-  if (const auto found = peer.find(move.shard); found != peer.end())
-    for (const StateCopy& held : found->second)
-      if (held.step == move.step) copy = &held;
-  if (copy && options.bug == Bug::undone_copy_sent) return copy;
-  for (int slot = 0; slot < options.trainers; ++slot) {
-    const int index = node * options.trainers + slot;
-    const Trainer& t = trainers[index];
-    const auto member = g.index.find(index);
-    const bool takes_part = member != g.index.end() && t.up &&
-                            g.members[static_cast<size_t>(member->second)].pid == t.pid;
-    const bool skipped = options.bug == Bug::restarted_memory_skipped ? t.up : takes_part;
-    const StateCopy* held = skipped ? nullptr : find_copy(t, move.shard, move.step);
-    if (held && (!copy || held->generation >= copy->generation)) copy = held;
-  }
-  return copy;
-}
-
-/// The node that sends a copy: that of a trainer, or the one whose agent sends.
-int Cluster::sender_of(const job::Move& move) const {
-  const auto node = node_index.find(move.source);
-  return node != node_index.end() ? node->second : node_of(trainer_index.at(move.source));
-}
-
-/// Carries out the moves; false if a copy is missing or damaged: the generation is aborted.
-bool Cluster::send_copies(Generation& g) {
-  for (const job::Move& move : g.moves) {
-    const int node = sender_of(move);
-    const StateCopy* copy =
-        move.peer ? copy_of_node(node, move, g)
-                  : find_copy(trainers[trainer_index.at(move.source)], move.shard, move.step);
-    StateCopy sent = copy ? *copy : StateCopy{};
-    if (copy && transit_damage_due > 0) {
-      --transit_damage_due;
-      sent.content ^= 2;
-    }
-    const bool checked = options.bug != Bug::unverified_copy;
-    if (!copy || (checked && sent.content != sent.checksum)) {
-      rejected.insert({nodes[node].name, move.step});
-      forget_damaged(node, move.shard, move.step);
-      abort_generation(g, job::Fault::bad_copy, move.source);
-      return false;
-    }
-    for (const std::string& target : move.targets)
-      g.members[static_cast<size_t>(g.index.at(trainer_index.at(target)))].incoming = sent;
-    if (move.peer) continue;
-    const auto source = g.index.find(trainer_index.at(move.source));
-    if (source != g.index.end()) g.members[static_cast<size_t>(source->second)].is_source = true;
-  }
-  return true;
-}
-
-/// Gives all members a state that they did not receive; false if one has none: the generation is
-/// aborted.
-bool Cluster::load_states(Generation& g) {
-  const Checkpoint* checkpoint =
-      g.source == job::Source::checkpoint ? checkpoint_of(g.begun_at) : nullptr;
-  if (g.source == job::Source::checkpoint && (!checkpoint || !checkpoint->readable)) {
-    abort_generation(g, job::Fault::bad_checkpoint, "");
+/// True if all members answer. Otherwise aborts the generation, or calls `again` later.
+bool Cluster::all_answer(const std::shared_ptr<Generation>& g,
+                         void (Cluster::*again)(std::shared_ptr<Generation>)) {
+  if (g->over) return false;
+  bool hung;
+  if (!all_members_up(*g, hung)) {
+    abort_generation(*g, job::Fault::failed, "");
     return false;
   }
-  for (Generation::Member& m : g.members) {
-    if (m.helper) continue;
-    if (g.source == job::Source::initialize)
-      m.incoming = fresh(m.shard, 0, 0);
-    else if (g.source == job::Source::checkpoint)
-      m.incoming = checkpoint->shards.at(m.shard);
-    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g.begun_at)) {
-      abort_generation(g, job::Fault::bad_copy, trainers[m.trainer].name);
-      return false;
-    }
+  if (!hung || (g->restored && options.bug == Bug::applied_before_vote)) {
+    g->stalled_since = -1;
+    return true;
   }
-  return true;
-}
-
-/// Members wait for each other, then exchange the copies that the generation begins with.
-void Cluster::transfer(std::shared_ptr<Generation> g) {
-  if (g->over) return;
-  bool hung;
-  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
-  if (hung) {
-    if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout)
-      return abort_generation(*g, job::Fault::failed, "");
-    after(50 * ms, [this, g] { transfer(g); });
-    return;
-  }
-  g->stalled_since = -1;
-  if (g->source == job::Source::checkpoint) {
-    if (disk.hung_until > now) {
-      after(disk.hung_until - now, [this, g] { transfer(g); });
-      return;
-    }
-    if (disk.failing_until > now) return abort_generation(*g, job::Fault::failed, "");
-  }
-  if (!send_copies(*g) || !load_states(*g)) return;
-  for (Generation::Member& m : g->members)
-    if (!m.is_source && !m.helper) commit_restored_state(*g, m);
-  after(random.between(1, 20) * ms, [this, g] { end_transfer(g); });
-}
-
-/// The barrier after the transfers: all members have their states.
-void Cluster::end_transfer(const std::shared_ptr<Generation>& g) {
-  bool hung;
-  if (g->over || !all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
-  g->restored = true;
-  for (Generation::Member& m : g->members) {
-    if (m.helper) {
-      trainers[m.trainer].generation = 0;
-      report_idle(m.trainer, {.generation = g->number});
-      continue;
-    }
-    if (m.is_source) commit_restored_state(*g, m);
-    to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
-  }
-  invariants->state_restored(*g);
-  begin_step(g);
-}
-
-/// Makes a member's memory hold the state that the generation begins with, and nothing newer.
-void Cluster::commit_restored_state(Generation& g, Generation::Member& m) {
-  Trainer& t = trainers[m.trainer];
-  if (m.incoming)
-    t.copies = {*m.incoming};
+  if (g->stalled_since < 0) g->stalled_since = now;
+  if (now - g->stalled_since > collective_timeout)
+    abort_generation(*g, job::Fault::failed, "");
   else
-    std::erase_if(t.copies, [&](const StateCopy& copy) {
-      return copy.shard != m.shard || copy.step > g.begun_at;
-    });
-  for (StateCopy& copy : t.copies)
-    if (copy.step == g.begun_at) copy.generation = g.number;
-  t.shard = m.shard;
+    after(50 * ms, [this, g, again] { (this->*again)(g); });
+  return false;
 }
 
 void Cluster::begin_step(std::shared_ptr<Generation> g) {
@@ -219,29 +88,18 @@ double Cluster::slowness(const Generation& g) const {
   for (const Generation::Member& m : g.members)
     if (!m.helper) slow[m.group] = std::max(slow[m.group], nodes[node_of(m.trainer)].slow);
   if (g.weights.empty()) return *std::ranges::max_element(slow);
-  const auto shards = static_cast<uint64_t>(options.trainers * options.domain_nodes);
-  const uint64_t leaves = leaves_of(shards);
-  const Shares shares = Shares::by_weight(leaves, g.weights, g.groups, shards);
+  const uint64_t leaves = leaves_of(options);
+  const Shares shares = Shares::by_weight(leaves, g.weights, g.groups, g.cut);
   uint64_t most = 0;
   for (uint32_t group = 0; group < g.groups; ++group)
     most = std::max(most, static_cast<uint64_t>(slow[group]) * shares.count(group, 0));
   return static_cast<double>(most) /
-         static_cast<double>(Shares::even(leaves, g.groups, shards).count(0, 0));
+         static_cast<double>(Shares::even(leaves, g.groups, g.cut).count(0, 0));
 }
 
 /// All ranks agree on the step and on whether to leave or stop after it; then each applies it.
 void Cluster::vote(std::shared_ptr<Generation> g) {
-  if (g->over) return;
-  bool hung;
-  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
-  if (hung && options.bug != Bug::applied_before_vote) {
-    if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout)
-      return abort_generation(*g, job::Fault::failed, "");
-    after(50 * ms, [this, g] { vote(g); });
-    return;
-  }
-  g->stalled_since = -1;
+  if (!all_answer(g, &Cluster::vote)) return;
   if (compare_replicas(*g)) return abort_generation(*g, job::Fault::mismatch, "");
   g->applied = 0;
   g->leaves_now = g->leave;
@@ -266,15 +124,15 @@ void Cluster::vote(std::shared_ptr<Generation> g) {
 /// a state is wrong in all replicas, since no comparison can detect it.
 bool Cluster::compare_replicas(Generation& g) {
   if (wrong_made == 0) return false;
-  std::map<uint32_t, uint64_t> known;
+  std::map<Shard, uint64_t> known;
   bool bad = false, same = true;
   std::set<uint64_t> wrong;
   for (const Generation::Member& m : g.members) {
     if (m.helper || trainers[m.trainer].copies.empty()) continue;
-    const StateCopy& copy = trainers[m.trainer].copies.back();
+    const StoredCopy& copy = trainers[m.trainer].copies.back();
     bad = bad || !copy.good();
     if (!copy.good()) wrong.insert(copy.content);
-    same = known.try_emplace(copy.shard, copy.content).first->second == copy.content && same;
+    same = known.try_emplace(copy.of, copy.content).first->second == copy.content && same;
   }
   if (bad && same) {
     ended = job::Shutdown{Code::mismatch, "undetectable"};
@@ -286,12 +144,13 @@ bool Cluster::compare_replicas(Generation& g) {
 
 /// A rank applies the next step. Returns true if it was the last rank to do so.
 bool Cluster::write_step(Trainer& t, Generation& g) {
-  t.copies.push_back(fresh(t.shard, g.step + 1, g.number));
+  const uint64_t content = content_of(t.place, g.step + 1, g.number);
+  t.copies.push_back({t.place, g.step + 1, content, content, g.number, g.number});
   if (mismatch_due && g.groups > 1) {
     mismatch_due = false;
     ++wrong_made;
     ++faults["mismatch"];
-    StateCopy& copy = t.copies.back();
+    StoredCopy& copy = t.copies.back();
     copy.content = copy.checksum = copy.content ^ (wrong_made << 8);
     if (logging()) log_line(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
   }
@@ -343,7 +202,7 @@ void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
 
 /// Stages a step's state for peer nodes, and sends it to the disk, when that is due.
 void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t step) {
-  const StateCopy copy = trainers[m.trainer].copies.back();
+  const StoredCopy copy = trainers[m.trainer].copies.back();
   const int home = node_of(m.trainer);
   if (step % peer_every == 0) stage_copy(m.trainer);
   const bool last = step >= options.steps || g.stops_now;

@@ -418,10 +418,10 @@ Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& opt
   complete.staging_bytes = std::max(complete.staging_bytes, size_t{1} << 20);
   const size_t per_communicator = kBlocks * kBlockBytes + complete.staging_bytes +
                                   static_cast<size_t>(complete.ranks_max) * kBytesPerRank;
-  SS_ASSIGN(auto segment,
-            Segment::create(complete.shm_prefix,
-                            complete.arena_bytes +
-                                static_cast<size_t>(complete.communicators) * per_communicator));
+  const size_t communicators = static_cast<size_t>(complete.communicators) * per_communicator;
+  const size_t pages = complete.arena_pages_bytes;
+  SS_ASSIGN(auto segment, Segment::create(complete.shm_prefix, complete.arena_bytes + communicators,
+                                          pages == 0 ? 0 : pages + communicators));
   auto* header = &segment->header();
   SS_ASSIGN(Workers workers, make_workers(complete.key, complete.network, complete.trusted_networks,
                                           [header] { ring(*header); }));

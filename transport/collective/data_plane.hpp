@@ -38,6 +38,7 @@ inline constexpr const char* kOneLevel = "SIMPLESCALE_ONE_LEVEL";
 struct DataPlaneOptions {
   std::string shm_prefix;  ///< name of the segment: unique per run, trainer and incarnation; no '/'
   size_t arena_bytes = size_t{64} << 20;  ///< for allocate(), over all communicators together
+  size_t arena_pages_bytes = 0;  ///< of it, that get memory now, the others when needed; 0: all
   bool network = true;  ///< false: all members are on this host, and no network socket is opened
   std::string key;      ///< of the run, 32 bytes; members without it are not heard
   std::string trusted_networks;  ///< the key of the config: see parse_trusted_networks()

@@ -82,18 +82,22 @@ void OffsetAllocator::release(size_t offset) {
   }
 }
 
-Result<std::unique_ptr<Segment>> Segment::create(const std::string& name, size_t arena_bytes) {
+Result<std::unique_ptr<Segment>> Segment::create(const std::string& name, size_t arena_bytes,
+                                                 size_t pages_bytes) {
   const size_t begin = round_up(sizeof(SegmentHeader), 4096);
   const size_t end = round_up(begin + arena_bytes, kHugePage);
-  SS_ASSIGN(auto memory, SharedMemory::create(name, end));
-  prepare_pages(memory.data(), end);
+  const size_t pages =
+      pages_bytes == 0 ? end : std::min(end, round_up(begin + pages_bytes, kHugePage));
+  SS_ASSIGN(auto memory, SharedMemory::create(name, end, true));
+  SS_RETURN_IF_ERROR(memory.reserve(0, pages));
+  prepare_pages(memory.data(), pages);
   auto& header = *static_cast<SegmentHeader*>(memory.data());  // zeroed: atomics are zero
   std::random_device random;
   header.incarnation = (uint64_t{random()} << 32) | random();
   header.bytes = end;
   header.pid = getpid();
   header.magic = kSegmentMagic;
-  return std::unique_ptr<Segment>(new Segment(std::move(memory), begin, end));
+  return std::unique_ptr<Segment>(new Segment(std::move(memory), begin, pages));
 }
 
 bool Segment::contains(const void* data, size_t bytes) const {
@@ -107,6 +111,14 @@ Result<std::byte*> Segment::allocate(size_t bytes) {
   if (offset == 0)
     return Status(Code::io, "the arena " + name() + " of " + std::to_string(memory_.bytes() >> 20) +
                                 " MiB has no room for " + std::to_string(bytes) + " more bytes");
+  if (const size_t end = round_up(offset + bytes, kHugePage); end > pages_) {
+    if (Status room = memory_.reserve(pages_, end - pages_); !room.ok()) {
+      allocator_.release(offset);
+      return room;
+    }
+    prepare_pages(at(pages_), end - pages_);
+    pages_ = end;
+  }
   std::memset(at(offset), 0, bytes);
   return at(offset);
 }

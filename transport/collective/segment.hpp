@@ -67,8 +67,10 @@ class OffsetAllocator {
 /// The segment of this process. Call allocate() and release() while holding the plane's lock.
 class Segment {
  public:
-  /// Allocates the pages of arena_bytes at once, as huge pages if the kernel provides them.
-  static Result<std::unique_ptr<Segment>> create(const std::string& name, size_t arena_bytes);
+  /// Allocates the first pages_bytes of the arena's pages at once, as huge pages if the kernel provides
+  /// them; the others when they are first needed. 0: all.
+  static Result<std::unique_ptr<Segment>> create(const std::string& name, size_t arena_bytes,
+                                                 size_t pages_bytes = 0);
 
   SegmentHeader& header() const { return *static_cast<SegmentHeader*>(memory_.data()); }
   const std::string& name() const { return memory_.name(); }
@@ -77,7 +79,7 @@ class Segment {
   size_t offset_of(const void* data) const {
     return static_cast<size_t>(static_cast<const std::byte*>(data) - at(0));
   }
-  /// Zeroed memory. Code::io if the arena is full.
+  /// Zeroed memory. Code::io if the arena is full, or if the host has no room for its pages.
   Result<std::byte*> allocate(size_t bytes);
   void release(const void* data) { allocator_.release(offset_of(data)); }
 
@@ -91,9 +93,10 @@ class Segment {
   void free_slot(size_t slot) { taken_[slot] = false; }
 
  private:
-  Segment(SharedMemory memory, size_t begin, size_t end)
-      : memory_(std::move(memory)), allocator_(begin, end) {}
+  Segment(SharedMemory memory, size_t begin, size_t pages)
+      : memory_(std::move(memory)), pages_(pages), allocator_(begin, memory_.bytes()) {}
   SharedMemory memory_;
+  size_t pages_;  // bytes from the begin that have pages
   OffsetAllocator allocator_;
   bool taken_[kSlots] = {};
   uint64_t serials_ = 0;

@@ -15,7 +15,7 @@ annotation cxxName(struct) :Text;       # the name of the C++ struct
 annotation header(struct, enum) :Text;  # where the C++ type already is
 annotation text(enumerant) :Text;       # to_string() of the value in C++; without it, its C++ name
 
-const protocolVersion :UInt32 = 8;
+const protocolVersion :UInt32 = 9;
 
 struct Envelope {
   union {
@@ -188,16 +188,22 @@ struct StateVersion $header("runtime/training/state_version.hpp") {
   generation @1 :UInt64;
 }
 
+struct StateCopy $header("runtime/training/state_version.hpp") {
+  shard @0 :UInt32;
+  step @1 :UInt64;
+  generation @2 :UInt64;
+  shards @3 :UInt32;
+}
+
 struct TrainerUp {
-  # Node to supervisor: a trainer is up. held: the steps of `shard` whose state is in its memory. generation: in which
-  # it trains (for a new supervisor), 0 for none.
+  # Node to supervisor: a trainer is up. held: the states in its memory. generation: in which it trains (for a new
+  # supervisor), 0 for none.
 
   trainer @0 :Text;
   pid @1 :Int32;
   dataAddress @2 :Data;
-  shard @3 :UInt32;
-  held @4 :List(StateVersion);
-  generation @5 :UInt64;
+  held @3 :List(StateCopy);
+  generation @4 :UInt64;
 }
 
 enum StepPhase $header("runtime/training/step_phase.hpp") {
@@ -275,7 +281,7 @@ enum JoinSource {
 }
 
 struct JoinGeneration {
-  # Supervisor to nodes: a generation of `groups` groups begins at `step`. transfers: to the trainers that lack the
+  # Supervisor to nodes: a generation of `groups` groups of `shards` trainers begins at `step`. transfers: to the trainers that lack the
   # state of that step. rates: the changes of the learning rate so far. instructions: with which all trainers compute.
   # weights: the speed of each group, by which leaves are dealt (Shares::by_weight()); empty: all equal.
 
@@ -289,6 +295,7 @@ struct JoinGeneration {
   rates @7 :List(RateChange);
   instructions @8 :InstructionSet;
   weights @9 :List(UInt32);
+  shards @10 :UInt32 = 1;
 }
 
 struct DataAddress {
@@ -305,10 +312,9 @@ struct AxisMembers {
 }
 
 struct JoinTrainer {
-  # Node to trainer: its name (new to a warm process) and its place in a generation, among `groups`. Axes are in the order
-  # in which they make up a rank. group = no_group: it takes part only in the transfers and is then idle again. commit_round,
-  # commit_rounds: see commit_rounds() in actors/node/join.hpp. weights: as in
-  # JoinGeneration.
+  # Node to trainer: its name (new to a warm process) and its place in a generation, among `groups` and `shards`. Axes are
+  # in the order in which they make up a rank. group = no_group: it takes part only in the transfers and is then idle again.
+  # weights: as in JoinGeneration.
 
   trainer @0 :Text;
   generation @1 :UInt64;
@@ -323,10 +329,9 @@ struct JoinTrainer {
   axes @10 :List(AxisMembers);
   groups @11 :UInt32;
   transfers @12 :List(TransferPart);
-  commitRound @13 :UInt32;
-  commitRounds @14 :UInt32 = 1;
-  rates @15 :List(RateChange);
-  weights @16 :List(UInt32);
+  rates @13 :List(RateChange);
+  weights @14 :List(UInt32);
+  shards @15 :UInt32 = 1;
 }
 
 enum Fault {
@@ -343,7 +348,7 @@ enum Fault {
 }
 
 struct TrainerIdle {
-  # A trainer has left `generation` and waits for orders. The node adds shard and held. If the trainer is down, its
+  # A trainer has left `generation` and waits for orders. The node adds held. If the trainer is down, its
   # agent sends this, to report what the trainer's memory holds. If `trainer` is the name of a node, that node's agent
   # could not send a copy. suspect: the trainer at fault, or "". suspect_rank: if `suspect` is empty, the rank (group x
   # shards + shard) at fault; -1: not known. state_hash: for a mismatch, of the trainer's own state; 0 if its own state
@@ -351,15 +356,14 @@ struct TrainerIdle {
 
   trainer @0 :Text;
   generation @1 :UInt64;
-  shard @2 :UInt32;
-  held @3 :List(StateVersion);
-  fault @4 :Fault;
-  step @5 :UInt64;
-  suspect @6 :Text;
-  reason @7 :Reason;
-  stateHash @8 :UInt64;
-  suspectRank @9 :Int32 = -1;
-  samples @10 :List(UInt64);    # as StepDone.samples, of a value that is not finite; the supervisor adds them
+  held @2 :List(StateCopy);
+  fault @3 :Fault;
+  step @4 :UInt64;
+  suspect @5 :Text;
+  reason @6 :Reason;
+  stateHash @7 :UInt64;
+  suspectRank @8 :Int32 = -1;
+  samples @9 :List(UInt64);    # as StepDone.samples, of a value that is not finite; the supervisor adds them
 }
 
 struct StepDone {
@@ -442,13 +446,15 @@ struct StopTraining {
 }
 
 struct ShardSaved {
-  # Node to supervisor: a shard of a checkpoint is on disk. record: JSON. error: why saving failed, else empty.
+  # Node to supervisor: a shard of a checkpoint, one of `shards`, is on disk. record: JSON. error: why saving failed, else
+  # empty.
 
   generation @0 :UInt64;
   step @1 :UInt64;
   shard @2 :UInt64;
   record @3 :Text;
   error @4 :Text;
+  shards @5 :UInt32 = 1;
 }
 
 struct RequestStop {
@@ -471,8 +477,10 @@ struct TextMessage $cxxName("Text") {
 }
 
 struct Transfer {
-  # Sends the state of a shard at `step` from trainer or agent `source` to the trainers in `targets`: from its memory,
-  # or if `peer` from other memory of its node. id: unique in the generation.
+  # Sends the state of a shard, one of `shards`, at `step` from trainer or agent `source` to the trainers in `targets`:
+  # from its memory, or if `peer` from other memory of its node. Targets with as many shards hold that shard afterwards.
+  # Others take the elements out of it that belong to their own shard; the source, too, if it is a target. id: unique in
+  # the generation.
 
   id @0 :UInt32;
   shard @1 :UInt32;
@@ -480,12 +488,13 @@ struct Transfer {
   source @3 :Text;
   peer @4 :Bool;
   targets @5 :List(Text);
+  shards @6 :UInt32 = 1;
 }
 
 struct TransferPart {
   # A trainer's part in a transfer. members: in rank order; rank 0 sends. rank: this trainer's. source: rank 0's name.
-  # segment: shared memory from which rank 0 sends, empty for its own state. If rank 0 is the only member, it copies the
-  # segment to its own state.
+  # segment: shared memory from which rank 0 sends, empty for its own state. takes: rank 0 is a target, too; it may be the
+  # only member.
 
   id @0 :UInt32;
   shard @1 :UInt32;
@@ -494,6 +503,8 @@ struct TransferPart {
   segment @4 :Text;
   members @5 :List(DataAddress);
   source @6 :Text;
+  shards @7 :UInt32 = 1;
+  takes @8 :Bool;
 }
 
 struct TrainerReady {
@@ -549,19 +560,13 @@ struct NodeProgress {
   trainers @1 :List(TrainerProgress);
 }
 
-struct PeerCopy $header("runtime/training/state_version.hpp") {
-  shard @0 :UInt32;
-  step @1 :UInt64;
-  generation @2 :UInt64;
-}
-
 struct PeerCopies {
   # Node to supervisor: the contents of its peer store. fence: the newest FenceGeneration that this answers; 0: none.
   # From then on the store takes no copy that an older generation made, and the agent has reported the memory of each
   # trainer that has left its generation. It reports that of the others later, when they leave.
 
   node @0 :Text;
-  copies @1 :List(PeerCopy);
+  copies @1 :List(StateCopy);
   fence @2 :UInt64;
 }
 
@@ -604,12 +609,14 @@ struct NodeHealth {
 }
 
 struct CopyTask {
-  # Copy a shard from the memory of trainer `source` to the peer store of `node`. address: of the agent of `node`.
+  # Copy a shard, one of `shards`, from the memory of trainer `source` to the peer store of `node`. address: of the agent
+  # of `node`.
 
   shard @0 :UInt32;
   source @1 :Text;
   node @2 :Text;
   address @3 :Text;
+  shards @4 :UInt32 = 1;
 }
 
 struct CopyToPeers {
@@ -633,6 +640,7 @@ struct OfferCopy {
   keep @3 :UInt64;
   shard @4 :UInt32;
   dataAddress @5 :Data;
+  shards @6 :UInt32 = 1;
 }
 
 struct AcceptCopy {

@@ -36,7 +36,7 @@ std::vector<uint64_t> times_of_groups(const State& s) {
 
 Shares shares_of(const State& s, const std::vector<uint32_t>& weights) {
   const size_t groups = s.layout.domains.size() * static_cast<size_t>(s.rules.groups_per_domain());
-  return Shares::by_weight(s.leaves, weights, groups, static_cast<uint64_t>(s.rules.shards));
+  return Shares::by_weight(s.leaves, weights, groups, s.rules.cut_of(s.layout));
 }
 
 /// The time of a step in which all groups compute, in microseconds.

@@ -72,13 +72,12 @@ constexpr size_t rollbacks_kept = 64;
 struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
-  std::vector<uint8_t> address;    // of the trainer's data plane
-  uint32_t shard = 0;              // whose state the trainer holds
-  std::vector<StateVersion> held;  // states in its memory
-  uint64_t step = 0;               // the last one that the trainer reported
-  uint64_t generation = 0;         // the newest that it was ordered to join, or reported to be in
-  bool ready = false;              // has restored the state that the current generation begins with
-  bool unreadable = false;         // got an I/O error from that generation's checkpoint
+  std::vector<uint8_t> address;  // of the trainer's data plane
+  std::vector<StateCopy> held;   // states in its memory
+  uint64_t step = 0;             // the last one that the trainer reported
+  uint64_t generation = 0;       // the newest that it was ordered to join, or reported to be in
+  bool ready = false;            // has restored the state that the current generation begins with
+  bool unreadable = false;       // got an I/O error from that generation's checkpoint
 };
 
 enum class NodeState : unsigned char {
@@ -101,7 +100,7 @@ struct Node {
                                      // failure
   uint64_t failed_at_step = 0;       // the committed step at the newest failure
   bool checking = false;             // a diagnosis is running
-  std::vector<PeerCopy> peer;        // copies in the node's peer store
+  std::vector<StateCopy> peer;       // copies in the node's peer store
   uint64_t answered = 0;             // the newest fence that its agent has answered (PeerCopies)
   std::vector<std::string> failed;   // the node and the trainers that failed by the cause of the
                                      // newest of failures_ms; empty once they have recovered
@@ -197,13 +196,18 @@ struct State {
   std::vector<uint32_t> weights;  // of the groups of `layout`, as in JoinGeneration
   int64_t balance_after_ms = 0;   // before then no generation begins for other shares
   int cycles = 0;                 // generations in a row without a committed step
-  int newer_states = 0;           // how many of `cycles` ended because a newer state came back. Not
-                                  // in state_codec.hpp
-  int64_t waiting_since_ms = 0;   // when the current wait began
-  std::string waiting_for;        // what the wait is for, as text
-  bool incident = false;          // from a failure to the next committed step
-  int64_t plan_due_ms = -1;       // since when a plan waits for events that were received already;
-                                  // -1: none waits. Not in state_codec.hpp: a Tick plans, too
+  int proven_size = 0;  // nodes of a failure domain of the last layout that has committed a
+                        // step; 0: none has
+  std::map<int, int>
+      failed_sizes;              // by such a size: its generations without a committed step since
+                                 // its last one; not of the configured size
+  int newer_states = 0;          // how many of `cycles` ended because a newer state came back. Not
+                                 // in state_codec.hpp
+  int64_t waiting_since_ms = 0;  // when the current wait began
+  std::string waiting_for;       // what the wait is for, as text
+  bool incident = false;         // from a failure to the next committed step
+  int64_t plan_due_ms = -1;      // since when a plan waits for events that were received already;
+                                 // -1: none waits. Not in state_codec.hpp: a Tick plans, too
   Rates rates;
   std::string bad_samples;  // of the newest value that was not finite, as --skip-samples takes them
   // The end of the run.

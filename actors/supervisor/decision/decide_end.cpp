@@ -61,13 +61,17 @@ void Decider::save_from_memory() {
   if (s_.publishing.step >= beginning.step && !waited(s_.save_timeout_ms)) return;
   Join order = next_generation(beginning);
   order.save_only = order.by_agents = true;
-  for (uint32_t shard = 0; shard < static_cast<uint32_t>(s_.rules.shards); ++shard) {
+  for (uint32_t shard = 0; shard < beginning.shards; ++shard) {
     const auto copy = std::ranges::find_if(beginning.copies, [&](const AvailableCopy& c) {
-      return c.shard == shard && c.step == order.step;
+      return c.shard == shard && c.step == order.step && c.shards == beginning.shards;
     });
     const bool agent = s_.nodes.contains(copy->source);
-    order.moves.push_back(
-        {shard, order.step, agent ? copy->source : node_of(copy->source), true, {}});
+    order.moves.push_back({shard,
+                           order.step,
+                           agent ? copy->source : node_of(copy->source),
+                           true,
+                           {},
+                           beginning.shards});
   }
   s_.saving = {order.step, order.generation};
   begin_wait("agents to save what their memory holds");

@@ -51,7 +51,9 @@ void Decider::plan() {
     for (const auto& domain : s_.layout.domains)
       for (const std::string& name : domain)
         if (s_.nodes.at(name).state == NodeState::up && !node_is_idle(s_, name)) return;
-  Layout next = assign(s_.rules, s_.layout, nodes);
+  Layout next = next_layout(s_, nodes);
+  if (size_waits(s_, next, waited(s_.join_timeout_ms)))
+    next = assign(s_.rules, s_.rules.domain_nodes, s_.layout, nodes);
   if (next.domains.size() < domains_needed(s_) || next.domains.empty()) {
     if (s_.stop_requested) return save_from_memory();
     const bool hopeless = std::ranges::all_of(
@@ -64,8 +66,10 @@ void Decider::plan() {
     }
     return;
   }
-  if (first && next.domains.size() < wanted && !waited(s_.join_timeout_ms)) return;
-  const Beginning beginning = newest_state(s_);
+  if (first && !waited(s_.join_timeout_ms) &&
+      assign(s_.rules, s_.rules.domain_nodes, s_.layout, nodes).domains.size() < wanted)
+    return;
+  const Beginning beginning = newest_state(s_, s_.rules.cut_of(next));
   if (newer_may_come(beginning)) return;
   if (beginning.source == Source::initialize && s_.had_checkpoint)
     return shut_down(
@@ -134,7 +138,8 @@ void Decider::join(Layout next, const Beginning& beginning) {
   Join order = next_generation(beginning);
   order.save_only = save_only;
   if (order.source == Source::memory)
-    order.moves = moves_for(members, beginning.copies, order.step);
+    order.moves =
+        moves_for(members, s_.rules.cut_of(next), beginning.copies, {order.step, beginning.shards});
   s_.joined_from = origin_of(order);
   s_.previous_layout = std::exchange(s_.layout, std::move(next));
   share_leaves();
@@ -147,12 +152,10 @@ void Decider::join(Layout next, const Beginning& beginning) {
   }
   if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
   begin_wait("trainers to restore their state");
+  const auto sent = std::ranges::count(order.moves, false, &Move::local);
   set_reason(what + "; generation " + number(s_.generation) + " begins at step " +
              number(order.step) + " from " + s_.joined_from +
-             (order.moves.empty()
-                  ? ""
-                  : ", " + counted(static_cast<int64_t>(order.moves.size()), "shard") +
-                        (order.moves.size() == 1 ? " moves" : " move")));
+             (sent == 0 ? "" : ", " + counted(sent, "shard") + (sent == 1 ? " moves" : " move")));
   if (s_.incident) record("abort", "all_idle", "", "all trainers have left the last generation");
   record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
   begin_rate(order.step);
@@ -180,7 +183,8 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, Re
   const std::string what = subject.empty() ? reason.text : subject + ": " + reason.text;
   record(std::move(phase), kind, subject, reason);
   use_next_number();
-  ++s_.cycles;
+  const int size = s_.rules.size_of(s_.layout);
+  if (++s_.cycles >= 2 && size != s_.rules.domain_nodes) ++s_.failed_sizes[size];
   s_.leaving = false;
   for (auto& [name, trainer] : s_.trainers) {
     trainer.ready = false;
@@ -210,7 +214,9 @@ void Decider::fence_if_newer_state_returned() {
     if (node.answered == 0 && is_here(node) && s_.layout.contains(name)) return;
   const Beginning newest = newest_state(s_);
   if (newest.branch == newest_branch || newest.step <= s_.joined_step) return;
-  const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
+  const auto copy = std::ranges::find_if(newest.copies, [&](const AvailableCopy& c) {
+    return c.step == newest.step && c.shards == newest.shards;
+  });
   ++s_.newer_states;
   // Charge neither this restart nor the node loss that it repairs to the budget.
   s_.cycles = std::max(s_.cycles - 2, -1);
@@ -230,15 +236,27 @@ void Decider::leave_after_step(std::string reason) {
 
 void Decider::leave_to_grow() {
   if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
-  if (s_.layout.domains.size() >= static_cast<size_t>(s_.rules.most_domains())) return;
+  const int size = s_.rules.size_of(s_.layout);
+  const auto were = std::ssize(s_.layout.domains);
+  const int most = s_.rules.domains_of(static_cast<size_t>(s_.rules.max_nodes), 1);  // nodes
+  // Neither this size nor another one, which would have to train a tenth more nodes, can do better.
+  if (size == s_.rules.domain_nodes && were >= s_.rules.most_domains() &&
+      (s_.rules.domain_sizes.empty() || 10 * most < 11 * were * size))
+    return;
   // Nodes that join within seconds begin one generation together.
   if (std::ranges::any_of(s_.nodes, [&](const auto& n) {
         return n.second.joins && now_ - n.second.since_ms < join_window_ms;
       }))
     return;
-  const Layout next = assign(s_.rules, s_.layout, usable_nodes(s_, true));
-  if (next.domains.size() > s_.layout.domains.size())
-    leave_after_step("enough nodes are up for more groups");
+  const Layout next = next_layout(s_, usable_nodes(s_, true));
+  const int next_size = s_.rules.size_of(next);
+  const auto groups = std::ssize(next.domains);
+  if (next_size == size) {
+    if (groups > were) leave_after_step("enough nodes are up for more groups");
+  } else if (groups >= static_cast<int64_t>(domains_needed(s_)) &&
+             groups * next_size >= were * size) {
+    leave_after_step("enough nodes are up for " + groups_instead(groups, next_size, were, size));
+  }
 }
 
 }  // namespace simplescale::job

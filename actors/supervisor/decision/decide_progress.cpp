@@ -24,6 +24,8 @@ void Decider::operator()(const StepCommitted& e) {
   settle_rollbacks(s_);
   ++s_.counted_steps;
   s_.cycles = s_.newer_states = 0;
+  s_.proven_size = s_.rules.size_of(s_.layout);
+  s_.failed_sizes.erase(s_.proven_size);
   s_.bad_samples.clear();
   forget_old_failures(s_);
   if (s_.phase == Phase::recovering || s_.phase == Phase::starting) {

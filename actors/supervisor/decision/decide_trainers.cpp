@@ -25,7 +25,6 @@ void Decider::operator()(const TrainerUp& e) {
   *trainer = {.state = TrainerState::idle,
               .pid = e.pid,
               .address = e.data_address,
-              .shard = e.shard,
               .held = e.held,
               .generation = std::max(ordered ? trainer->generation : 0, e.generation)};
   if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
@@ -81,8 +80,7 @@ void Decider::operator()(const TrainerIdle& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (trainer->state == TrainerState::down && e.generation + 1 >= s_.generation) {
-    trainer->shard = e.shard;  // its agent reports
-    trainer->held = e.held;
+    trainer->held = e.held;  // its agent reports
     trainer->generation = 0;
     plan();
     return;
@@ -95,7 +93,6 @@ void Decider::operator()(const TrainerIdle& e) {
       (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
       (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
   if (!current && !answers && !unknown) return;
-  trainer->shard = e.shard;
   trainer->held = e.held;
   if (trainer->state == TrainerState::idle) {  // it only sent copies to other trainers
     plan();
@@ -162,15 +159,15 @@ void Decider::operator()(const TrainerHung& e) {
 void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
-    std::erase_if(found->second.held, [&](const StateVersion& copy) { return copy.step == step; });
+    std::erase_if(found->second.held, [&](const StateCopy& copy) { return copy.step == step; });
   // The trainer may have sent the copy from the peer store of its node, or from the memory of a
   // trainer of its node that is down.
   auto node = s_.nodes.find(node_of(trainer));
   if (node == s_.nodes.end()) return;
-  std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
+  std::erase_if(node->second.peer, [&](const StateCopy& copy) { return copy.step == step; });
   for_each_trainer(s_, node->first, [&](Trainer& t) {
     if (t.state == TrainerState::down)
-      std::erase_if(t.held, [&](const StateVersion& copy) { return copy.step == step; });
+      std::erase_if(t.held, [&](const StateCopy& copy) { return copy.step == step; });
   });
 }
 

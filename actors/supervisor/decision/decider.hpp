@@ -171,7 +171,8 @@ class Decider {
   void end_generation(std::string what);
   /// Ends the current generation after a step, unless it is about to end already.
   void leave_after_step(std::string reason);
-  /// Ends the generation after a step if enough nodes are up for more failure domains.
+  /// Ends the generation after a step if enough nodes are up for more failure domains, or for a
+  /// better size of them.
   void leave_to_grow();
 
   // --- The end (decide_end.cpp) ---

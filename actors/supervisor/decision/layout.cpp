@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <iterator>
 #include <set>
+#include <utility>
+
+#include "runtime/training/group_shape.hpp"
 
 namespace simplescale::job {
 
@@ -14,17 +19,35 @@ bool Layout::contains(const std::string& node) const {
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout) {
   std::vector<Place> all;
   uint32_t rank = 0;
+  const uint32_t shards = rules.cut_of(layout);
   for (const auto& domain : layout.domains)
     for (const std::string& node : domain)
       for (int slot = 0; slot < rules.trainers_per_node; ++slot, ++rank)
-        all.push_back({trainer_name(node, slot), rank / static_cast<uint32_t>(rules.shards),
-                       rank % static_cast<uint32_t>(rules.shards)});
+        all.push_back({trainer_name(node, slot), rank / shards, rank % shards});
   return all;
 }
 
-Layout assign(const LayoutRules& rules, const Layout& current,
+namespace {
+
+/// The usable nodes, those of the layout first, in its order.
+std::vector<std::string> in_order_of(const Layout& layout, const std::vector<std::string>& usable) {
+  const std::set<std::string> good(usable.begin(), usable.end());
+  std::vector<std::string> names;
+  for (const auto& domain : layout.domains)
+    for (const std::string& node : domain)
+      if (good.contains(node)) names.push_back(node);
+  for (const std::string& node : usable)
+    if (!layout.contains(node)) names.push_back(node);
+  return names;
+}
+
+}  // namespace
+
+Layout assign(const LayoutRules& rules, int domain_size, const Layout& current,
               const std::vector<std::string>& usable) {
-  const auto size = static_cast<size_t>(rules.domain_nodes);
+  if (!current.domains.empty() && rules.size_of(current) != domain_size)
+    return assign(rules, domain_size, {}, in_order_of(current, usable));
+  const auto size = static_cast<size_t>(domain_size);
   const std::set<std::string> good(usable.begin(), usable.end());
   struct Draft {
     std::vector<std::string> nodes;  // "" is a gap
@@ -71,7 +94,7 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   Layout layout;
   for (Draft& draft : drafts)
     if (!draft.nodes.empty()) layout.domains.push_back(std::move(draft.nodes));
-  const auto wanted = static_cast<size_t>(rules.domains_of(usable.size()));
+  const auto wanted = static_cast<size_t>(rules.domains_of(usable.size(), domain_size));
   while (layout.domains.size() < wanted && spares.size() >= size) {
     const auto end = spares.begin() + static_cast<std::ptrdiff_t>(size);
     layout.domains.emplace_back(spares.begin(), end);
@@ -80,42 +103,129 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   return layout;
 }
 
-std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies, int shards) {
-  std::map<uint64_t, std::set<uint32_t>> by_step;
+Layout choose_layout(const LayoutRules& rules, const std::vector<int>& sizes, size_t least_domains,
+                     const Layout& current, const std::vector<std::string>& usable) {
+  std::vector<GroupShape> shapes;
+  for (const int size : sizes) {
+    const bool is_current = !current.domains.empty() && rules.size_of(current) == size;
+    // Of another size the number is known without the names.
+    const size_t domains =
+        is_current ? assign(rules, size, current, usable).domains.size()
+                   : std::min(static_cast<size_t>(rules.domains_of(usable.size(), size)),
+                              usable.size() / static_cast<size_t>(size));
+    if (domains > 0 && domains >= least_domains)
+      shapes.push_back({size, domains, size == rules.domain_nodes, is_current});
+  }
+  const auto chosen = choose_shape(std::move(shapes), rules.rate_first);
+  return assign(rules, chosen ? chosen->size : rules.domain_nodes, current, usable);
+}
+
+std::optional<CompleteStep> newest_complete(const std::vector<AvailableCopy>& copies,
+                                            uint32_t preferred) {
+  std::map<uint64_t, std::map<uint32_t, std::set<uint32_t>>> found;  // shards, by step and cut
   for (const AvailableCopy& copy : copies)
-    if (copy.shard < static_cast<uint32_t>(shards)) by_step[copy.step].insert(copy.shard);
-  for (auto it = by_step.rbegin(); it != by_step.rend(); ++it)
-    if (it->second.size() == static_cast<size_t>(shards)) return it->first;
+    if (copy.shard < copy.shards) found[copy.step][copy.shards].insert(copy.shard);
+  for (auto step = found.rbegin(); step != found.rend(); ++step) {
+    std::optional<CompleteStep> complete;
+    for (const auto& [shards, those] : step->second)
+      if (those.size() == shards && (!complete || shards == preferred))
+        complete = {step->first, shards};
+    if (complete) return complete;
+  }
   return std::nullopt;
 }
 
-std::vector<Move> moves_for(const std::vector<Place>& places,
-                            const std::vector<AvailableCopy>& copies, uint64_t step) {
-  std::map<std::string, uint32_t> keeps;  // trainers that hold the shard of their place
+namespace {
+
+/// The best copy of each shard. rank: of a copy, the lowest is taken. receivers: trainers that get a
+/// shard. One that holds two shards has no room for a third, so it sends one of them, if another
+/// source has the other; shards with few copies choose first.
+template <class Rank>
+std::map<uint32_t, const AvailableCopy*> best_copies(const std::vector<AvailableCopy>& copies,
+                                                     const CompleteStep& complete,
+                                                     const std::set<std::string>& receivers,
+                                                     Rank rank) {
+  std::map<uint32_t, std::vector<const AvailableCopy*>> of_shard;
+  for (const AvailableCopy& copy : copies)
+    if (copy.step == complete.step && copy.shards == complete.shards)
+      of_shard[copy.shard].push_back(&copy);
+  std::vector<uint32_t> order;
+  for (const auto& [shard, list] : of_shard) order.push_back(shard);
+  std::ranges::stable_sort(order, {}, [&](uint32_t shard) { return of_shard[shard].size(); });
   std::map<uint32_t, const AvailableCopy*> best;
+  std::set<std::string> send;
+  for (const uint32_t shard : order) {
+    const auto cost = [&](const AvailableCopy* copy) {
+      const bool full =
+          !copy->peer && receivers.contains(copy->source) && send.contains(copy->source);
+      return std::pair(full, rank(*copy));
+    };
+    const AvailableCopy* copy = *std::ranges::min_element(of_shard[shard], {}, cost);
+    if (!copy->peer) send.insert(copy->source);
+    best[shard] = copy;
+  }
+  return best;
+}
+
+/// Moves to places of another cut.
+std::vector<Move> moves_to_other_cut(const std::vector<Place>& places,
+                                     const std::vector<AvailableCopy>& copies,
+                                     const CompleteStep& complete) {
+  std::set<std::string> have_places;
+  for (const Place& place : places) have_places.insert(place.trainer);
+  const auto best = best_copies(copies, complete, have_places, [&](const AvailableCopy& copy) {
+    return copy.peer ? 2 : have_places.contains(copy.source) ? 0 : 1;
+  });
+  std::map<std::string, uint32_t> kept;  // the shard that stays in a trainer's own memory
+  for (const auto& [shard, copy] : best)
+    if (!copy->peer) kept.emplace(copy->source, shard);
+  for (const AvailableCopy& copy : copies)
+    if (copy.step == complete.step && copy.shards == complete.shards && !copy.peer)
+      kept.emplace(copy.source, copy.shard);
+  std::vector<Move> moves;
+  for (const auto& [shard, copy] : best) {
+    Move sent{shard, complete.step, copy->source, copy->peer, {}, complete.shards};
+    std::vector<Move> own;
+    for (const Place& place : places)
+      if (const auto own_shard = kept.find(place.trainer);
+          place.trainer == copy->source || own_shard == kept.end() || own_shard->second != shard)
+        sent.targets.push_back(place.trainer);
+      else
+        own.push_back(
+            {shard, complete.step, place.trainer, false, {place.trainer}, complete.shards});
+    moves.push_back(std::move(sent));
+    std::ranges::move(own, std::back_inserter(moves));
+  }
+  return moves;
+}
+
+}  // namespace
+
+std::vector<Move> moves_for(const std::vector<Place>& places, uint32_t place_shards,
+                            const std::vector<AvailableCopy>& copies,
+                            const CompleteStep& complete) {
+  if (place_shards != complete.shards) return moves_to_other_cut(places, copies, complete);
   std::map<std::string, uint32_t> place_of;
   for (const Place& place : places) place_of[place.trainer] = place.shard;
-  auto rank = [&](const AvailableCopy& copy) {
+  const auto rank = [&](const AvailableCopy& copy) {
     if (copy.peer) return 2;
     auto found = place_of.find(copy.source);
     return found != place_of.end() && found->second == copy.shard ? 0 : 1;
   };
-  for (const AvailableCopy& copy : copies) {
-    if (copy.step != step) continue;
-    if (!copy.peer && rank(copy) == 0) keeps[copy.source] = copy.shard;
-    const AvailableCopy*& known = best[copy.shard];
-    if (!known || rank(copy) < rank(*known)) known = &copy;
-  }
+  std::set<std::string> keep, receivers;  // trainers that hold the shard of their place; the others
+  for (const AvailableCopy& copy : copies)
+    if (copy.step == complete.step && copy.shards == complete.shards && rank(copy) == 0)
+      keep.insert(copy.source);
+  for (const Place& place : places)
+    if (!keep.contains(place.trainer)) receivers.insert(place.trainer);
+  const auto best = best_copies(copies, complete, receivers, rank);
   std::map<uint32_t, Move> moves;
   for (const Place& place : places) {
-    if (keeps.contains(place.trainer)) continue;
-    const AvailableCopy* source = best[place.shard];
-    if (!source) continue;
+    const auto source = best.find(place.shard);
+    if (source == best.end() || keep.contains(place.trainer)) continue;
     Move& move = moves[place.shard];
-    move.shard = place.shard;
-    move.step = step;
-    move.source = source->source;
-    move.peer = source->peer;
+    move = {place.shard,          complete.step,           source->second->source,
+            source->second->peer, std::move(move.targets), complete.shards};
     move.targets.push_back(place.trainer);
   }
   std::vector<Move> list;

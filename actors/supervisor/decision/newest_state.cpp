@@ -18,24 +18,24 @@ std::vector<AvailableCopy> copies_of_branch(const State& s, uint64_t branch) {
     const Node& node = s.nodes.at(name);
     if (!is_here(node)) continue;
     std::string sender;  // the first idle trainer, or else the agent
-    std::vector<PeerCopy> of_node = node.peer;
+    std::vector<StateCopy> of_node = node.peer;
     for (int slot = 0; slot < s.rules.trainers_per_node; ++slot) {
       const std::string who = trainer_name(name, slot);
       const Trainer& trainer = s.trainers.at(who);
       const bool idle = trainer.state == TrainerState::idle;
       if (idle && sender.empty()) sender = who;
       if (!idle && (trainer.state != TrainerState::down || trainer.generation != 0)) continue;
-      for (const StateVersion& copy : trainer.held)
+      for (const StateCopy& copy : trainer.held)
         if (!idle)
-          of_node.push_back({trainer.shard, copy.step, copy.generation});
+          of_node.push_back(copy);
         else if (trusted(s, copy.step, copy.generation, branch))
-          list.push_back({who, trainer.shard, copy.step, false});
+          list.push_back({who, copy.shard, copy.step, false, copy.shards});
     }
     if (sender.empty() && !node.address.empty()) sender = name;
     if (sender.empty()) continue;
-    for (const PeerCopy& copy : of_node)
+    for (const StateCopy& copy : of_node)
       if (trusted(s, copy.step, copy.generation, branch))
-        list.push_back({sender, copy.shard, copy.step, true});
+        list.push_back({sender, copy.shard, copy.step, true, copy.shards});
   }
   return list;
 }
@@ -49,7 +49,7 @@ uint64_t newest_possible(const State& s) {
   for (const auto& [name, trainer] : s.trainers) {
     if (trainer.state != TrainerState::idle || trainer.generation != last) continue;
     uint64_t made = 0;
-    for (const StateVersion& copy : trainer.held)
+    for (const StateCopy& copy : trainer.held)
       if (trusted(s, copy.step, copy.generation)) made = std::max(made, copy.step);
     newest = std::min(newest, made);
   }
@@ -57,15 +57,16 @@ uint64_t newest_possible(const State& s) {
 }
 }  // namespace
 
-Beginning newest_state(const State& s) {
+Beginning newest_state(const State& s, uint32_t preferred) {
   Beginning b{.copies = copies_of_branch(s, newest_branch)};
   if (s.has_checkpoint) b.source = Source::checkpoint, b.step = s.checkpoint_step;
-  const auto step = newest_complete(b.copies, s.rules.shards);
-  if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
+  const auto newest = newest_complete(b.copies, preferred);
+  if (newest && newest->step >= b.step)
+    b.source = Source::memory, b.step = newest->step, b.shards = newest->shards;
   for (const uint64_t branch : left_branches(s)) {
     std::vector<AvailableCopy> older = copies_of_branch(s, branch);
-    if (const auto newer = newest_complete(older, s.rules.shards); newer && *newer > b.step)
-      b = {Source::memory, *newer, std::move(older), branch};
+    if (const auto newer = newest_complete(older, preferred); newer && newer->step > b.step)
+      b = {Source::memory, newer->step, newer->shards, std::move(older), branch};
   }
   return b;
 }
@@ -91,26 +92,29 @@ bool memory_may_be_newer(const State& s, const Beginning& beginning) {
   std::set<uint64_t> steps = {s.committed_step};
   for (const AvailableCopy& copy : copies) steps.insert(copy.step);
   const uint64_t newest = newest_joined(s);
+  const uint32_t cut = s.rules.cut_of(s.layout);
   for (const Place& place : places(s.rules, s.layout)) {
     const Trainer& trainer = s.trainers.at(place.trainer);
     if (trainer.state != TrainerState::idle && trainer.generation == newest &&
         is_here(s.nodes.at(node_of(place.trainer))))
-      for (const uint64_t step : steps) copies.push_back({place.trainer, place.shard, step, false});
+      for (const uint64_t step : steps)
+        copies.push_back({place.trainer, place.shard, step, false, cut});
   }
   const auto newer = [&](uint64_t branch) {
     for (const auto& [name, node] : s.nodes) {
       if (!is_here(node)) continue;
-      for (const PeerCopy& copy : node.peer)
+      for (const StateCopy& copy : node.peer)
         if (trusted(s, copy.step, copy.generation, branch))
-          copies.push_back({name, copy.shard, copy.step, true});
+          copies.push_back({name, copy.shard, copy.step, true, copy.shards});
       for (int slot = 0; slot < s.rules.trainers_per_node; ++slot) {
         const Trainer& trainer = s.trainers.at(trainer_name(name, slot));
-        for (const StateVersion& copy : trainer.held)
+        for (const StateCopy& copy : trainer.held)
           if (trusted(s, copy.step, copy.generation, branch))
-            copies.push_back({name, trainer.shard, copy.step, false});
+            copies.push_back({name, copy.shard, copy.step, false, copy.shards});
       }
     }
-    return newest_complete(std::exchange(copies, {}), s.rules.shards).value_or(0) > beginning.step;
+    const auto complete = newest_complete(std::exchange(copies, {}));
+    return complete && complete->step > beginning.step;
   };
   return newer(newest_branch) || std::ranges::any_of(left_branches(s), newer);
 }

@@ -1,9 +1,11 @@
 #include "actors/supervisor/decision/placement.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 
+#include "actors/supervisor/decision/newest_state.hpp"
 #include "actors/supervisor/decision/queries.hpp"
 #include "runtime/base/words.hpp"
 
@@ -12,6 +14,17 @@ namespace simplescale::job {
 namespace {
 // Time for nodes that cannot reach this supervisor to vote against it (leadership.hpp).
 constexpr int64_t vote_ms = 4'000;
+// So many generations of a size that fail before the first step tell that the size cannot work, as
+// if its trainers lack memory.
+constexpr int size_tries = 2;
+
+bool is_tried(const State& s, int size) {
+  if (size == s.rules.domain_nodes) return true;
+  if (s.giving_up) return size == s.rules.size_of(s.layout);
+  if (s.cycles >= 2) return size == s.proven_size;
+  const auto failed = s.failed_sizes.find(size);
+  return failed == s.failed_sizes.end() || failed->second < size_tries;
+}
 }  // namespace
 
 std::vector<std::string> usable_nodes(const State& s, bool with_training) {
@@ -52,11 +65,24 @@ Code too_few_nodes(const State& s) {
   return unfit && !away ? Code::bad_config : Code::requeue;
 }
 
+Layout next_layout(const State& s, const std::vector<std::string>& usable) {
+  std::vector<int> sizes = {s.rules.domain_nodes};
+  std::ranges::copy_if(s.rules.domain_sizes, std::back_inserter(sizes),
+                       [&](int size) { return is_tried(s, size); });
+  return choose_layout(s.rules, sizes, domains_needed(s), s.layout, usable);
+}
+
 bool can_spare(const State& s, const std::string& name) {
   std::vector<std::string> others = usable_nodes(s, true);
   std::erase(others, name);
-  return assign(s.rules, s.layout, others).domains.size() >=
-         static_cast<size_t>(s.rules.min_domains);
+  return next_layout(s, others).domains.size() >= static_cast<size_t>(s.rules.min_domains);
+}
+
+bool size_waits(const State& s, const Layout& next, bool waited) {
+  if (s.giving_up || next.domains.empty() || s.rules.size_of(next) == s.rules.domain_nodes)
+    return false;
+  const Beginning beginning = newest_state(s, s.rules.cut_of(next));
+  return beginning.source == Source::initialize || (!waited && beginning.step < s.committed_step);
 }
 
 std::string missing_nodes(const State& s) {
@@ -84,17 +110,26 @@ std::string describe_change(const State& s, const Layout& before, const Layout& 
       if (!next.contains(node)) given += (given.empty() ? "" : ", ") + node;
   const int per_domain = s.rules.groups_per_domain();
   std::string text;
+  const bool other_size = s.rules.size_of(before) != s.rules.size_of(next);
   if (!taken.empty() && !given.empty())
     text = taken + (one(taken) ? " takes" : " take") + " the place of " + given;
   else if (!taken.empty())
     text = taken + (one(taken) ? " joins" : " join");
   else
-    text = given.empty() ? "the same nodes in another order" : "without " + given;
-  if (next.domains.size() != before.domains.size())
-    text += ": " + counted(static_cast<int64_t>(next.domains.size()) * per_domain, "group") +
-            " instead of " +
-            std::to_string(before.domains.size() * static_cast<size_t>(per_domain));
+    text = !given.empty() ? "without " + given
+           : other_size   ? "the same nodes"
+                          : "the same nodes in another order";
+  const int64_t groups = std::ssize(next.domains) * per_domain;
+  const int64_t were = std::ssize(before.domains) * per_domain;
+  if (groups != were || other_size)
+    text += ": " + groups_instead(groups, s.rules.size_of(next), were, s.rules.size_of(before));
   return text;
+}
+
+std::string groups_instead(int64_t groups, int nodes, int64_t were, int had) {
+  const std::string size = nodes == had ? "" : " of " + counted(nodes, "node");
+  return counted(groups, "group") + size + " instead of " + std::to_string(were) +
+         (nodes == had ? "" : " of " + std::to_string(had));
 }
 
 std::vector<std::string> nodes_without_checkpoint(const State& s) {

@@ -18,12 +18,22 @@ bool lacks_instructions(const State& s, const Node& node);
 std::string why_unfit(const State& s, const Node& node);
 /// With which code a run ends that has too few nodes.
 Code too_few_nodes(const State& s);
+/// The layout that these nodes are to form (choose_layout()). Failure domains have a size that has
+/// not failed: after two generations in a row without a committed step the configured size, or that
+/// of the last layout that has committed one; at other times any but one with two such generations.
+/// A run that gives up takes the configured or the current size. usable: as of usable_nodes().
+Layout next_layout(const State& s, const std::vector<std::string>& usable);
 /// True if enough failure domains remain without this node.
 bool can_spare(const State& s, const std::string& name);
+/// True if groups of another size than the configured one must wait for missing nodes: a committed step
+/// would be undone, whose state these nodes may hold. From initial values no such groups begin at all.
+bool size_waits(const State& s, const Layout& next, bool waited);
 /// The nodes that cannot train now, with the reason for each, as text for users.
 std::string missing_nodes(const State& s);
 /// The difference between the layouts, as text for users.
 std::string describe_change(const State& s, const Layout& before, const Layout& next);
+/// "1 group instead of 2"; if their sizes differ, "3 groups of 1 node instead of 2 of 2".
+std::string groups_instead(int64_t groups, int nodes, int64_t were, int had);
 /// Nodes of the layout with a trainer that could not read the generation's checkpoint.
 std::vector<std::string> nodes_without_checkpoint(const State& s);
 /// True if most nodes of the layout were lost less than vote_ms ago. A network partition may

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "actors/supervisor/decision/placement.hpp"
 #include "actors/supervisor/decision/queries.hpp"
 #include "runtime/base/words.hpp"
 #include "transport/protocol/reason.hpp"
@@ -133,13 +134,17 @@ std::string remedy(const IncidentFacts& f, const Tense& tense) {
   for (const auto& domain : f.before.domains)
     for (const std::string& node : domain)
       if (!f.after.contains(node)) given.push_back(node);
-  const std::string trains_now = f.groups_after == f.groups_before || f.groups_before == 0
-                                     ? ""
-                                     : " (" + counted(f.groups_after, "group") + " instead of " +
-                                           number(f.groups_before) + ")";
+  const bool other_size = f.nodes_after != f.nodes_before;
+  const std::string groups =
+      groups_instead(f.groups_after, f.nodes_after, f.groups_before, f.nodes_before);
+  const bool same = f.groups_after == f.groups_before && !other_size;
+  const std::string trains_now = same || f.groups_before == 0 ? "" : " (" + groups + ")";
   if (!taken.empty() && !given.empty())
     return joined(taken, " and ") + " " + tense.of("took", taken.size() > 1 ? "take" : "takes") +
            " the place of " + joined(given, " and ") + trains_now;
+  if (other_size && taken.empty() && f.groups_before > 0)
+    return std::string(given.empty() ? "the nodes " : "the nodes that are left ") +
+           tense.of("formed", "form") + " " + groups;
   if (!given.empty() && f.groups_after > 0) return remaining_groups(f, tense) + trains_now;
   if (!taken.empty())
     return joined(taken, " and ") + " " + tense.of("joined", taken.size() > 1 ? "join" : "joins") +
@@ -298,9 +303,11 @@ void add(IncidentFacts& f, const State& state, const Record& r) {
   if (f.joins++ == 0) {
     f.before = state.previous_layout;
     f.groups_before = static_cast<int>(f.before.domains.size()) * per_domain;
+    f.nodes_before = state.rules.size_of(f.before);
   }
   f.after = state.layout;
   f.groups_after = static_cast<int>(f.after.domains.size()) * per_domain;
+  f.nodes_after = state.rules.size_of(f.after);
   f.origin = state.joined_from;
   f.begins_at = state.joined_step;
 }

@@ -19,10 +19,11 @@ struct IncidentFacts {
   Reason reason;
   std::vector<std::string> also;  // further trainers and nodes that failed in the same incident
   std::string cause;              // root cause that was found in a log; or ""
-  // What was done. groups: how many trained before and after.
+  // What was done. groups: how many trained before and after, of so many nodes (0: not known).
   int joins = 0;  // generations that have begun; if more than 1, some of them committed no step
   Layout before, after;
   int groups_before = 0, groups_after = 0;
+  int nodes_before = 0, nodes_after = 0;
   std::string origin;                 // where the state came from, in the words of origin_of()
   std::vector<std::string> returned;  // lost nodes that came back
   std::vector<std::string> skipped;   // checkpoints that could not be used

@@ -61,6 +61,7 @@ class Rehearsal {
     facts_.avoid = avoid;
     joined_ = newest_joined(s_);
     for (const Place& place : places(s_.rules, s_.layout)) shard_[place.trainer] = place.shard;
+    shards_ = s_.rules.cut_of(s_.layout);
     began_ = s_.joined_step, committed_ = s_.committed_step;
   }
 
@@ -75,17 +76,15 @@ class Rehearsal {
       if (const Record* record = std::get_if<Record>(&action)) add(facts_, s_, *record);
   }
 
-  /// The states in a trainer's memory. The trainer's last report may be older, because a trainer
-  /// reports only when it leaves a generation.
-  std::vector<StateVersion> held() const {
-    std::vector<StateVersion> steps;
-    if (committed_ > began_) steps.push_back({committed_ - 1, joined_});
-    steps.push_back({committed_, joined_});
+  /// The states in the memory of a trainer of the layout. Its last report may be older, because a
+  /// trainer reports only when it leaves a generation.
+  std::vector<StateCopy> held(const std::string& trainer) const {
+    const auto shard = shard_.find(trainer);
+    if (shard == shard_.end()) return s_.trainers.at(trainer).held;
+    std::vector<StateCopy> steps;
+    if (committed_ > began_) steps.push_back({shard->second, committed_ - 1, joined_, shards_});
+    steps.push_back({shard->second, committed_, joined_, shards_});
     return steps;
-  }
-  uint32_t shard(const std::string& trainer) const {
-    const auto found = shard_.find(trainer);
-    return found == shard_.end() ? 0 : found->second;
   }
 
   /// All trainers that have to leave the generation leave it, and all agents answer the fence.
@@ -93,10 +92,7 @@ class Rehearsal {
     answer();
     for (const auto& [name, trainer] : State(s_).trainers)
       if (trainer.state == TrainerState::draining)
-        tell(TrainerIdle{.trainer = name,
-                         .generation = s_.generation - 1,
-                         .shard = shard(name),
-                         .held = held()});
+        tell(TrainerIdle{.trainer = name, .generation = s_.generation - 1, .held = held(name)});
   }
 
   void come_back(const std::string& node, bool with_memory) {
@@ -105,7 +101,7 @@ class Rehearsal {
     tell(NodeChecked{node, true, ""});
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       TrainerUp up{.trainer = trainer_name(node, slot), .pid = 1};
-      if (with_memory) up.shard = shard(up.trainer), up.held = held();
+      if (with_memory) up.held = held(up.trainer);
       tell(up);
     }
   }
@@ -118,7 +114,8 @@ class Rehearsal {
 
   State s_;
   IncidentFacts facts_;
-  std::map<std::string, uint32_t> shard_;
+  std::map<std::string, uint32_t> shard_;  // of the trainers of the layout
+  uint32_t shards_ = 1;
   uint64_t joined_ = 0, began_ = 0, committed_ = 0;
   int64_t now_ms_ = 0;
 };
@@ -135,17 +132,15 @@ void lose_trainer(Rehearsal& r, const std::string& trainer, const std::string& k
   const Trainer before = r.state().trainers.at(trainer);
   r.tell(TrainerDown{trainer, {kind}});
   r.all_leave();
-  r.tell(TrainerUp{trainer, before.pid, before.address, r.shard(trainer), r.held()});
+  r.tell(TrainerUp{trainer, before.pid, before.address, r.held(trainer)});
 }
 
 /// late: for corrupt_snapshot. The bit changes while the optimizer reads the state, so when the
 /// trainer finds the damage, it has already overwritten the step before.
 void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind, bool late) {
   const bool differs = kind == "bitflip_gradient", damaged = kind == "corrupt_snapshot";
-  TrainerIdle report{.trainer = trainer,
-                     .generation = r.state().generation,
-                     .shard = r.shard(trainer),
-                     .held = r.held()};
+  TrainerIdle report{
+      .trainer = trainer, .generation = r.state().generation, .held = r.held(trainer)};
   report.fault = differs ? Fault::mismatch : damaged ? Fault::bad_copy : Fault::non_finite;
   report.step = r.state().committed_step + (kind == "nan_loss" ? 1 : 0);
   if (damaged) {
@@ -181,8 +176,7 @@ std::string what_if(const State& state, const std::string& kind, const std::stri
   const bool trains = of_node ? state.layout.contains(node)
                               : state.trainers.at(trainer).state == TrainerState::training;
   if (!trains) return if_so + "training goes on: it does not train now.";
-  const bool replicas =
-      places(state.rules, state.layout).size() > static_cast<size_t>(state.rules.shards);
+  const bool replicas = places(state.rules, state.layout).size() > state.rules.cut_of(state.layout);
   if (kind == "bitflip_gradient" && !replicas)
     return if_so + "nothing finds it: there is no replica to compare with (one group).";
   const auto rehearse = [&](bool late) {

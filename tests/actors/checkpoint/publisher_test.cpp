@@ -26,7 +26,6 @@ struct Job {
     options.id = "start-1";
     options.folder = folder.path;
     options.shape = test::tiny_shape();
-    options.shards = 2;
     options.precision = "fp32";
     options.state.ema = true;
     for (size_t shard = 0; shard < 2; ++shard) {
@@ -42,7 +41,7 @@ struct Job {
   }
 
   void report(const caf::actor& publisher, size_t shard) {
-    self->send(publisher, local::ShardWritten{1, 7, 14, records[shard], "", shard});
+    self->send(publisher, local::ShardWritten{1, 7, 14, records[shard], "", shard, 2});
   }
 
   local::Published wait() {
@@ -82,14 +81,14 @@ TEST_SUITE("publisher") {
       "publisher: what a failed save has left is removed once all its writers have finished") {
     Job job;
     const caf::actor publisher = job.publisher();
-    job.self->send(publisher, local::ShardWritten{1, 7, 14, "", "disk full", 0});
+    job.self->send(publisher, local::ShardWritten{1, 7, 14, "", "disk full", 0, 2});
     CHECK(job.wait().error == "disk full");
     CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000007-1"});
     job.report(publisher, 1);
     // The next message is handled after the removal. A newer generation removes what is older.
     std::filesystem::create_directories(job.folder / "tmp-00000009-1");
     std::filesystem::create_directories(job.folder / "tmp-00000009-3");
-    job.self->send(publisher, local::ShardWritten{2, 8, 16, "", "disk full", 0});
+    job.self->send(publisher, local::ShardWritten{2, 8, 16, "", "disk full", 0, 2});
     CHECK(job.wait().error == "disk full");
     CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000009-3"});
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);

@@ -32,7 +32,7 @@ struct Node {
     plan.topology.trainers_per_node = 1;
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());
     states->trainer_restarted("n0.0", pid);
-    trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
+    trainer = TrainState::open(states->segment("n0.0")).take();
     trainer->set_generation(1);
     auto side = must(trainer->begin_write(0));
     side->params[0] = 3;
@@ -62,11 +62,40 @@ TEST_SUITE("state store") {
     CHECK_FALSE(node.pinned());
   }
 
-  TEST_CASE("state store: a state of no shard of this model is not held") {
+  TEST_CASE("state store: both sides are told, also if their cuts differ") {
     Node node;
-    CHECK(node.states->held("n0.0").steps == std::vector<StateVersion>{{7, 1}});
-    node.trainer->commit_as(99, 8);
-    CHECK(node.states->held("n0.0").steps.empty());
+    using Copies = std::vector<StateCopy>;
+    CHECK(node.states->held("n0.0") == Copies{{0, 7, 1, 1}});
+    const size_t total = node.trainer->side(0).params.size();
+    REQUIRE(node.trainer->begin_write(0, layout_of(4, 3), total).ok());
+    node.trainer->set_generation(2);
+    node.trainer->commit(7);
+    const Copies held = node.states->held("n0.0");
+    CHECK(held.size() == 2);
+    CHECK(std::ranges::count(held, StateCopy{3, 7, 2, 4}) == 1);
+    CHECK(node.states->held("n0.0", {7, 1}) == StateCopy{0, 7, 1, 1});
+    CHECK_FALSE(node.states->held("n0.0", {7, 3}));
+    REQUIRE(node.trainer->rewind(7, layout_of(1, 0)).ok());
+    node.trainer->forget(node.trainer->committed_side());
+    CHECK(node.states->held("n0.0") == Copies{{3, 7, 2, 4}});
+  }
+
+  TEST_CASE("state store: a segment has room for the shard of the smallest group") {
+    Plan plan;
+    plan.shape = test::tiny_shape();
+    plan.shape.vocab = 8192;
+    plan.topology.shards = 4;
+    plan.topology.group_nodes = 4;
+    plan.topology.group_sizes = {2, 4};
+    StateStore states;
+    REQUIRE(states.create("sizes-" + std::to_string(getpid()), plan, 0).ok());
+    TrainState state = must(TrainState::open(states.segment("n0.0"))).take();
+    const auto total = [&](size_t shards) {
+      return shard_layout(units_of(plan.shape), shards).total;
+    };
+    CHECK(state.side(0).params.size() == total(4));
+    CHECK(state.begin_write(0, layout_of(2, 1), total(2)).ok());
+    CHECK(state.begin_write(0, layout_of(1, 0), total(1)).status().code() == Code::io);
   }
 }
 
@@ -121,7 +150,7 @@ TEST_SUITE("state pin") {
     for (const bool ema : {false, true}) {
       Node node(test::tiny_shape(), ema);
       auto copy = must(node.pin_step()->copy());
-      CHECK(copy->side.values() == (ema ? 4 : 3) * node.states->total("n0.0"));
+      CHECK(copy->side.values() == (ema ? 4 : 3) * node.trainer->side(0).params.size());
       if (ema) CHECK(copy->side.ema.back() == 4);
     }
   }
@@ -143,7 +172,7 @@ TEST_SUITE("state pin") {
     self->send(dead, local::SaveShard{node.pin_step(), 1, 7, 0});
     CHECK_FALSE(node.pinned());
     // A living actor copies the state and releases the pin.
-    CheckpointOptions options{folder.path, test::tiny_shape(), 1};
+    CheckpointOptions options{folder.path, test::tiny_shape()};
     const caf::actor alive =
         system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self), options);
     self->send(alive, local::SaveShard{node.pin_step(), 1, 7, 0});
@@ -191,11 +220,15 @@ TEST_SUITE("checkpoint actor") {
     test::MemoryFolder folder;
     const caf::actor checkpoint = system.spawn<caf::detached>(
         checkpoint_actor, caf::actor_cast<caf::actor>(self),
-        CheckpointOptions{folder.path, test::tiny_shape(), 2, std::make_shared<Shard1First>(), 2});
+        CheckpointOptions{folder.path, test::tiny_shape(), std::make_shared<Shard1First>(), 2});
+    // The agent holds both shards.
     const std::string segment = node.states->segment("n0.0");
+    auto side =
+        must(node.trainer->begin_write(0, layout_of(2, 1), node.trainer->side(0).params.size()));
+    node.trainer->commit(7, state_hash(*side));
     // The second save of shard 0 waits for the first one, though a writer is free.
     for (const uint64_t shard : {0, 0, 1})
-      self->send(checkpoint, local::SaveShard{nullptr, 1, 7, shard, true, segment});
+      self->send(checkpoint, local::SaveShard{nullptr, 1, 7, shard, true, segment, 2});
     std::vector<uint64_t> saved;
     for (int i = 0; i < 3; ++i)
       self->receive(

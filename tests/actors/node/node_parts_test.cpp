@@ -252,6 +252,7 @@ std::vector<uint8_t> address(uint8_t x) {
 JoinGeneration two_groups() {
   JoinGeneration job{
       .generation = 5, .source = JoinSource::memory, .step = 8, .checkpoint = "", .groups = 2};
+  job.shards = 2;
   job.members = {{"n0.0", 0, 0, address(1)},
                  {"n0.1", 0, 1, address(2)},
                  {"n1.0", 1, 0, address(3)},
@@ -263,8 +264,8 @@ JoinGeneration two_groups() {
 Result<NodeOrders> orders(const JoinGeneration& job, const std::vector<LocalTrainer>& locals) {
   Plan plan;
   plan.topology.shards = 2;
-  return orders_of(job, plan, locals, [](uint32_t shard, uint64_t step) {
-    return shard == 0 && step == 8 ? std::string("peer-0") : std::string();
+  return orders_of(job, plan, locals, [](const Transfer& transfer) {
+    return transfer.shard == 0 && transfer.step == 8 ? std::string("peer-0") : std::string();
   });
 }
 
@@ -295,7 +296,7 @@ TEST_SUITE("join") {
     plan.topology.shards = 2;
     plan.batch = BatchSchedule(16);
     job.weights = {1000, 300};
-    const auto no_copy = [](uint32_t, uint64_t) { return std::string(); };
+    const auto no_copy = [](const Transfer&) { return std::string(); };
     const auto made = must(orders_of(job, plan, {{"n1.0", "s", address(3)}}, no_copy));
     CHECK(made->trainers[0].weights == job.weights);
     CHECK(made->fill.layout.shares(1) == Shares::by_weight(16, job.weights, 2, 2));
@@ -312,6 +313,7 @@ TEST_SUITE("join") {
     for (int trial = 0; trial < 50; ++trial) {
       const uint32_t groups = 1 + random() % 5, shards = 1 + random() % 4;
       JoinGeneration job{.generation = 5, .source = JoinSource::initialize, .groups = groups};
+      job.shards = shards;
       std::vector<LocalTrainer> locals;
       for (uint32_t rank = 0; rank < groups * shards; ++rank) {
         const std::string name = "n" + std::to_string(rank) + ".0";
@@ -321,7 +323,7 @@ TEST_SUITE("join") {
       std::shuffle(job.members.begin(), job.members.end(), random);
       Plan plan;
       plan.topology.shards = static_cast<int>(shards);
-      const auto made = must(orders_of(job, plan, locals, [](uint32_t, uint64_t) { return ""; }));
+      const auto made = must(orders_of(job, plan, locals, [](const Transfer&) { return ""; }));
       REQUIRE(made->trainers.size() == groups * shards);
       for (uint32_t rank = 0; rank < groups * shards; ++rank) {
         // A rank is its place on the first axis, plus the size of that axis times the next place.
@@ -351,11 +353,15 @@ TEST_SUITE("join") {
     const auto of_trainer = [](std::vector<uint8_t> process) {
       return LocalMemory{"n1.0", std::move(process), {{0, 7, 4}, {0, 8, 4}}, "memory"};
     };
-    CHECK(segment_of_copy(job, {stored, of_trainer({}), other}, 0, 8) == "memory");
-    CHECK(segment_of_copy(job, {stored, of_trainer(address(9)), other}, 0, 8) == "memory");
+    const auto of_step = [](uint64_t step, uint32_t shards = 1) {
+      return Transfer{.shard = 0, .step = step, .shards = shards};
+    };
+    CHECK(segment_of_copy(job, {stored, of_trainer({})}, of_step(8, 2)).empty());
+    CHECK(segment_of_copy(job, {stored, of_trainer({}), other}, of_step(8)) == "memory");
+    CHECK(segment_of_copy(job, {stored, of_trainer(address(9)), other}, of_step(8)) == "memory");
     // A member sends its own state, or replaces it.
-    CHECK(segment_of_copy(job, {stored, of_trainer(address(3)), other}, 0, 8) == "undone");
-    CHECK(segment_of_copy(job, {stored, other}, 0, 7).empty());
+    CHECK(segment_of_copy(job, {stored, of_trainer(address(3)), other}, of_step(8)) == "undone");
+    CHECK(segment_of_copy(job, {stored, other}, of_step(7)).empty());
   }
 
   TEST_CASE("join: rank 0 of a transfer is its source; a trainer in no group has no ring") {
@@ -399,57 +405,31 @@ TEST_SUITE("join") {
     job.transfers = {{0, 0, 8, "n1.0", true, {"n1.0"}}};
     const auto made = must(orders(job, {{"n1.0", "s", address(3)}}));
     CHECK(made->trainers[0].transfers[0].members.size() == 1);
+    CHECK(made->trainers[0].transfers[0].takes);
     CHECK(made->trainers[0].transfers[0].segment == "peer-0");
   }
 
-  TEST_CASE("join: RESTORE-1: a trainer that sends its shard commits after all its receivers") {
-    using Rounds = std::map<std::string, uint32_t>;
-    // RESTORE-1: a source commits in a later round than all of its targets.
-    auto transfer = [](const std::string& source, std::vector<std::string> targets,
-                       bool peer = false) {
-      return Transfer{0, 0, 8, source, peer, std::move(targets)};
-    };
-    JoinGeneration job;
-    for (const char* name : {"a", "b", "c", "d", "e", "f"})
-      job.members.push_back({name, 0, 0, address(1)});
-    job.members.push_back({"helper", no_group, 0, address(1)});
-    auto rounds = [&](std::vector<Transfer> transfers) {
-      job.transfers = std::move(transfers);
-      return commit_rounds(job);
-    };
-    CHECK(rounds({}).empty());
-    CHECK(rounds({transfer("a", {"b"})}) == Rounds{{"a", 1}});
-    // A chain, in any order.
-    CHECK(rounds({transfer("b", {"c"}), transfer("a", {"b"}), transfer("c", {"d"})}) ==
-          Rounds{{"a", 3}, {"b", 2}, {"c", 1}});
-    // The last receiver counts, over all targets and transfers.
-    CHECK(rounds({transfer("a", {"f", "b"}), transfer("b", {"c"})}) == Rounds{{"a", 2}, {"b", 1}});
-    CHECK(rounds({transfer("a", {"b"}), transfer("a", {"f"}), transfer("b", {"c"})}) ==
-          Rounds{{"a", 2}, {"b", 1}});
-    // A peer store, a trainer in no group, and a source that is its own target need no round.
-    CHECK(rounds({transfer("a", {"b"}, true), transfer("helper", {"c"}), transfer("d", {"d"})}) ==
-          Rounds{});
-    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}, true)}) == Rounds{{"a", 1}});
-    // A cycle is one round, after its receivers and before its senders.
-    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"a"})}) == Rounds{{"a", 1}, {"b", 1}});
-    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}), transfer("c", {"b", "d"}),
-                  transfer("d", {"e"}), transfer("f", {"a"})}) ==
-          Rounds{{"f", 4}, {"a", 3}, {"b", 2}, {"c", 2}, {"d", 1}});
-  }
-
-  TEST_CASE("join: each trainer is told its round and the number of rounds") {
-    JoinGeneration job = two_groups();
-    auto round = [&](const char* name, uint8_t x) {
-      const auto made = must(orders(job, {{name, "s", address(x)}}));
-      const JoinTrainer& order = made->trainers[0];
-      return std::pair(order.commit_round, order.commit_rounds);
-    };
-    CHECK(round("n0.0", 1) == std::pair(0u, 1u));
-    job.transfers = {{0, 0, 8, "n0.1", false, {"n1.0"}}, {1, 1, 8, "n1.0", false, {"n1.1"}}};
-    CHECK(round("n0.0", 1) == std::pair(0u, 3u));
-    CHECK(round("n0.1", 2) == std::pair(2u, 3u));
-    CHECK(round("n1.0", 3) == std::pair(1u, 3u));
-    CHECK(round("n1.1", 4) == std::pair(0u, 3u));
+  TEST_CASE("join: a generation may have groups of each size that the plan allows") {
+    JoinGeneration job{.generation = 6, .source = JoinSource::memory, .step = 8, .groups = 1};
+    job.members = {
+        {"n0.0", 0, 0, address(1)}, {"n1.0", 0, 1, address(2)}, {"n2.0", 0, 2, address(3)}};
+    job.shards = 3;
+    job.transfers = {{0, 1, 8, "n1.0", false, {"n0.0", "n1.0"}, 2}};
+    Plan plan;
+    plan.topology.shards = plan.topology.group_nodes = 2;
+    const auto no_copy = [](const Transfer&) { return std::string(); };
+    const std::vector<LocalTrainer> local = {{"n1.0", "s", address(2)}};
+    plan.topology.group_sizes = {1, 2};
+    CHECK(orders_of(job, plan, local, no_copy).status().code() == Code::bad_data);
+    plan.topology.group_sizes = {1, 2, 3};
+    const auto made = must(orders_of(job, plan, local, no_copy));
+    CHECK(made->fill.layout.shards() == 3);
+    const JoinTrainer& order = made->trainers[0];
+    CHECK(order.shards == 3);
+    CHECK(order.axes[0].members.size() == 3);
+    CHECK(order.transfers[0].shards == 2);
+    CHECK(order.transfers[0].takes);
+    CHECK(order.transfers[0].members == std::vector<DataAddress>{{address(2)}, {address(1)}});
   }
 
   TEST_CASE("join: an order that contradicts itself is bad_data") {

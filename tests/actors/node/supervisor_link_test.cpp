@@ -81,7 +81,7 @@ struct World {
   caf::scheduler::test_coordinator& scheduler;
   caf::scoped_actor node, one, two;
   caf::actor link;
-  HeldState held;
+  std::vector<StateCopy> held;
   std::string left;  // what supervisors that the node has left were told
 };
 
@@ -112,7 +112,7 @@ TEST_SUITE("supervisor link") {
     // On a full disk no supervisor can claim a term. All nodes left after join_timeout_ms, and
     // the steps since the last checkpoint were gone with their memory.
     World world;
-    world.held = {0, {{5, 1}}};
+    world.held = {{0, 5, 1}};
     world.node->send(world.link, TrainerUp{.trainer = "n0.0", .pid = 7});
     world.pass(10 * kJoinTimeoutMs, kNone);
     CHECK(!World::got<Shutdown>(world.node));

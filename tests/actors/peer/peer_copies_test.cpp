@@ -47,12 +47,12 @@ struct Cluster {
     plan.topology.shards = plan.topology.trainers_per_node = 1;
     plan.state.ema = true;
     REQUIRE(states->create(instance, plan, 0).ok());
-    trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
+    trainer = TrainState::open(states->segment("n0.0")).take();
     for (const int node : {1, 0}) {
       DataPlaneOptions options;
       options.network = false;
       tiers[node] =
-          std::make_shared<PeerTier>(agent_segments(instance, node), plan.shape, 1, plan.state,
+          std::make_shared<PeerTier>(agent_segments(instance, node), plan.shape, plan.state,
                                      make_agent_plane(options, instance, node).take(), timeout_ms);
       const FindNode find = [this](const std::string&) { return Result<caf::actor>(nodes[1]); };
       nodes[node] = system.spawn(
@@ -76,7 +76,7 @@ struct Cluster {
     }
     REQUIRE(trainer->pin(step).ok());
     auto pin = std::make_shared<StatePin>(states, "n0.0", 0, StateVersion{step, generation});
-    self->send(nodes[0], local::StageCopy{"n0.0", std::move(pin), generation, step, 0});
+    self->send(nodes[0], local::StageCopy{"n0.0", std::move(pin), generation, step});
   }
   /// Orders n0 to copy the step to `node`. Returns the error of CopySent. Waits for the report of
   /// that node's store if there is none.
@@ -112,7 +112,7 @@ struct Cluster {
   }
 };
 
-using Held = std::vector<PeerCopy>;
+using Held = std::vector<StateCopy>;
 
 }  // namespace
 
@@ -126,7 +126,7 @@ TEST_SUITE("peer copies") {
     cluster.stage(8);
     CHECK(cluster.order(8, "n0") == "");
     CHECK(cluster.tiers[0]->store.held() == Held{{0, 8, 1}});
-    const Result<TrainState*> own = must(cluster.tiers[0]->store.prepare(0, 8));
+    const Result<TrainState*> own = must(cluster.tiers[0]->store.prepare(layout_of(1, 0), 8));
     CHECK(verify_or_forget(**own, {8, 1}));
     CHECK((*own)->committed().ema[0] == 8);
     cluster.stage(8);  // the order is repeated: the store has the copy

@@ -34,8 +34,7 @@ struct Pair {
     for (const int node : {0, 1}) {
       const std::string trainer = "n" + std::to_string(node) + ".0";
       REQUIRE(stores[node].create(instance, plan, node).ok());
-      states[node] =
-          TrainState::open(stores[node].segment(trainer), stores[node].total(trainer)).take();
+      states[node] = TrainState::open(stores[node].segment(trainer)).take();
       DataPlaneOptions options;
       options.network = false;
       planes[node] = make_agent_plane(options, instance, node).take();
@@ -61,8 +60,7 @@ struct Pair {
       received = from.ok() ? receive_state(**from, *states[1], 7, "n0", timeout_ms)
                            : Result<Hash128>(from.status());
     });
-    const Status sent =
-        send_segment(*planes[0], generation, parts[0], stores[0].total("n0.0"), timeout_ms);
+    const Status sent = send_segment(*planes[0], generation, parts[0], timeout_ms);
     receiver.join();
     return {sent, received};
   }
@@ -96,7 +94,6 @@ TEST_SUITE("peer copies") {
   TEST_CASE("transfer: GEN-1: a fence ends the wait for a receiver that does not come") {
     Pair pair;
     pair.planes[0]->abort(2, "a new generation begins");
-    CHECK(send_segment(*pair.planes[0], 2, pair.parts[0], pair.stores[0].total("n0.0"), timeout_ms)
-              .code() == Code::aborted);
+    CHECK(send_segment(*pair.planes[0], 2, pair.parts[0], timeout_ms).code() == Code::aborted);
   }
 }

@@ -71,7 +71,7 @@ TEST_SUITE("copy plan") {
     CHECK(five->generation == 3);
     CHECK(five->keep == UINT64_MAX);
     rounds.ended(sent(*five, 0));
-    state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
+    state.nodes["n2"].peer = {{0, 5, 3, 2}, {1, 5, 3, 2}};
     CHECK_FALSE(rounds.completed(state));
     CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last round is not over
     rounds.ended(sent(*five, 1));
@@ -85,7 +85,7 @@ TEST_SUITE("copy plan") {
     rounds.ended(sent(*ten, 0));
     rounds.ended(sent(*ten, 1, "no room"));
     CHECK_FALSE(rounds.completed(state));
-    state.nodes["n2"].peer = {{0, 5, 3}, {0, 10, 3}, {1, 5, 3}};
+    state.nodes["n2"].peer = {{0, 5, 3, 2}, {0, 10, 3, 2}, {1, 5, 3, 2}};
     const auto fifteen = rounds.committed(0, state, 16, 0);
     REQUIRE(fifteen);
     CHECK(fifteen->keep == 5);
@@ -112,13 +112,13 @@ TEST_SUITE("copy plan") {
     REQUIRE(five);
     REQUIRE(five->copies.size() == 4);
     for (const uint32_t shard : {0, 0, 1, 1}) rounds.ended(sent(*five, shard));
-    state.nodes["n0"].peer = {{0, 5, 3}};
-    state.nodes["n1"].peer = {{1, 5, 3}};
+    state.nodes["n0"].peer = {{0, 5, 3, 2}};
+    state.nodes["n1"].peer = {{1, 5, 3, 2}};
     CHECK_FALSE(newest_kept(state));  // a lost node would take the only copy of its shard along
-    state.nodes["n0"].peer.push_back({1, 5, 3});
+    state.nodes["n0"].peer.push_back({1, 5, 3, 2});
     CHECK_FALSE(newest_kept(state));
     CHECK_FALSE(rounds.completed(state));
-    state.nodes["n1"].peer.push_back({0, 5, 3});
+    state.nodes["n1"].peer.push_back({0, 5, 3, 2});
     CHECK(newest_kept(state) == 5);
     CHECK(rounds.completed(state) == 5);
   }
@@ -129,7 +129,7 @@ TEST_SUITE("copy plan") {
     const auto five = rounds.committed(0, state, 6, 0);
     REQUIRE(five);
     for (const uint32_t shard : {0, 1}) rounds.ended(sent(*five, shard));
-    state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 2}};  // shard 1's is of an older generation
+    state.nodes["n2"].peer = {{0, 5, 3, 2}, {1, 5, 2, 2}};  // shard 1's is of an older generation
     CHECK_FALSE(rounds.completed(state));
     CHECK_FALSE(rounds.committed(0, state, 11, 0));
     SUBCASE("one could not receive what its sender has sent") {
@@ -141,7 +141,7 @@ TEST_SUITE("copy plan") {
       state.nodes["n2"].state = NodeState::up;
     }
     SUBCASE("they tell") {
-      state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
+      state.nodes["n2"].peer = {{0, 5, 3, 2}, {1, 5, 3, 2}};
       CHECK(rounds.completed(state) == 5);
       const auto ten = rounds.committed(0, state, 11, 0);
       REQUIRE(ten);
@@ -154,8 +154,8 @@ TEST_SUITE("copy plan") {
 
   TEST_CASE("copy rounds: copies on lost nodes, and of steps that were undone, do not count") {
     State state = cluster(1, 2, 2, 2);
-    state.nodes["n2"].peer = {{0, 5, 2}, {0, 10, 3}};
-    state.nodes["n3"].peer = {{1, 5, 2}, {1, 10, 2}};
+    state.nodes["n2"].peer = {{0, 5, 2, 2}, {0, 10, 3, 2}};
+    state.nodes["n3"].peer = {{1, 5, 2, 2}, {1, 10, 2, 2}};
     CHECK(newest_kept(state) == 10);
     state.rollbacks = {{3, 8}};  // step 10 was made again
     CHECK(newest_kept(state) == 5);
@@ -169,12 +169,13 @@ TEST_SUITE("peer store") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
-    PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, 2, {});
+    PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, {});
+    const auto of = [](uint32_t shard) { return layout_of(2, shard); };
     CHECK(store.held().empty());
-    CHECK(store.segment(1, 5) == "");
-    CHECK(store.prepare(2, UINT64_MAX).status().code() == Code::bad_data);
+    CHECK(store.segment(of(1), 5) == "");
+    CHECK(store.prepare(of(2), UINT64_MAX).status().code() == Code::bad_data);
     auto put = [&](uint32_t shard, uint64_t step, uint64_t keep) {
-      const Result<TrainState*> state = must(store.prepare(shard, keep));
+      const Result<TrainState*> state = must(store.prepare(of(shard), keep));
       const Result<TrainState::Side> side = must((*state)->begin_write(0));
       side->params[0] = static_cast<float>(step);
       (*state)->set_generation(3);
@@ -182,25 +183,25 @@ TEST_SUITE("peer store") {
     };
     put(1, 5, UINT64_MAX);
     put(1, 10, 5);
-    CHECK(store.segment(1, 5) == store.segment(1, 10));
-    CHECK(store.segment(0, 5) == "");
+    CHECK(store.segment(of(1), 5) == store.segment(of(1), 10));
+    CHECK(store.segment(of(0), 5) == "");
     put(1, 15, 5);  // not every shard had a copy of step 10
-    CHECK(store.segment(1, 10) == "");
-    CHECK_FALSE(store.segment(1, 5).empty());
+    CHECK(store.segment(of(1), 10) == "");
+    CHECK_FALSE(store.segment(of(1), 5).empty());
     put(1, 20, 15);
     CHECK(store.held().size() == 2);
-    CHECK(store.segment(1, 5) == "");
+    CHECK(store.segment(of(1), 5) == "");
     put(0, 20, 15);
-    CHECK_FALSE(store.drop_unassigned({0}, 15));
-    CHECK(store.drop_unassigned({0}, 25));  // shard 1 is kept elsewhere now
-    CHECK(store.held() == std::vector<PeerCopy>{{0, 20, 3}});
+    CHECK_FALSE(store.drop_unassigned({of(0)}, 15));
+    CHECK(store.drop_unassigned({of(0)}, 25));  // shard 1 is kept elsewhere now
+    CHECK(store.held() == std::vector<StateCopy>{{0, 20, 3, 2}});
     CHECK_FALSE(store.drop_unassigned({}, 20));
-    Result<TrainState*> kept = must(store.prepare(0, 20));
+    Result<TrainState*> kept = must(store.prepare(of(0), 20));
     CHECK(verify_or_forget(**kept, {20, 3}));
     CHECK_FALSE(verify_or_forget(**kept, {15, 3}));
     CHECK(store.held().size() == 1);
     REQUIRE(store.flip_bits().ok());
-    const Result<TrainState*> state = must(store.prepare(0, 20));
+    const Result<TrainState*> state = must(store.prepare(of(0), 20));
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
     (*state)->clear_pins();
     CHECK_FALSE(verify_or_forget(**state, {20, 3}));  // damaged: it is forgotten
@@ -211,8 +212,8 @@ TEST_SUITE("peer store") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
-    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1, {});
-    const Result<TrainState*> begun = must(store.prepare(0, UINT64_MAX));
+    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, {});
+    const Result<TrainState*> begun = must(store.prepare(layout_of(1, 0), UINT64_MAX));
     TrainState& state = **begun;
     auto put = [&state](const StateVersion& copy) {
       const Result<TrainState::Side> side = must(state.begin_write(0));
@@ -222,9 +223,9 @@ TEST_SUITE("peer store") {
     };
     put({5, 1});
     put({10, 1});
-    REQUIRE(store.prepare(0, 5).ok());
+    REQUIRE(store.prepare(layout_of(1, 0), 5).ok());
     CHECK_FALSE(verify_or_forget(state, {10, 2}));
-    CHECK(store.held() == std::vector<PeerCopy>{{0, 5, 1}});
+    CHECK(store.held() == std::vector<StateCopy>{{0, 5, 1, 1}});
     put({10, 2});  // no pin is left
     CHECK(verify_or_forget(state, {10, 2}));
     CHECK(verify_or_forget(state, {5, 1}));

@@ -8,17 +8,22 @@
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/incidents.hpp"
 #include "runtime/config/config.hpp"
+#include "tests/actors/supervisor/decide_cases.hpp"
 
 namespace simplescale::job {
 namespace {
 
 constexpr uint64_t kGeneration = 1;
 
+std::vector<StateCopy> copies(const std::string& trainer) {
+  return test::of(static_cast<uint32_t>(trainer.back() - '0'), {{5, kGeneration}});
+}
+
 /// A trainer leaves the generation by itself.
 TrainerIdle leaves(const char* trainer, Fault fault, const char* suspect, const char* reason) {
   return {.trainer = trainer,
           .generation = kGeneration,
-          .held = {{5, kGeneration}},
+          .held = copies(trainer),
           .fault = fault,
           .step = 6,
           .suspect = suspect,
@@ -99,8 +104,7 @@ State training() {
   s.max_steps = 10;
   for (const auto& node : s.node_order) {
     decide(0, s, NodeUp{node, 1});
-    for (int slot = 0; slot < 2; ++slot)
-      decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, static_cast<uint32_t>(slot)});
+    for (int slot = 0; slot < 2; ++slot) decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}});
   }
   decide(0, s, StepCommitted{s.generation, 5});
   REQUIRE(s.phase == Phase::training);
@@ -130,9 +134,8 @@ std::string headline(const std::vector<Event>& reports) {
   for (const auto& [name, t] : State(s).trainers) {
     if (s.nodes.at(node_of(name)).state != NodeState::up) continue;
     if (t.state == TrainerState::draining)
-      handle(TrainerIdle{name, s.generation - 1, t.shard, {{5, kGeneration}}});
-    if (t.state == TrainerState::down)
-      handle(TrainerUp{name, 2, {2}, static_cast<uint32_t>(name.back() - '0'), {{5, kGeneration}}});
+      handle(TrainerIdle{name, s.generation - 1, copies(name)});
+    if (t.state == TrainerState::down) handle(TrainerUp{name, 2, {2}, copies(name)});
   }
   handle(Tick{});
   handle(StepCommitted{s.generation, 6});

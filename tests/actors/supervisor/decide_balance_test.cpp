@@ -33,8 +33,8 @@ Decision next_generation(State& s, int64_t now = 0) {
   for (const Place& p : places(s.rules, s.layout)) shard[p.trainer] = p.shard;
   for (const auto& [name, trainer] : State(s).trainers)
     if (trainer.state == TrainerState::training)
-      joined =
-          decide(now, s, TrainerIdle{name, s.generation, shard[name], made(s.generation, {step})});
+      joined = decide(now, s,
+                      TrainerIdle{name, s.generation, of(shard[name], made(s.generation, {step}))});
   REQUIRE(all<Join>(joined).size() == 1);
   decide(now, s, StepCommitted{s.generation, step + 1});
   REQUIRE(s.phase == Phase::training);

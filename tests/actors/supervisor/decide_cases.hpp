@@ -50,12 +50,21 @@ inline std::vector<StateVersion> made(uint64_t generation, const Steps& steps) {
   return copies;
 }
 
+/// The same, as copies of a shard; by default of a group of one node.
+inline std::vector<StateCopy> of(uint32_t shard, const std::vector<StateVersion>& versions,
+                                 uint32_t shards = 2) {
+  std::vector<StateCopy> copies;
+  for (const StateVersion& v : versions) copies.push_back({shard, v.step, v.generation, shards});
+  return copies;
+}
+
 inline Decision up(State& s, const std::string& node, const std::vector<StateVersion>& held = {},
                    int64_t now = 0, int32_t pid = 1) {
   decide(now, s, NodeUp{node, pid});
   Decision last;
   for (int slot = 0; slot < 2; ++slot)
-    last = decide(now, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, held, 0});
+    last = decide(now, s,
+                  TrainerUp{trainer_name(node, slot), 1, {1}, of(0, held, s.rules.cut_of({})), 0});
   return last;
 }
 
@@ -84,7 +93,9 @@ inline Decision all_idle(State& s, const std::vector<StateVersion>& held, int64_
   for (const Place& p : places(s.rules, s.layout)) shard[p.trainer] = p.shard;
   for (const auto& [name, trainer] : State(s).trainers)
     if (trainer.state == TrainerState::draining)
-      last = decide(now, s, TrainerIdle{name, s.generation - 1, shard[name], held});
+      last = decide(
+          now, s,
+          TrainerIdle{name, s.generation - 1, of(shard[name], held, s.rules.cut_of(s.layout))});
   return last;
 }
 
@@ -104,7 +115,7 @@ inline State training(int domains, int spares = 0, int domain_nodes = 1, uint64_
 
 inline Decision back(State& s, const std::string& trainer, uint32_t shard,
                      const std::vector<StateVersion>& held) {
-  return decide(0, s, TrainerUp{trainer, 2, {2}, shard, held, 0});
+  return decide(0, s, TrainerUp{trainer, 2, {2}, of(shard, held, s.rules.cut_of(s.layout)), 0});
 }
 
 inline Decision back(State& s, const std::string& trainer, uint32_t shard, const Steps& steps) {
@@ -118,7 +129,7 @@ inline State with_one_back_in_an_older_generation() {
   all_idle(s, Steps{3});
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, NodeUp{"n1", 1});
-  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, of(0, made(1, {3})), 1});
   return s;
 }
 

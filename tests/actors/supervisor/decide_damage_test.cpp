@@ -6,7 +6,7 @@ namespace simplescale::job::test {
 TEST_CASE("job: a step that replicas differ in is undone and made again") {
   State s = training(2);
   Decision d = decide(0, s,
-                      TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "",
+                      TrainerIdle{"n0.0", 1, of(0, made(1, {2, 3})), Fault::mismatch, 3, "",
                                   "shard 0 of step 3 differs"});
   CHECK(all<Fence>(d).size() == 1);
   CHECK(committed_of(s, 3, 1) == 2);  // JOB-2: it is recorded, and no generation has begun since
@@ -26,27 +26,27 @@ TEST_CASE("job: a step that replicas differ in is undone and made again") {
 
 TEST_CASE("job: a second mismatch does not lift the suspicion from the first") {
   State s = training(2);
-  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "differs"});
+  decide(0, s, TrainerIdle{"n0.0", 1, of(0, made(1, {2, 3})), Fault::mismatch, 3, "", "differs"});
   all_idle(s, Steps{2, 3});
   for (const std::string& name : names(s)) decide(0, s, TrainerReady{name, s.generation});
   decide(0, s,
-         TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {3, 4}), Fault::mismatch, 4, "",
-                     "differs"});
+         TrainerIdle{"n0.0", s.generation, of(0, made(s.generation, {3, 4})), Fault::mismatch, 4,
+                     "", "differs"});
   // Step 3 was made again and compared.
   CHECK(only<Join>(all_idle(s, Steps{3, 4})).step == 3);
 }
 
 TEST_CASE("job: a mismatch that was handled is not handled again") {
   State s = training(3);
-  const TrainerIdle mismatch{"n0.0",          1, 0,  made(1, {2, 3}),
-                             Fault::mismatch, 3, "", "shard 0 differs"};
+  const TrainerIdle mismatch{"n0.0", 1,  of(0, made(1, {2, 3})), Fault::mismatch,
+                             3,      "", "shard 0 differs"};
   decide(0, s, mismatch);
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
   const size_t suspect_steps = s.suspect_steps.size();
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, NodeUp{"n1", 1});
-  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {2, 3}), 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, of(0, made(1, {2, 3})), 1});
   TrainerIdle late = mismatch;
   late.trainer = "n1.0";
   decide(0, s, late);
@@ -59,13 +59,13 @@ TEST_CASE("job: a damaged copy is not used again") {
   decide(0, s, NodeLost{"n0", "gone"});
   all_idle(s, Steps{2, 3});
   Decision d = decide(
-      0, s, TrainerIdle{"n2.0", s.generation, 0, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
+      0, s, TrainerIdle{"n2.0", s.generation, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
   CHECK(all<Fence>(d).size() == 1);
   all_answer(s);
   for (const auto& [name, shard, steps] : {std::tuple<const char*, uint32_t, Steps>{"n1.0", 0, {2}},
                                            {"n1.1", 1, {2, 3}},
                                            {"n2.1", 1, {}}})
-    d = decide(0, s, TrainerIdle{name, s.generation - 1, shard, made(1, steps)});
+    d = decide(0, s, TrainerIdle{name, s.generation - 1, of(shard, made(1, steps))});
   CHECK(only<Join>(d).step == 2);
 }
 
@@ -78,12 +78,12 @@ TEST_CASE("job: for a damaged checkpoint the next older one is used, until none 
   for (const uint64_t next : {6, 4, 0}) {
     CHECK(join.source == Source::checkpoint);
     // Two trainers report it: the first report decides.
-    const TrainerIdle bad{"n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step,
+    const TrainerIdle bad{"n0.0", join.generation, {}, Fault::bad_checkpoint, join.step,
                           "",     "checksum"};
     CHECK(all<Fence>(decide(0, s, bad)).size() == 1);
-    decide(0, s,
-           TrainerIdle{
-               "n1.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+    decide(
+        0, s,
+        TrainerIdle{"n1.0", join.generation, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
     join = only<Join>(all_idle(s, Steps{}));
     CHECK(join.step == next);
   }
@@ -120,9 +120,9 @@ TEST_CASE("job: a run that has had a checkpoint does not begin with initial valu
   decide(0, s, CheckpointSaved{8});
   const Join join = only<Join>(all_up(s));
   CHECK(join.step == 8);
-  decide(0, s,
-         TrainerIdle{
-             "n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+  decide(
+      0, s,
+      TrainerIdle{"n0.0", join.generation, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
   const Decision d = all_idle(s, Steps{});
   CHECK(all<Join>(d).empty());
   CHECK(only<Shutdown>(d).exit == Code::bad_data);
@@ -135,7 +135,7 @@ TEST_CASE(
   s.checkpoint_step = 8;
   s.older_checkpoints = {6};
   const uint64_t generation = only<Join>(all_up(s)).generation;
-  const TrainerIdle unread{"n1.0", generation, 0, {}, Fault::bad_disk, 8, "", "input/output error"};
+  const TrainerIdle unread{"n1.0", generation, {}, Fault::bad_disk, 8, "", "input/output error"};
   CHECK(all<Fence>(decide(0, s, unread)).size() == 1);
   TrainerIdle also = unread;
   also.trainer = "n1.1";
@@ -164,12 +164,12 @@ TEST_CASE("job: a checkpoint that no node can read is retried; no older one is u
     CHECK(join.step == 8);
     for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
       decide(now, s,
-             TrainerIdle{name, join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+             TrainerIdle{name, join.generation, {}, Fault::bad_disk, 8, "", "stale handle"});
     CHECK(all<Join>(decide(now, s, Tick{})).empty());
     join = only<Join>(decide(now += 6'000, s, Tick{}));
   }
   const Decision last = decide(
-      now, s, TrainerIdle{"n0.0", join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+      now, s, TrainerIdle{"n0.0", join.generation, {}, Fault::bad_disk, 8, "", "stale handle"});
   CHECK(only<Shutdown>(last).reason.ends_with("n0.0 could not read the checkpoint: stale handle"));
   for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
 }

@@ -47,7 +47,7 @@ TEST_CASE("job: a node is not drained if too few groups would be left") {
   State s = training(2);
   CHECK(all<Leave>(decide(0, s, DrainRequested{"n1", true, "me"})).size() == 1);
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+    decide(0, s, TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {3, 4}))});
   CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
   decide(0, s, StepCommitted{s.generation, 5});
   const Decision d = decide(0, s, DrainRequested{"n0", true, "me"});
@@ -61,7 +61,7 @@ TEST_CASE("job: a node that spent its budget while it was suspect is drained aft
   decide(0, s, Suspected{"n1.0", "slow"});
   for (int i = 0; i <= s.max_restarts; ++i) {
     decide(0, s, TrainerDown{"n1.0", "signal 11"});
-    decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, made(1, {3}), 0});
+    decide(0, s, TrainerUp{"n1.0", 2, {2}, of(0, made(1, {3})), 0});
   }
   decide(0, s, NodeChecked{"n1", true, ""});
   CHECK(s.nodes.at("n1").state == NodeState::drained);
@@ -86,7 +86,8 @@ Decision all_left(State& s, uint64_t step) {
   Decision last;
   for (const Place& p : places(s.rules, s.layout))
     last = decide(
-        0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {step - 1, step})});
+        0, s,
+        TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {step - 1, step}))});
   return last;
 }
 
@@ -182,7 +183,7 @@ TEST_CASE("job: a failure before a diagnosis is fenced at once; the diagnosis fo
   State s = training(2);
   decide(0, s, DiagnoseRequested{{"n0"}, "me"});
   CHECK(all<Fence>(decide(0, s, TrainerDown{"n1.0", "signal 9"})).size() == 1);
-  decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, made(1, {3}), 0});
+  decide(0, s, TrainerUp{"n1.0", 2, {2}, of(0, made(1, {3})), 0});
   const Decision idle = all_idle(s, Steps{3});
   CHECK(examined(idle) == Names{"n0"});
   s.join_timeout_ms = 10;  // does not limit a diagnosis

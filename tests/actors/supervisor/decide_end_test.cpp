@@ -17,8 +17,7 @@ Decision fails_too_often(State& s) {
     d = decide(0, s,
                TrainerIdle{"n0.0",
                            s.generation,
-                           0,
-                           made(newest_joined(s), {3}),
+                           of(0, made(newest_joined(s), {3})),
                            Fault::non_finite,
                            4,
                            "n1.0",
@@ -121,8 +120,8 @@ TEST_CASE("job: a run that gives up and cannot save ends after as many failures 
     REQUIRE(tries <= s.give_up_after_cycles);
     REQUIRE(only<Join>(all_idle(s, Steps{3})).save_only);
     d = decide(0, s,
-               TrainerIdle{"n0.0", s.generation, 0, made(newest_joined(s), {3}), Fault::failed, 4,
-                           "", "a peer was lost"});
+               TrainerIdle{"n0.0", s.generation, of(0, made(newest_joined(s), {3})), Fault::failed,
+                           4, "", "a peer was lost"});
   }
   CHECK(tries == s.give_up_after_cycles + 1);
   CHECK(s.exit == Code::gave_up);
@@ -172,12 +171,12 @@ TEST_CASE("job: JOB-1, drained nodes and fewer groups than min_groups save befor
   State one = training(1);
   one.max_restarts = 0;
   decide(0, one,
-         TrainerIdle{"n0.1", one.generation, 1, made(one.generation, {3}), Fault::failed, 4, "",
+         TrainerIdle{"n0.1", one.generation, of(1, made(one.generation, {3})), Fault::failed, 4, "",
                      "a collective failed"});
   all_idle(one, Steps{3});
   decide(0, one, TrainerDown{"n0.0", "signal 9"});  // drains the node, the only one
   CHECK(one.nodes.at("n0").state == NodeState::drained);
-  decide(0, one, TrainerIdle{"n0.1", one.generation - 1, 1, made(1, {3})});
+  decide(0, one, TrainerIdle{"n0.1", one.generation - 1, of(1, made(1, {3}))});
   all_answer(one);
   const Join drained = only<Join>(back(one, "n0.0", 0, made(1, {3})));
   CHECK(drained.save_only);
@@ -190,8 +189,8 @@ namespace {
 Decision gives_up_with_half_a_group(State& s) {
   s = training(1, 0, 2);
   decide(0, s, NodeUp{"n0", 1, {9}});
-  std::vector<PeerCopy> copies;
-  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, s.generation});
+  std::vector<StateCopy> copies;
+  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, s.generation, 4});
   decide(0, s, PeerCopies{"n0", copies, 0});
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(all<Join>(all_idle(s, Steps{3})).empty());
@@ -220,8 +219,8 @@ TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a grou
       const uint64_t generation = s.generation;
       CHECK(only<Fence>(decide(now, s, CheckpointFailed{3, "disk full", generation})).generation >
             generation);
-      std::vector<PeerCopy> left = s.nodes.at("n0").peer;
-      std::erase_if(left, [](const PeerCopy& copy) { return copy.shard == 0; });
+      std::vector<StateCopy> left = s.nodes.at("n0").peer;
+      std::erase_if(left, [](const StateCopy& copy) { return copy.shard == 0; });
       decide(now, s, PeerCopies{"n0", left, s.generation});  // n0.0 holds it too
       CHECK(all<Join>(decide(now + 5'000, s, Tick{})).empty());
       save = only<Join>(decide(now += 5'001, s, Tick{}));
@@ -244,10 +243,11 @@ TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a grou
     decide(now, s, NodeUp{"n0", 1, {9}});
     decide(now, s, NodeChecked{"n0", true, ""});
     for (const char* trainer : {"n0.0", "n0.1"})
-      decide(now, s,
-             TrainerUp{trainer, 1, {1}, static_cast<uint32_t>(trainer[3] - '0'), made(1, {3}), 0});
-    std::vector<PeerCopy> copies;
-    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, 1});
+      decide(
+          now, s,
+          TrainerUp{trainer, 1, {1}, of(static_cast<uint32_t>(trainer[3] - '0'), made(1, {3})), 0});
+    std::vector<StateCopy> copies;
+    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 3, 1, 4});
     save = only<Join>(decide(now, s, PeerCopies{"n0", copies, s.generation}));
     CHECK(save.by_agents);
     CHECK(save.step == 3);
@@ -255,7 +255,7 @@ TEST_CASE("job: JOB-1, agents save what memory holds if too few nodes for a grou
   }
   SUBCASE("it reports to this supervisor only now, and has not heard of it") {
     const uint64_t generation = s.generation;
-    const std::vector<PeerCopy> held = s.nodes.at("n0").peer;
+    const std::vector<StateCopy> held = s.nodes.at("n0").peer;
     CHECK(only<Fence>(decide(now, s, NodeUp{"n0", 1, {9}})).generation > generation);
     CHECK(only<Join>(decide(now, s, PeerCopies{"n0", held, s.generation})).by_agents);
   }
@@ -271,8 +271,8 @@ TEST_CASE(
   for (const uint64_t kept : {3, 2}) {
     State s = training(1, 0, 2);
     decide(0, s, NodeUp{"n0", 1, {9}});
-    std::vector<PeerCopy> copies;
-    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, kept, s.generation});
+    std::vector<StateCopy> copies;
+    for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, kept, s.generation, 4});
     decide(0, s, PeerCopies{"n0", copies, 0});
     decide(0, s, NodeLost{"n1", "gone"});
     all_idle(s, Steps{3});
@@ -292,8 +292,8 @@ TEST_CASE("job: JOB-1, a stop saves what memory holds beyond the step that is kn
   s.has_checkpoint = true;
   s.checkpoint_step = 3;  // as a new supervisor knows it
   decide(0, s, NodeUp{"n0", 1, {9}});
-  std::vector<PeerCopy> copies;
-  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 5, s.generation});
+  std::vector<StateCopy> copies;
+  for (uint32_t shard = 0; shard < 4; ++shard) copies.push_back({shard, 5, s.generation, 4});
   decide(0, s, PeerCopies{"n0", copies, 0});
   decide(0, s, NodeLost{"n1", "gone"});
   all_idle(s, Steps{5});
@@ -316,11 +316,11 @@ TEST_CASE("job: a token that the model does not know ends the run with its steps
   for (const bool reported_first : {true, false}) {
     State s = training(2);
     if (!reported_first)  // another rank learns of it in the vote
-      decide(
-          0, s,
-          TrainerIdle{"n0.0", s.generation, 0, made(1, {3}), Fault::failed, 4, "", "n1.0 fails"});
+      decide(0, s,
+             TrainerIdle{"n0.0", s.generation, of(0, made(1, {3})), Fault::failed, 4, "",
+                         "n1.0 fails"});
     CHECK(all<Shutdown>(decide(0, s,
-                               TrainerIdle{"n1.0", newest_joined(s), 0, made(1, {3}),
+                               TrainerIdle{"n1.0", newest_joined(s), of(0, made(1, {3})),
                                            Fault::bad_tokens, 4, "", "t.bin: byte 44: bad"}))
               .empty());
     CHECK(only<Join>(all_idle(s, Steps{3})).save_only);
@@ -349,7 +349,7 @@ TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
 TEST_CASE("job: a trainer that is not in the last step ends a generation that was to be left") {
   for (const bool finished_first : {false, true}) {
     State s = training(2);
-    const TrainerIdle gone{"n0.0", s.generation, 0, made(1, {9, 10})};
+    const TrainerIdle gone{"n0.0", s.generation, of(0, made(1, {9, 10}))};
     size_t fences = 0;
     const auto hears = [&](const Event& event) {
       fences += all<Fence>(decide(0, s, event)).size();

@@ -10,7 +10,7 @@ TEST_CASE("job: GEN-1: an event that carries an older generation has no effect")
   back(s, "n1.0", 0, Steps{3});
   const State before = s;
   for (const Event& event : std::vector<Event>{
-           StepCommitted{1, 9}, TrainerIdle{"n0.0", 1, 0, made(1, {9}), Fault::failed},
+           StepCommitted{1, 9}, TrainerIdle{"n0.0", 1, of(0, made(1, {9})), Fault::failed},
            TrainerFinished{"n0.0", 1, 10}, TrainerReady{"n0.0", 1}}) {
     const Decision d = decide(0, s, event);
     CHECK(d.actions.empty());
@@ -27,7 +27,7 @@ TEST_CASE("job: GEN-1: an answer to an older fence does not count for the last o
   back(s, "n1.0", 0, Steps{3});
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
-  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {3})});
+  decide(0, s, TrainerIdle{"n0.0", 1, of(0, made(1, {3}))});
   CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("job: GEN-2: the number of a generation that was left is not used agai
   // A pause ends it before its first step.
   decide(0, s, PauseRequested{true, "me"});
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {}});
+    decide(0, s, TrainerIdle{p.trainer, s.generation});
   CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
 }
 
@@ -78,9 +78,9 @@ TEST_CASE("job: a trainer that comes back in an old generation does not end the 
   all_idle(s, Steps{3});
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, NodeUp{"n1", 1});
-  CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1})).empty());
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, of(0, made(1, {3})), 1})).empty());
   // A trainer that should train in the current one does.
-  CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(1, {3}), 1})).size() == 1);
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, of(0, made(1, {3})), 1})).size() == 1);
 }
 
 TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left its old generation") {
@@ -88,8 +88,8 @@ TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left its old
   // Meanwhile the generation changes without a fence.
   decide(0, s, DrainRequested{"n2", true, "me"});
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4, 5})});
-  decide(0, s, TrainerIdle{"n1.0", 1, 0, made(1, {3})});
+    decide(0, s, TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {4, 5}))});
+  decide(0, s, TrainerIdle{"n1.0", 1, of(0, made(1, {3}))});
   CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("job: a trainer that hangs is killed at once, and the others leave wit
 TEST_CASE(
     "job: JOB-4: a trainer that does not leave an old generation is killed when others wait") {
   State s = with_one_back_in_an_older_generation();
-  decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, made(1, {3}), 0});
+  decide(0, s, TrainerUp{"n1.1", 1, {1}, of(0, made(1, {3})), 0});
   CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // no trainer waits
   const int64_t since = 2 * s.fence_timeout_ms;
   CHECK(all<Leave>(decide(since, s, DrainRequested{"n2", true, "me"})).size() == 1);
@@ -148,7 +148,7 @@ TEST_CASE("job: JOB-4: in a generation that began without a failure, restoring h
     decide(0, s, TrainerReady{p.trainer, s.generation});
   decide(0, s, PauseRequested{true, "me"});
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+    decide(0, s, TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {3, 4}))});
   const uint64_t generation = only<Join>(decide(0, s, PauseRequested{false, "me"})).generation;
   CHECK(only<Fence>(decide(s.join_timeout_ms + 1, s, Tick{})).generation == generation + 1);
 }
@@ -159,13 +159,13 @@ TEST_CASE("job: a supervisor that took over adopts trainers without a fence") {
   State s = resumed(before, 202, 0);
   for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());
   for (const Place& p : places(s.rules, s.layout))
-    CHECK(decide(0, s, TrainerUp{p.trainer, 1, {1}, p.shard, made(known, {2, 3}), known})
+    CHECK(decide(0, s, TrainerUp{p.trainer, 1, {1}, of(p.shard, made(known, {2, 3})), known})
               .actions.empty());
   CHECK(s.phase == Phase::training);
   // A supervisor without the state of the last one ends the unknown generation.
   State fresh = job_of(2);
   decide(0, fresh, NodeUp{"n0", 1});
-  const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, 0, made(41, {2, 3}), 41});
+  const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, of(0, made(41, {2, 3})), 41});
   CHECK(only<Fence>(d).generation == 42);
 }
 
@@ -178,11 +178,11 @@ TEST_CASE("job: JOB-4, a generation that a lost decision has ended is not waited
   size_t fences = 0, joins = 0;
   for (const Place& p : places(s.rules, s.layout)) {
     const Decision up = decide(
-        0, s, TrainerUp{p.trainer, 1, {1}, p.shard, made(s.generation, {2, 3}), s.generation});
+        0, s, TrainerUp{p.trainer, 1, {1}, of(p.shard, made(s.generation, {2, 3})), s.generation});
     CHECK(up.actions.empty());
   }
   for (const Place& p : places(s.rules, s.layout)) {
-    const Decision d = decide(0, s, TrainerIdle{p.trainer, 102, p.shard, made(1, {2, 3})});
+    const Decision d = decide(0, s, TrainerIdle{p.trainer, 102, of(p.shard, made(1, {2, 3}))});
     fences += all<Fence>(d).size();
     joins += all<Join>(d).size();
   }
@@ -198,7 +198,8 @@ TEST_CASE("job: GEN-2: a fence has a greater number than the one that a trainer 
   // The predecessor made more fences of which no file tells than a successor skips (the limit of
   // GEN-2). Trainers refuse lower numbers.
   State s = resumed(training(2), 102, 0);
-  CHECK(only<Fence>(decide(0, s, TrainerIdle{"n0.0", 150, 0, made(1, {2, 3})})).generation > 151);
+  CHECK(only<Fence>(decide(0, s, TrainerIdle{"n0.0", 150, of(0, made(1, {2, 3}))})).generation >
+        151);
 }
 
 TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost decision") {
@@ -208,7 +209,8 @@ TEST_CASE("job: JOB-4: trainers leave a generation whose beginning is a lost dec
   State s = resumed(training(2), 202, 0);
   const uint64_t known = s.generation;
   CHECK(s.generation_floor == 202);
-  const Decision d = decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(known + 1, {2, 3}), known + 1});
+  const Decision d =
+      decide(0, s, TrainerUp{"n0.0", 1, {1}, of(0, made(known + 1, {2, 3})), known + 1});
   CHECK(only<Fence>(d).generation > 202);
 }
 
@@ -216,10 +218,11 @@ TEST_CASE("job: GEN-1: a successor with an old state takes a trainer's word for 
   State s = resumed(training(2), 202, 0);
   const uint64_t known = s.generation, lost = known + 1;  // the page does not tell of its beginning
   for (const char* trainer : {"n0.0", "n1.0"})
-    decide(0, s, TrainerUp{trainer, 1, {1}, 0, made(lost, {2, 3}), lost});
-  decide(0, s, TrainerIdle{"n1.0", known, 0, made(known, {2})});  // sent before it joined that one
+    decide(0, s, TrainerUp{trainer, 1, {1}, of(0, made(lost, {2, 3})), lost});
+  decide(0, s,
+         TrainerIdle{"n1.0", known, of(0, made(known, {2}))});  // sent before it joined that one
   CHECK(s.trainers.at("n1.0").state == TrainerState::draining);
-  decide(0, s, TrainerIdle{"n1.0", s.generation - 1, 0, made(lost, {2, 3})});
+  decide(0, s, TrainerIdle{"n1.0", s.generation - 1, of(0, made(lost, {2, 3}))});
   CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
 }
 
@@ -233,7 +236,7 @@ TEST_CASE("job: JOB-1, a successor that has made a fence waits for the answers t
   REQUIRE(s.generation > 102);
   back(s, "n0.0", 0, made(1, {2, 3}));
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation - 1, p.shard, made(1, {2, 3})});
+    decide(0, s, TrainerIdle{p.trainer, s.generation - 1, of(p.shard, made(1, {2, 3}))});
   size_t joins = 0;
   for (const std::string& node : s.node_order)
     joins += all<Join>(decide(0, s, PeerCopies{node, {}, old})).size();
@@ -253,8 +256,8 @@ TEST_CASE("job: JOB-1, a successor hears every agent before it begins a generati
   size_t joins = 0;
   for (const Place& p : places(s.rules, s.layout))
     if (node_of(p.trainer) == "n0")
-      joins += all<Join>(
-                   decide(later, s, TrainerIdle{p.trainer, s.generation, p.shard, made(1, {2, 3})}))
+      joins += all<Join>(decide(later, s,
+                                TrainerIdle{p.trainer, s.generation, of(p.shard, made(1, {2, 3}))}))
                    .size();
   CHECK(joins == 0);
   CHECK(only<Join>(decide(later, s, PeerCopies{"n0", {}, s.generation})).step == 3);
@@ -273,9 +276,10 @@ TEST_CASE("job: a supervisor without a state ends an unknown generation once") {
   for (const auto& node : s.node_order) {
     decide(0, s, NodeUp{node, 1});
     for (int slot = 0; slot < 2; ++slot)
-      fences += all<Fence>(
-                    decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, made(41, {3}), 41}))
-                    .size();
+      fences +=
+          all<Fence>(
+              decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, of(0, made(41, {3})), 41}))
+              .size();
   }
   CHECK(fences == 1);
   CHECK(s.generation == 42);
@@ -287,9 +291,9 @@ State paused_without_one(int64_t now) {
   State s = training(2, 1);
   decide(0, s, PauseRequested{true, "me"});
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4})});
+    decide(0, s, TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {4}))});
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
-  decide(0, s, TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {4})});
+  decide(0, s, TrainerIdle{"n0.0", s.generation, of(0, made(s.generation, {4}))});
   for (int i = 0; i < 3; ++i) decide(now, s, TrainerDown{"n0.0", "signal 9"});
   return s;
 }
@@ -320,7 +324,7 @@ TEST_CASE(
   State s = training(3);
   decide(0, s, DrainRequested{"n0", true, "maintenance"});
   const auto leaves = [&s](const char* who, int64_t now) {
-    return decide(now, s, TrainerIdle{who, s.generation, 0, made(s.generation, {4})});
+    return decide(now, s, TrainerIdle{who, s.generation, of(0, made(s.generation, {4}))});
   };
   leaves("n1.0", 1);
   decide(1, s, TrainerDown{"n1.0", "signal 9"});

@@ -12,7 +12,7 @@ Decision host_up(State& s, const std::string& node, InstructionSet best,
                  InstructionSet of_run = kUnknown, int32_t pid = 1) {
   Decision last = decide(0, s, NodeUp{node, pid, {}, best, of_run});
   for (int slot = 0; slot < 2; ++slot) {
-    Decision d = decide(0, s, TrainerUp{trainer_name(node, slot), pid, {1}, 0, {}, 0});
+    Decision d = decide(0, s, TrainerUp{trainer_name(node, slot), pid, {1}, {}, 0});
     last.actions.insert(last.actions.end(), d.actions.begin(), d.actions.end());
   }
   return last;

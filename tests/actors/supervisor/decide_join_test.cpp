@@ -18,8 +18,8 @@ State growing(int spares = 0) {
 Decision all_leave(State& s, int64_t now = 0) {
   Decision last;
   for (const Place& p : places(s.rules, s.layout))
-    last =
-        decide(now, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+    last = decide(now, s,
+                  TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {3, 4}))});
   return last;
 }
 

@@ -12,12 +12,12 @@ TEST_CASE("job: JOB-1: a step that one replica has applied is rolled forward") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   for (const char* name : {"n0.0", "n0.1", "n1.1"})
-    decide(0, s, TrainerIdle{name, 1, name[3] == '1', made(1, {3, 4})});
+    decide(0, s, TrainerIdle{name, 1, of(name[3] == '1', made(1, {3, 4}))});
   // n1.0 died before it applied step 4; its replica n0.0 holds step 4.
   const Join join = only<Join>(back(s, "n1.0", 0, Steps{2, 3}));
   CHECK(join.step == 4);
   REQUIRE(join.moves.size() == 1);
-  CHECK(join.moves[0] == Move{0, 4, "n0.0", false, {"n1.0"}});
+  CHECK(join.moves[0] == Move{0, 4, "n0.0", false, {"n1.0"}, 2});
 }
 
 // One group, a spare, no copies on peers. The replacement of n0.0 took longer than
@@ -26,7 +26,7 @@ TEST_CASE("job: JOB-1: no older checkpoint is used while the memory of a living 
   State s = training(1, 1, 1, 6);
   decide(0, s, CheckpointSaved{2});
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
-  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {5, 6})});
+  decide(0, s, TrainerIdle{"n0.1", 1, of(1, made(1, {5, 6}))});
   const int64_t late = s.restart_timeout_ms + 1;
   CHECK(all<Join>(decide(late, s, Tick{})).empty());
   CHECK(s.nodes.at("n0").state == NodeState::suspect);
@@ -61,7 +61,7 @@ TEST_CASE("job: JOB-1: a step that only the memory of stopped trainers may hold 
   decide(0, s, CheckpointSaved{6});
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   // Step 7 was committed; the supervisor has not heard of it.
-  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {6, 7})});
+  decide(0, s, TrainerIdle{"n0.1", 1, of(1, made(1, {6, 7}))});
   CHECK(all<Join>(decide(s.restart_timeout_ms + 1, s, Tick{})).empty());
   CHECK(only<Join>(back(s, "n0.0", 0, Steps{6, 7})).step == 7);
 }
@@ -80,7 +80,8 @@ TEST_CASE("job: JOB-1: a node that came back says what it holds before an older 
   CHECK(all<Join>(decide(later, s, NodeChecked{"n0", true, ""})).empty());
   for (const uint32_t shard : {0U, 1U}) {
     const std::string name = trainer_name("n1", static_cast<int>(shard));
-    CHECK(all<Join>(decide(later, s, TrainerUp{name, 1, {1}, shard, made(1, {3, 4}), 0})).empty());
+    CHECK(all<Join>(decide(later, s, TrainerUp{name, 1, {1}, of(shard, made(1, {3, 4})), 0}))
+              .empty());
   }
   CHECK(only<Join>(decide(later, s, PeerCopies{"n1", {}, s.generation})).step == 4);
 }
@@ -90,14 +91,14 @@ TEST_CASE("job: JOB-1: copies that arrive until an agent answers the fence are u
   State s = training(1, 1, 1, 5);
   decide(0, s, CheckpointSaved{2});
   CHECK(all<Join>(decide(0, s, NodeLost{"n0", "gone"})).empty());
-  CHECK(all<Join>(decide(1, s, PeerCopies{"n1", {{0, 5, 1}}})).empty());
+  CHECK(all<Join>(decide(1, s, PeerCopies{"n1", {{0, 5, 1, 2}}})).empty());
   SUBCASE("the copies of all shards have arrived") {
-    const Join join = only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1}, {1, 5, 1}}, 2}));
+    const Join join = only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1, 2}, {1, 5, 1, 2}}, 2}));
     CHECK(join.step == 5);
     CHECK(join.source == Source::memory);
   }
   SUBCASE("one has not: its agent takes it no more") {
-    CHECK(only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1}}, 2})).step == 2);
+    CHECK(only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1, 2}}, 2})).step == 2);
   }
   SUBCASE("the answer to an older fence says nothing") {
     CHECK(all<Join>(decide(2, s, PeerCopies{"n1", {}, 1})).empty());
@@ -111,21 +112,21 @@ TEST_CASE("job: JOB-1: a trainer sends what the memory of a dead trainer of its 
   State s = training(1, 1, 1, 6);
   decide(0, s, CheckpointSaved{2});
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
-  decide(0, s, TrainerIdle{"n0.0", 0, 0, made(1, {2})});     // GEN-1: it has no effect
-  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {5, 6})});  // from its agent
+  decide(0, s, TrainerIdle{"n0.0", 0, of(0, made(1, {2}))});     // GEN-1: it has no effect
+  decide(0, s, TrainerIdle{"n0.0", 1, of(0, made(1, {5, 6}))});  // from its agent
   CHECK(s.trainers.at("n0.0").state == TrainerState::down);
-  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {5, 6})});
+  decide(0, s, TrainerIdle{"n0.1", 1, of(1, made(1, {5, 6}))});
   all_answer(s);
   const int64_t late = s.restart_timeout_ms + 1;  // n0.0 does not start again, and n0 is suspect
   const Join join = only<Join>(decide(late, s, Tick{}));
   CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
   CHECK(join.step == 6);
   REQUIRE(join.moves.size() == 2);
-  CHECK(join.moves[0] == Move{0, 6, "n0.1", true, {"n1.0"}});
-  CHECK(join.moves[1] == Move{1, 6, "n0.1", false, {"n1.1"}});
+  CHECK(join.moves[0] == Move{0, 6, "n0.1", true, {"n1.0"}, 2});
+  CHECK(join.moves[1] == Move{1, 6, "n0.1", false, {"n1.1"}, 2});
 
   // That copy is damaged: it is not used again.
-  decide(late, s, TrainerIdle{"n1.0", s.generation, 0, {}, Fault::bad_copy, 6, "n0.1", "its hash"});
+  decide(late, s, TrainerIdle{"n1.0", s.generation, {}, Fault::bad_copy, 6, "n0.1", "its hash"});
   CHECK(s.trainers.at("n0.0").held.size() == 1);
 }
 
@@ -136,7 +137,7 @@ TEST_CASE("job: JOB-1: an agent sends what its node's memory holds while no trai
   for (const uint32_t shard : {0U, 1U}) {
     const std::string name = trainer_name("n0", static_cast<int>(shard));
     decide(0, s, TrainerDown{name, "signal 9"});
-    decide(0, s, TrainerIdle{name, 1, shard, made(1, {5, 6})});  // from its agent
+    decide(0, s, TrainerIdle{name, 1, of(shard, made(1, {5, 6}))});  // from its agent
   }
   all_answer(s);
   const int64_t late = s.restart_timeout_ms + 1;
@@ -145,24 +146,23 @@ TEST_CASE("job: JOB-1: an agent sends what its node's memory holds while no trai
   CHECK(join.source == Source::memory);
   CHECK(join.step == 6);
   CHECK(join.moves ==
-        std::vector<Move>{{0, 6, "n0", true, {"n1.0"}}, {1, 6, "n0", true, {"n1.1"}}});
+        std::vector<Move>{{0, 6, "n0", true, {"n1.0"}, 2}, {1, 6, "n0", true, {"n1.1"}, 2}});
   const uint64_t generation = s.generation;
 
   SUBCASE("a failure of another generation has no effect") {
-    CHECK(decide(late, s, TrainerIdle{"n0", generation - 1, 0, {}, Fault::failed}).actions.empty());
+    CHECK(decide(late, s, TrainerIdle{"n0", generation - 1, {}, Fault::failed}).actions.empty());
   }
   SUBCASE("nor has one once the generation has made a step") {
     decide(late, s, StepCommitted{generation, 7});
-    CHECK(decide(late, s, TrainerIdle{"n0", generation, 0, {}, Fault::failed}).actions.empty());
+    CHECK(decide(late, s, TrainerIdle{"n0", generation, {}, Fault::failed}).actions.empty());
   }
   SUBCASE("a copy is damaged: the agent ends the generation, and the copy is not used again") {
     const Decision d =
-        decide(late, s, TrainerIdle{"n0", generation, 0, {}, Fault::bad_copy, 6, "n0", "its hash"});
+        decide(late, s, TrainerIdle{"n0", generation, {}, Fault::bad_copy, 6, "n0", "its hash"});
     CHECK(only<Fence>(d).generation == generation + 1);
-    CHECK(s.trainers.at("n0.0").held == made(1, {5}));
+    CHECK(s.trainers.at("n0.0").held == of(0, made(1, {5})));
     for (const uint32_t shard : {0U, 1U})
-      decide(late, s,
-             TrainerIdle{trainer_name("n1", static_cast<int>(shard)), generation, shard, {}});
+      decide(late, s, TrainerIdle{trainer_name("n1", static_cast<int>(shard)), generation});
     CHECK(only<Join>(all_answer(s, late)).step == 5);
   }
 }
@@ -170,8 +170,8 @@ TEST_CASE("job: JOB-1: an agent sends what its node's memory holds while no trai
 TEST_CASE("job: a peer's copy of a lost shard is used if it is newer than the checkpoint") {
   State s = training(1, 1, 2, 6);
   decide(0, s, CheckpointSaved{2});
-  decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {3, 5, 1}}});
-  decide(0, s, PeerCopies{"n2", {{0, 5, 1}, {1, 5, 1}}});
+  decide(0, s, PeerCopies{"n0", {{2, 5, 1, 4}, {3, 5, 1, 4}}});
+  decide(0, s, PeerCopies{"n2", {{0, 5, 1, 4}, {1, 5, 1, 4}}});
   decide(0, s, NodeLost{"n1", "gone"});
   const Decision d = all_idle(s, Steps{5, 6});
   const Join join = only<Join>(d);
@@ -179,8 +179,8 @@ TEST_CASE("job: a peer's copy of a lost shard is used if it is newer than the ch
   CHECK(join.step == 5);
   CHECK(d.reason.find("begins at step 5 from peer") != std::string::npos);
   REQUIRE(join.moves.size() == 2);
-  CHECK(join.moves[0] == Move{2, 5, "n0.0", true, {"n2.0"}});
-  CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}});
+  CHECK(join.moves[0] == Move{2, 5, "n0.0", true, {"n2.0"}, 4});
+  CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}, 4});
 }
 
 TEST_CASE(
@@ -205,7 +205,7 @@ TEST_CASE(
 TEST_CASE("job: JOB-1: steps made after a mismatch are trusted before one is reported") {
   State s = training(2);
   decide(0, s,
-         TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "shard 0 differs"});
+         TrainerIdle{"n0.0", 1, of(0, made(1, {2, 3})), Fault::mismatch, 3, "", "shard 0 differs"});
   CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
   for (const Place& p : places(s.rules, s.layout))
     decide(0, s, TrainerReady{p.trainer, s.generation});
@@ -219,7 +219,7 @@ TEST_CASE("job: recorded steps that were undone later are not committed") {
   CHECK(committed_of(s, 9, 1) == 9);  // recorded before the last supervisor died
   // Replicas differ in step 8.
   for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerIdle{p.trainer, 1, p.shard, made(1, {7, 8}), Fault::mismatch, 8});
+    decide(0, s, TrainerIdle{p.trainer, 1, of(p.shard, made(1, {7, 8})), Fault::mismatch, 8});
   REQUIRE(s.committed_step == 7);
   CHECK(committed_of(s, 8, 1) == 7);
   CHECK(committed_of(s, 7, 1) == 7);
@@ -274,10 +274,12 @@ TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the s
   // them (`lost`).
   decide(0, s, NodeUp{"n1", 1});
   for (int slot = 0; slot < 2; ++slot)
-    decide(
-        0, s,
-        TrainerUp{
-            trainer_name("n1", slot), 1, {1}, static_cast<uint32_t>(slot), made(1, {11, 12}), 0});
+    decide(0, s,
+           TrainerUp{trainer_name("n1", slot),
+                     1,
+                     {1},
+                     of(static_cast<uint32_t>(slot), made(1, {11, 12})),
+                     0});
   decide(0, s, NodeChecked{"n1", true, ""});
   decide(0, s, TrainerDown{"n0.1", "signal 9"});
   State lost = s, whole = s;
@@ -285,8 +287,8 @@ TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the s
   const Join join = only<Join>(back(whole, "n0.1", 1, made(second, {11, 12})));
   CHECK(join.step == 12);
   REQUIRE(join.moves.size() == 2);  // n1 receives both shards of the step made again
-  CHECK(join.moves[0] == Move{0, 12, "n0.0", false, {"n1.0"}});
-  CHECK(join.moves[1] == Move{1, 12, "n0.1", false, {"n1.1"}});
+  CHECK(join.moves[0] == Move{0, 12, "n0.0", false, {"n1.0"}, 2});
+  CHECK(join.moves[1] == Move{1, 12, "n0.1", false, {"n1.1"}, 2});
   CHECK(!undone(whole, 12, second));
   all_idle(lost, made(second, {11, 12}));
   CHECK(only<Join>(back(lost, "n0.1", 1, Steps{})).source == Source::initialize);
@@ -294,9 +296,11 @@ TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the s
 
 TEST_CASE("job: JOB-3: neither is such a copy in a peer store") {
   State s = training(1, 1, 2, 12);
-  decide(0, s, PeerCopies{"n2", {{0, 10, 1}, {1, 10, 1}, {2, 10, 1}, {3, 10, 1}, {3, 5, 1}}});
-  decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {2, 10, 2}, {3, 10, 2}}});
-  decide(0, s, PeerCopies{"n1", {{0, 5, 1}, {1, 5, 1}}});
+  decide(
+      0, s,
+      PeerCopies{"n2", {{0, 10, 1, 4}, {1, 10, 1, 4}, {2, 10, 1, 4}, {3, 10, 1, 4}, {3, 5, 1, 4}}});
+  decide(0, s, PeerCopies{"n0", {{2, 5, 1, 4}, {2, 10, 2, 4}, {3, 10, 2, 4}}});
+  decide(0, s, PeerCopies{"n1", {{0, 5, 1, 4}, {1, 5, 1, 4}}});
   s.rollbacks = {{2, 8}};
   s.generation = 2;
   decide(0, s, NodeLost{"n1", "gone"});

@@ -15,7 +15,7 @@ void fail(State& s, int count, int64_t every_ms) {
     const int64_t now = i * every_ms;
     decide(now, s, TrainerDown{"n1.0", "signal 9"});
     all_idle(s, Steps{3}, now);
-    decide(now, s, TrainerUp{"n1.0", 10 + i, {1}, 0, made(newest_joined(s), {3}), 0});
+    decide(now, s, TrainerUp{"n1.0", 10 + i, {1}, of(0, made(newest_joined(s), {3})), 0});
     decide(now, s, StepCommitted{s.generation, s.committed_step + 1});
   }
 }
@@ -24,10 +24,10 @@ void fail(State& s, int count, int64_t every_ms) {
 
 TEST_CASE("job: copies of a lost node do not count, also if its report of them comes late") {
   State s = training(2);
-  decide(0, s, PeerCopies{"n1", {{0, 3, 1}}, 1});
+  decide(0, s, PeerCopies{"n1", {{0, 3, 1, 2}}, 1});
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(s.nodes.at("n1").peer.empty());
-  decide(0, s, PeerCopies{"n1", {{0, 3, 1}}, 1});
+  decide(0, s, PeerCopies{"n1", {{0, 3, 1, 2}}, 1});
   decide(0, s, NodeUp{"n1", 2});
   CHECK(s.nodes.at("n1").peer.empty());
   CHECK(s.nodes.at("n1").answered == 0);
@@ -53,13 +53,13 @@ void stop_and_continue_agent(State& s, int64_t now) {
   all_idle(s, Steps{3}, now);
   decide(now + 20'000, s, NodeUp{"n1", 1});
   for (const char* trainer : {"n1.0", "n1.1"})
-    decide(now + 20'000, s, TrainerUp{trainer, 5, {1}, 0, made(generation, {3}), generation});
+    decide(now + 20'000, s, TrainerUp{trainer, 5, {1}, of(0, made(generation, {3})), generation});
   decide(now + 20'001, s, NodeLost{"n1", "an old message: silent for 5000 ms"});
   decide(now + 20'002, s, NodeUp{"n1", 1});
   for (const char* trainer : {"n1.0", "n1.1"}) {
-    decide(now + 20'002, s, TrainerUp{trainer, 5, {1}, 0, made(generation, {3}), generation});
+    decide(now + 20'002, s, TrainerUp{trainer, 5, {1}, of(0, made(generation, {3})), generation});
     decide(now + 20'003, s, TrainerDown{trainer, "its process does not answer any more"});
-    decide(now + 20'004, s, TrainerUp{trainer, 6, {1}, 0, made(generation, {3}), 0});
+    decide(now + 20'004, s, TrainerUp{trainer, 6, {1}, of(0, made(generation, {3})), 0});
   }
   decide(now + 20'005, s, NodeChecked{"n1", true, ""});
 }
@@ -80,7 +80,7 @@ TEST_CASE("job: what one cause makes fail on a node counts once, whatever the or
   using Events = std::vector<Event>;
   const TrainerDown first{"n1.0", "signal 9"}, second{"n1.1", "signal 9"};
   const auto up = [](const char* trainer) {
-    return TrainerUp{trainer, 5, {1}, 0, made(1, {3}), 0};
+    return TrainerUp{trainer, 5, {1}, of(0, made(1, {3})), 0};
   };
   struct Row {
     const char* what;
@@ -100,7 +100,7 @@ TEST_CASE("job: what one cause makes fail on a node counts once, whatever the or
        1},
       {"the same trainer dies again", {first, up("n1.0"), first}, 2},
       {"another one dies after the first is back and all trainers are idle",
-       {first, TrainerIdle{"n1.1", 1, 0, made(1, {3})}, up("n1.0"), second},
+       {first, TrainerIdle{"n1.1", 1, of(0, made(1, {3}))}, up("n1.0"), second},
        2},
       {"the node is lost again",
        {NodeLost{"n1", "gone"}, NodeUp{"n1", 2}, NodeLost{"n1", "gone"}},
@@ -133,7 +133,7 @@ TEST_CASE("job: a node that cannot start its trainers again is drained") {
 TEST_CASE("job: a report from before the order to join does not make a trainer idle") {
   State s = training(2);
   const int32_t pid = s.trainers.at("n1.0").pid;
-  decide(0, s, TrainerUp{"n1.0", pid, {1}, 0, {}, 0});
+  decide(0, s, TrainerUp{"n1.0", pid, {1}, {}, 0});
   CHECK(s.trainers.at("n1.0").state == TrainerState::draining);
 }
 
@@ -176,8 +176,8 @@ TEST_CASE("job: a stop is ordered at once if all trainers train") {
 
 TEST_CASE("job: JOB-3: no copy of a damaged step is taken from the same node again") {
   State s = training(2);
-  decide(0, s, PeerCopies{"n0", {{0, 3, 1}, {1, 2, 1}}, 1});
-  decide(0, s, TrainerIdle{"n1.0", 1, 0, {}, Fault::bad_copy, 3, "n0.1", "checksum"});
+  decide(0, s, PeerCopies{"n0", {{0, 3, 1, 2}, {1, 2, 1, 2}}, 1});
+  decide(0, s, TrainerIdle{"n1.0", 1, {}, Fault::bad_copy, 3, "n0.1", "checksum"});
   REQUIRE(s.nodes.at("n0").peer.size() == 1);
   CHECK(s.nodes.at("n0").peer[0].step == 2);
 }
@@ -222,13 +222,13 @@ TEST_CASE("job: JOB-4: a checkpoint that nobody publishes is waited for once") {
   CHECK(all<Join>(back(s, "n1.0", 0, Steps{})).empty());
   const int64_t waited = s.join_timeout_ms + 1;
   REQUIRE(only<Join>(decide(waited, s, Tick{})).step == 3);
-  decide(waited, s, TrainerIdle{"n0.0", s.generation, 0, {}, Fault::bad_checkpoint, 3});
+  decide(waited, s, TrainerIdle{"n0.0", s.generation, {}, Fault::bad_checkpoint, 3});
   CHECK(only<Join>(all_idle(s, Steps{}, waited)).step == 2);
 }
 
 TEST_CASE("job: GEN-2: a generation that this supervisor did not begin ends, whatever its number") {
   State s = training(2, 1);
-  const Decision d = decide(0, s, TrainerUp{"n2.0", 1, {1}, 0, {}, s.generation});
+  const Decision d = decide(0, s, TrainerUp{"n2.0", 1, {1}, {}, s.generation});
   CHECK(only<Fence>(d).generation == 2);
   CHECK(s.trainers.at("n2.0").state == TrainerState::draining);
 }

@@ -30,15 +30,15 @@ State all_back_with_more() {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
-  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0}, true)).empty());
+  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, {}, 0}, true)).empty());
   return s;
 }
 }  // namespace
 
 TEST_CASE("job: JOB-1: no generation is planned before all known events are decided") {
   State s = all_back_with_more();
-  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0}, true)).empty());
-  CHECK(only<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0})).generation == s.generation);
+  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, {}, 0}, true)).empty());
+  CHECK(only<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, {}, 0})).generation == s.generation);
 }
 
 TEST_CASE("job: JOB-1: the last of the known events plans, whatever its kind") {
@@ -54,7 +54,7 @@ TEST_CASE("job: JOB-1: the last of the known events plans, whatever its kind") {
 
 TEST_CASE("job: a plan waits no longer than plan_delay_max_ms for events that are known") {
   State s = all_back_with_more();
-  const TrainerUp again{"n1.0", 2, {2}, 0, {}, 0};
+  const TrainerUp again{"n1.0", 2, {2}, {}, 0};
   CHECK(all<Join>(decide(plan_delay_max_ms, s, again, true)).empty());
   CHECK(all<Join>(decide(plan_delay_max_ms + 1, s, again, true)).size() == 1);
 }
@@ -82,8 +82,8 @@ TEST_CASE("job: a spare takes the place of a lost node and gets its state from r
   const Join join = only<Join>(all_idle(s, Steps{2, 3}));
   CHECK(nodes_of(s) == std::vector<std::string>{"n2", "n1"});
   REQUIRE(join.moves.size() == 2);
-  CHECK(join.moves[0] == Move{0, 3, "n1.0", false, {"n2.0"}});
-  CHECK(join.moves[1] == Move{1, 3, "n1.1", false, {"n2.1"}});
+  CHECK(join.moves[0] == Move{0, 3, "n1.0", false, {"n2.0"}, 2});
+  CHECK(join.moves[1] == Move{1, 3, "n1.1", false, {"n2.1"}, 2});
 }
 
 TEST_CASE(
@@ -98,13 +98,14 @@ TEST_CASE(
   decide(5, s, NodeUp{"n1", 7});
   CHECK(s.nodes.at("n1").state == NodeState::suspect);
   for (int slot = 0; slot < 2; ++slot)
-    decide(5, s, TrainerUp{trainer_name("n1", slot), 7, {7}, 0, {}, 0});
+    decide(5, s, TrainerUp{trainer_name("n1", slot), 7, {7}, {}, 0});
   CHECK(all<Leave>(decide(6, s, Tick{})).empty());
   decide(7, s, NodeChecked{"n1", true, ""});
   const Leave leave = only<Leave>(decide(8, s, Tick{}));
   CHECK(leave.generation == s.generation);
-  decide(9, s, TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {5, 6})});
-  join = only<Join>(decide(9, s, TrainerIdle{"n0.1", s.generation, 1, made(s.generation, {5, 6})}));
+  decide(9, s, TrainerIdle{"n0.0", s.generation, of(0, made(s.generation, {5, 6}))});
+  join = only<Join>(
+      decide(9, s, TrainerIdle{"n0.1", s.generation, of(1, made(s.generation, {5, 6}))}));
   CHECK(join.step == 6);
   CHECK(join.moves.size() == 2);
   CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n1"});
@@ -145,7 +146,7 @@ TEST_CASE("job: a paused run can be resumed or stopped") {
   CHECK(all<Leave>(decide(0, s, PauseRequested{true, "me"})).size() == 1);
   Decision d;
   for (const Place& p : places(s.rules, s.layout))
-    d = decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+    d = decide(0, s, TrainerIdle{p.trainer, s.generation, of(p.shard, made(s.generation, {3, 4}))});
   CHECK(all<Join>(d).empty());
   CHECK(all<Shutdown>(decide(s.join_timeout_ms * 9, s, Tick{})).empty());
   State stopped = s;
@@ -185,7 +186,7 @@ TEST_CASE("job: a learning rate takes effect with the next generation, and repla
   const Decision joined = [&] {
     Decision last;
     for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
-      last = decide(0, s, TrainerIdle{name, 1, name[3] == '1', made(1, {3, 4})});
+      last = decide(0, s, TrainerIdle{name, 1, of(name[3] == '1', made(1, {3, 4}))});
     return last;
   }();
   CHECK(only<Join>(joined).step == 4);

@@ -30,8 +30,8 @@ SupervisorState some_state() {
   s.job.phase = job::Phase::training;
   s.job.generation = 7;
   s.job.layout.domains = {{"n0"}, {"n2"}};
-  s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "",          1000,
-                       {900, 950},         12, false,  {{1, 33, 6}}};
+  s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "", 1000, {900, 950}, 12, false,
+                       {{1, 33, 6, 2}}};
   s.job.nodes["n0"].failed = {"n0.1"};
   s.job.nodes["n0"].instructions = InstructionSet::amx;
   s.job.instructions = InstructionSet::avx512;
@@ -41,10 +41,14 @@ SupervisorState some_state() {
   s.job.leaves = 12;
   s.job.balance_pause_ms = 70;
   s.job.balance_after_ms = 800;
-  s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
-                            {{32, 6}, {33, 7}},          33, true};
+  s.job.trainers["n2.1"] = {
+      job::TrainerState::training, 99, {1, 2, 255}, {{1, 32, 6, 2}, {1, 33, 7, 2}}, 33, 7, true};
   s.job.suspect_steps = {{30, 4}};
   s.job.rollbacks = {{4, 0}, {7, 33}};
+  s.job.rules.domain_sizes = {2, 3};
+  s.job.rules.rate_first = true;
+  s.job.proven_size = 2;
+  s.job.failed_sizes = {{3, 1}};
   s.job.rates = {{{20, 0.1}, {34, 3e-4}}, 2e-4};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
@@ -75,6 +79,9 @@ TEST_SUITE("job records") {
     CHECK(back->job.saving.step == 0);
     CHECK(back->job.nodes["n0"].answered == 0);
     CHECK(back->job.layout == s.job.layout);
+    CHECK(back->job.rules == s.job.rules);
+    CHECK(back->job.proven_size == 2);
+    CHECK(back->job.failed_sizes == std::map<int, int>{{3, 1}});
     CHECK(back->job.instructions == InstructionSet::avx512);
     CHECK(back->job.nodes["n0"].micro_batch_us == 1'700);
     CHECK(back->job.balance);
@@ -84,7 +91,7 @@ TEST_SUITE("job records") {
     CHECK(back->job.weights == std::vector<uint32_t>{1000, 600});
     CHECK(back->job.nodes["n0"].instructions == InstructionSet::amx);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
-    CHECK(back->job.trainers["n2.1"].held == std::vector<StateVersion>{{32, 6}, {33, 7}});
+    CHECK(back->job.trainers["n2.1"].held == s.job.trainers.at("n2.1").held);
     CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);
     CHECK(job::undone(back->job, 33, 6));
     CHECK(!job::undone(back->job, 32, 6));
@@ -208,7 +215,7 @@ TEST_SUITE("job records") {
     const auto &n0 = document["nodes"][0], &n1 = document["nodes"][1], &n2 = document["nodes"][2];
     CHECK(n0["host"] == "host \\0");
     CHECK(n0["health"]["cpu"] == 0.5);
-    CHECK(n0["peer_copies"] == nlohmann::json::parse(R"([{"shard": 1, "step": 33}])"));
+    CHECK(n0["peer_copies"] == nlohmann::json::parse(R"([{"shard": 1, "shards": 2, "step": 33}])"));
     CHECK(n1["group"].is_null());
     CHECK(n1["health"].is_null());
     CHECK(n2["group"] == "g1");

@@ -13,6 +13,7 @@
 #include "actors/supervisor/incidents.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/faults.hpp"
+#include "tests/actors/supervisor/decide_cases.hpp"
 #include "tests/paths.hpp"
 #include "tests/temp_folder.hpp"
 #include "transport/protocol/reason.hpp"
@@ -63,7 +64,7 @@ class Story {
     if (a.disk) s.older_checkpoints = {40};
     if (a.peers)
       for (uint32_t shard = 0; shard < 4; ++shard)
-        s.nodes.at("n2").peer.push_back({shard, kStep - 1, s.generation});
+        s.nodes.at("n2").peer.push_back({shard, kStep - 1, s.generation, 4});
     for (const Place& place : places(s.rules, s.layout)) shard[place.trainer] = place.shard;
   }
 
@@ -91,22 +92,27 @@ class Story {
     for (int slot = 0; slot < 2; ++slot) {
       const std::string name = trainer_name(node, slot);
       tell(TrainerUp{
-          name, 1, {1}, shard[name], with_memory ? held() : std::vector<StateVersion>(), 0});
+          name, 1, {1}, copies(name, with_memory ? held() : std::vector<StateVersion>()), 0});
     }
   }
   std::vector<StateVersion> held() const {
     if (forgets) return {};
     return {{kStep - 1, newest_joined(s)}, {kStep, newest_joined(s)}};
   }
+  std::vector<StateCopy> copies(const std::string& trainer,
+                                const std::vector<StateVersion>& versions) const {
+    const auto found = shard.find(trainer);
+    return test::of(found == shard.end() ? 0 : found->second, versions, s.rules.cut_of(s.layout));
+  }
   void others_leave() {
     answer();
     for (const auto& [name, t] : State(s).trainers)
       if (t.state == TrainerState::draining)
-        tell(TrainerIdle{name, s.generation - 1, shard[name], held()});
+        tell(TrainerIdle{name, s.generation - 1, copies(name, held())});
   }
   void replaced(const std::string& trainer) {
     now_ms += 300;
-    tell(TrainerUp{trainer, 2, {2}, shard[trainer], held(), 0});
+    tell(TrainerUp{trainer, 2, {2}, copies(trainer, held()), 0});
   }
   void end() {
     tell(StepCommitted{s.generation, s.committed_step + 1});
@@ -131,7 +137,7 @@ void lose_trainer(Story& t, const Reason& how) {
 /// why: what the transport says of the node's agent.
 void lose_node(Story& t, bool with_memory, const Reason& why) {
   // The collectives of the other trainers fail first.
-  t.tell(TrainerIdle{"n0.0", t.s.generation, 0, t.held(), Fault::failed, 0, "",
+  t.tell(TrainerIdle{"n0.0", t.s.generation, t.copies("n0.0", t.held()), Fault::failed, 0, "",
                      "shard-0: rank 2 has died"});
   t.tell(NodeLost{"n1", why_node_lost(why)});
   t.others_leave();
@@ -146,10 +152,10 @@ void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect, cons
     if (trainer.state == TrainerState::training) {
       auto held = t.held();
       if (fault == Fault::bad_copy && name == suspect) held.pop_back();
-      t.tell(
-          TrainerIdle{name, newest_joined(t.s), t.shard[name], held, fault, step, suspect, reason});
+      t.tell(TrainerIdle{name, newest_joined(t.s), t.copies(name, held), fault, step, suspect,
+                         reason});
     } else if (trainer.state == TrainerState::draining) {
-      t.tell(TrainerIdle{name, t.s.generation - 1, t.shard[name], t.held()});
+      t.tell(TrainerIdle{name, t.s.generation - 1, t.copies(name, t.held())});
     }
   t.answer();
 }
@@ -327,7 +333,7 @@ TEST_CASE("sentences: every fault in every arrangement is told in plain English"
   const std::string path = source_dir() + "/tests/actors/supervisor/sentences.txt";
   const std::string now = all_sentences() + more_sentences();
   if (std::getenv("SIMPLESCALE_WRITE_SENTENCES")) std::ofstream(path) << now;
-  CHECK_MESSAGE(test::contents(path) == now,
+  CHECK_MESSAGE(simplescale::test::contents(path) == now,
                 "SIMPLESCALE_WRITE_SENTENCES=1 rewrites sentences.txt");
   for (const char* bad :
        {"; ;", ";;", " 1 groups", " 1 steps", "exit_reason", "..", "  plan: .", ": :", " ,", "( "})

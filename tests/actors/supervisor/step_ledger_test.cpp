@@ -485,9 +485,9 @@ TEST_SUITE("step ledger") {
     WrittenShards written;
     const auto add = [&](uint64_t generation, uint64_t step, uint64_t shard,
                          std::string error = {}) {
-      ShardSaved saved{.generation = generation, .step = step, .shard = shard};
+      ShardSaved saved{.generation = generation, .step = step, .shard = shard, .shards = 2};
       saved.error = std::move(error);
-      return written.add(saved, 2);
+      return written.add(saved);
     };
     CHECK_FALSE(add(4, 10, 0));
     CHECK_FALSE(add(4, 10, 0));  // reported again

@@ -12,6 +12,7 @@
 using namespace simplescale;
 using namespace simplescale::job;
 using simplescale::job::test::all;
+using simplescale::job::test::of;
 
 namespace {
 
@@ -30,7 +31,7 @@ struct Job {
     for (const Join& join : all<Join>(d)) joins.push_back(join);
   }
   void trainer_up(const std::string& name, const Held& held, int32_t pid = 1) {
-    tell(TrainerUp{name, pid, {1}, static_cast<uint32_t>(name.back() - '0'), held, 0});
+    tell(TrainerUp{name, pid, {1}, of(static_cast<uint32_t>(name.back() - '0'), held), 0});
   }
   void node_up(const std::string& node, const Held& held) {
     tell(NodeUp{node, 1});
@@ -44,7 +45,8 @@ struct Job {
     answer();
     for (const auto& [name, trainer] : State(s).trainers)
       if (trainer.state == TrainerState::draining)
-        tell(TrainerIdle{name, s.generation - 1, static_cast<uint32_t>(name.back() - '0'), held});
+        tell(TrainerIdle{name, s.generation - 1,
+                         of(static_cast<uint32_t>(name.back() - '0'), held)});
   }
   void comes_back(const Held& held) {
     node_up("n1", held);
@@ -97,7 +99,7 @@ Job undone_to_checkpoint() {
 Job partly_regained() {
   Job j = undone_to_checkpoint();
   j.idle({{6, 3}});
-  j.tell(PeerCopies{"n0", {{0, 10, 1}, {1, 10, 1}}, j.s.generation});
+  j.tell(PeerCopies{"n0", {{0, 10, 1, 2}, {1, 10, 1, 2}}, j.s.generation});
   j.trainer_up("n0.1", {{6, 3}}, 2);
   REQUIRE(j.newest().generation == 4);
   REQUIRE(j.newest().step == 10);
@@ -142,8 +144,8 @@ TEST_SUITE("undo") {
       j.tell(NodeUp{"n1", 1});
       j.tell(NodeChecked{"n1", true, ""});
       for (const uint32_t shard : {0U, 1U})
-        j.tell(TrainerIdle{trainer_name("n1", static_cast<int>(shard)), j.s.generation - 1, shard,
-                           newer});
+        j.tell(TrainerIdle{trainer_name("n1", static_cast<int>(shard)), j.s.generation - 1,
+                           of(shard, newer)});
       j.idle({{10, 2}});
       j.trainer_up("n0.0", {{10, 2}}, 2);
       CHECK(j.joins.size() == 2);
@@ -200,7 +202,8 @@ TEST_SUITE("undo") {
       j.idle({{10, older}});
       REQUIRE(j.newest().step == 12);
       j.tell(NodeLost{"n1", "cut off"});
-      j.tell(TrainerIdle{"n0.0", j.s.generation, 0, {{10, older}}, Fault::failed, 12, "", "lost"});
+      j.tell(
+          TrainerIdle{"n0.0", j.s.generation, of(0, {{10, older}}), Fault::failed, 12, "", "lost"});
       j.idle({{10, older}});
       REQUIRE(j.newest().step == 10);
       REQUIRE_FALSE(j.s.giving_up);
@@ -334,7 +337,7 @@ TEST_SUITE("undo") {
     REQUIRE(j.newest().generation == 4);
     REQUIRE(j.newest().step == 12);
     j.tell(NodeLost{"n1", "its host died"});
-    j.tell(PeerCopies{"n0", {{0, 13, 2}, {1, 13, 2}}, 0});
+    j.tell(PeerCopies{"n0", {{0, 13, 2, 2}, {1, 13, 2, 2}}, 0});
     j.idle({{6, 3}});
     CHECK(j.newest().step == 13);
     CHECK(j.newest().regained);
@@ -349,7 +352,7 @@ TEST_SUITE("undo") {
     // hears of no step of either. Generation 4 goes on with step 10 of generation 1.
     Job j = partly_regained();
     const auto all = [](uint64_t step, uint64_t generation) {
-      return std::vector<PeerCopy>{{0, step, generation}, {1, step, generation}};
+      return std::vector<StateCopy>{{0, step, generation, 2}, {1, step, generation, 2}};
     };
     const auto regains = [&](uint64_t step, uint64_t generation) {
       j.tell(TrainerDown{"n0.1", "signal 9"});
@@ -402,8 +405,8 @@ TEST_SUITE("undo") {
       j.s.rollbacks.insert(j.s.rollbacks.end(), rollbacks_kept - j.s.rollbacks.size(),
                            j.s.rollbacks.back());
       for (const uint64_t generation : {4, 5}) {
-        j.tell(
-            TrainerIdle{"n0.0", generation, 0, {{10, generation}}, Fault::failed, 10, "", "lost"});
+        j.tell(TrainerIdle{"n0.0", generation, of(0, {{10, generation}}), Fault::failed, 10, "",
+                           "lost"});
         j.idle({{10, generation}});
       }
       REQUIRE(j.newest().generation == 6);
@@ -434,7 +437,7 @@ TEST_SUITE("undo") {
     CHECK(all<Fence>(now).front().generation == 103);
     // A trainer reports a generation that the predecessor began without its knowledge.
     decide(0, successor, NodeUp{"n1", 1});
-    const Decision fenced = decide(0, successor, TrainerUp{"n1.0", 1, {1}, 0, {}, 104});
+    const Decision fenced = decide(0, successor, TrainerUp{"n1.0", 1, {1}, {}, 104});
     CHECK(all<Fence>(fenced).front().generation == 105);
   }
 }

@@ -31,10 +31,14 @@ ModelShape shape() {
           .block_size = 16};
 }
 
+std::string unique(const std::string& name) {
+  static int count = 0;
+  return "ss-test-restore-" + std::to_string(getpid()) + "-" + name + std::to_string(count++);
+}
+
 TrainState make_state(const std::string& name) {
   return must(TrainState::create("ss-test-restore-" + std::to_string(getpid()) + "-" + name,
-                                 layout_hash(shape(), 1, 0),
-                                 shard_layout(units_of(shape()), 1).total))
+                                 layout_of(1, 0), shard_layout(units_of(shape()), 1).total))
       .take();
 }
 
@@ -58,7 +62,7 @@ TEST_SUITE("restore") {
     };
     const auto restore = [&] {
       return Restore(
-          order, shape(), 1, 1'000, [] { return false; }, counting);
+          order, shape(), 1'000, [] { return false; }, counting);
     };
     auto plane =
         must(DataPlane::create({.shm_prefix = "ss-test-restore-" + std::to_string(getpid())}));
@@ -73,7 +77,7 @@ TEST_SUITE("restore") {
     TrainState peer = make_state("peer");
     commit(peer, 8, 2);
     order.step = 8;
-    order.transfers = {{.step = 8, .segment = peer.name(), .members = {{}}}};
+    order.transfers = {{.step = 8, .segment = peer.name(), .members = {{}}, .takes = true}};
     Restore from_peer = restore();
     tasks_run = 0;
     REQUIRE(from_peer.transfer(**plane, state).ok());
@@ -92,11 +96,124 @@ TEST_SUITE("restore") {
                             .step = 8,
                             .transfers = {{.step = 8, .segment = "ss-none", .members = {{}}}}};
     Restore restore(
-        order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
+        order, shape(), 1'000, [] { return false; }, on_threads(2));
     const Status status = restore.transfer(**plane, state);
     CHECK(status.message().find("no process of this host holds ss-none") != std::string::npos);
     CHECK(restore.fault().fault == Fault::bad_copy);  // so that another copy is taken
     CHECK(restore.fault().suspect == "n0.0");
+  }
+
+  TEST_CASE("restore: RESHAPE-1, a trainer takes both old shards of its node, each element once") {
+    auto plane = must(DataPlane::create(
+        {.shm_prefix = "ss-test-restore-cut-" + std::to_string(getpid()), .network = false}));
+    const std::vector<Unit> units = units_of(shape());
+    const size_t half = shard_layout(units, 2).total, whole = shard_layout(units, 1).total;
+    const auto of_two = [&](const std::string& name, uint32_t shard) {
+      TrainState state =
+          must(TrainState::create(unique(name), layout_of(2, shard), half, {}, whole)).take();
+      commit(state, 7, static_cast<float>(shard));
+      return state;
+    };
+    ThreadCommunicator alone(1, 1'000);
+    for (const std::vector<uint32_t>& others :
+         std::vector<std::vector<uint32_t>>{{1}, {}, {1, 1}, {0, 1}}) {
+      TrainState state = of_two("first", 0);
+      TrainState peers[] = {of_two("peer-0", 0), of_two("peer-1", 1)};
+      JoinTrainer order{
+          .trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
+      order.transfers = {{.step = 7, .members = {{}}, .shards = 2, .takes = true}};
+      for (const uint32_t shard : others)
+        order.transfers.push_back({.id = static_cast<uint32_t>(order.transfers.size()),
+                                   .shard = shard,
+                                   .step = 7,
+                                   .segment = peers[shard].name(),
+                                   .members = {{}},
+                                   .shards = 2,
+                                   .takes = true});
+      Restore restore(
+          order, shape(), 1'000, [] { return false; }, on_threads(2));
+      state.set_generation(3);
+      const Status moved = restore.transfer(**plane, state);
+      CHECK(state.holds(7, layout_of(2, 0)));
+      if (others != std::vector<uint32_t>{1}) {  // a shard is missing, or comes twice
+        CHECK(moved.code() == Code::bad_data);
+        CHECK_FALSE(state.holds(7, layout_of(1, 0)));
+        continue;
+      }
+      REQUIRE(moved.ok());
+      REQUIRE(restore.commit(state, axes_of(alone.rank(0), alone.rank(0))).ok());
+      CHECK(state.held(state.committed_side()) == StateCopy{0, 7, 3, 1});
+      CHECK(check_side(state, state.committed_side()).ok());
+      CHECK(state.committed_hash() != Hash128{});
+      CHECK_FALSE(state.holds(7, layout_of(2, 0)));  // all ranks have the new cut
+      for (const int side : {0, 1}) CHECK(state.side(side).params.size() == whole);
+      for (const uint32_t shard : {0, 1})
+        for (const Piece& piece : common_pieces(units, 2, shard, 1, 0))
+          CHECK(std::ranges::equal(
+              state.committed().exp_avg.subspan(piece.to, piece.count),
+              peers[shard].committed().exp_avg.subspan(piece.from, piece.count)));
+    }
+  }
+
+  TEST_CASE(
+      "restore: RESTORE-1, a trainer that has to send both of its copies overwrites neither") {
+    auto plane = must(DataPlane::create(
+        {.shm_prefix = "ss-test-restore-both-" + std::to_string(getpid()), .network = false}));
+    const size_t third = shard_layout(units_of(shape()), 3).total;
+    TrainState state = must(TrainState::create(unique("both"), layout_of(3, 0), third)).take();
+    commit(state, 7, 1);
+    const auto second = must(state.begin_write(0, layout_of(3, 1), third));
+    state.commit(7, state_hash(*second));
+    TrainState peer = must(TrainState::create(unique("third"), layout_of(3, 2), third)).take();
+    commit(peer, 7, 1);
+    JoinTrainer order{
+        .trainer = "n0.0", .generation = 3, .shard = 2, .source = JoinSource::memory, .step = 7};
+    order.shards = 3;
+    order.transfers = {{.shard = 2,
+                        .step = 7,
+                        .segment = peer.name(),
+                        .members = {{}},
+                        .shards = 3,
+                        .takes = true},
+                       {.id = 1, .shard = 0, .step = 7, .members = {{}}, .shards = 3},
+                       {.id = 2, .shard = 1, .step = 7, .members = {{}}, .shards = 3}};
+    Restore restore(
+        order, shape(), 1'000, [] { return false; }, on_threads(2));
+    CHECK(restore.transfer(**plane, state).code() == Code::internal);
+    CHECK(restore.fault().fault == Fault::none);
+    CHECK(state.holds(7, layout_of(3, 0)));
+    CHECK(state.holds(7, layout_of(3, 1)));
+  }
+
+  TEST_CASE("restore: RESHAPE-1, older values leave nothing in the padding of another shard") {
+    // A node that came back had shard 0, got shard 1 of the same size, and differed from its replica.
+    auto plane = must(DataPlane::create(
+        {.shm_prefix = "ss-test-restore-pad-" + std::to_string(getpid()), .network = false}));
+    const std::vector<Unit> units = units_of(shape());
+    const ShardLayout half = shard_layout(units, 2);
+    const size_t whole = shard_layout(units, 1).total;
+    ThreadCommunicator alone(1, 1'000);
+    TrainState state =
+        must(TrainState::create(unique("older"), layout_of(2, 0), half.total)).take();
+    commit(state, 4, 1);
+    commit(state, 5, 2);
+    TrainState peer = must(TrainState::create(unique("whole"), layout_of(1, 0), whole)).take();
+    commit(peer, 7, 3);
+    JoinTrainer order{
+        .trainer = "n0.0", .generation = 3, .shard = 1, .source = JoinSource::memory, .step = 7};
+    order.shards = 2;
+    order.transfers = {{.step = 7, .segment = peer.name(), .members = {{}}, .takes = true}};
+    Restore restore(
+        order, shape(), 1'000, [] { return false; }, on_threads(2));
+    REQUIRE(restore.transfer(**plane, state).ok());
+    REQUIRE(restore.commit(state, axes_of(alone.rank(0), alone.rank(0))).ok());
+    std::vector<bool> is_real(half.total);
+    for (const Piece& piece : common_pieces(units, 1, 0, 2, 1))
+      std::fill_n(is_real.begin() + static_cast<std::ptrdiff_t>(piece.to), piece.count, true);
+    CHECK(std::ranges::count(is_real, false) > 0);
+    for (const std::span<float> part : state.committed().parts())
+      for (size_t i = 0; i < part.size(); ++i)
+        if ((part[i] != 0) != is_real[i]) FAIL("element " << i << " is " << part[i]);
   }
 
   TEST_CASE("restore: STATE-2, a damaged copy is forgotten and reported") {
@@ -107,7 +224,7 @@ TEST_SUITE("restore") {
     commit(state, 7, 1);
     state.committed().exp_avg.back() += 1;
     Restore restore(
-        order, shape(), 1, 1'000, [] { return false; }, on_threads(2));
+        order, shape(), 1'000, [] { return false; }, on_threads(2));
     CHECK(restore.commit(state, axes_of(alone.rank(0), alone.rank(0))).code() == Code::mismatch);
     CHECK(restore.fault().fault == Fault::bad_copy);
     CHECK(restore.fault().suspect == "n0.0");

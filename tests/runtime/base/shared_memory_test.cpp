@@ -10,11 +10,13 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <thread>
 
@@ -160,6 +162,36 @@ TEST_CASE("shared memory: what has no room is refused") {
   const Status status = SharedMemory::create(unique("large"), size_t{1} << 50).status();
   CHECK(status.code() == Code::io);
   CHECK(status.message().starts_with("no room for 1073741824 MiB of shared memory"));
+}
+
+TEST_CASE("shared memory: only reserved pages take memory, and released ones are zero afterwards") {
+  constexpr size_t kPage = 4096, kBytes = 64 * kPage;
+  const std::string name = unique("sparse");
+  auto memory = must(SharedMemory::create(name, kBytes, true));
+  auto other = must(SharedMemory::open(name));
+  const auto pages = [&] {
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      const auto target = std::filesystem::read_symlink(fd.path(), error).string();
+      struct stat info {};
+      if (target.find(name) != std::string::npos && target.starts_with("/memfd:") &&
+          stat(fd.path().c_str(), &info) == 0)
+        return static_cast<size_t>(info.st_blocks) * 512 / kPage;
+    }
+    return SIZE_MAX;
+  };
+  CHECK(pages() == 0);
+  REQUIRE(memory->reserve(8 * kPage, 16 * kPage).ok());
+  CHECK(pages() == 16);
+  auto* bytes = static_cast<unsigned char*>(memory->data());
+  std::memset(bytes + 8 * kPage, 7, 16 * kPage);
+  other->release(16 * kPage, 8 * kPage);  // whoever maps it can give pages back
+  CHECK(pages() == 8);
+  CHECK(bytes[16 * kPage - 1] == 7);
+  REQUIRE(other->reserve(16 * kPage, 8 * kPage).ok());
+  CHECK(pages() == 16);
+  CHECK(bytes[16 * kPage] == 0);
+  CHECK(bytes[24 * kPage - 1] == 0);
 }
 
 TEST_CASE("shared memory: a process without descriptors gets a sentence, and goes on") {

@@ -66,6 +66,9 @@ TEST_SUITE("config risk") {
           "no step: the other 3 groups train its samples until it is back");
     CHECK(risk(layout(2, 1, 1)).node == "no step: a spare takes its place");
     CHECK(risk(layout(2, 1)).avoid == "");
+    CHECK(risk(layout(4, 2)).node ==
+          "no step: training goes on with 3 groups of 1 node until it is back");
+    CHECK(risk(layout(4, 2, 1)).node == "no step: a spare takes its place");
     Config c = layout(2, 1);
     c.cluster.min_groups = 2;
     CHECK(risk(c).node == "no step, but training waits until it is back: cluster.min_groups = 2");
@@ -74,6 +77,11 @@ TEST_SUITE("config risk") {
   TEST_CASE("risk: with one group a lost node costs steps, and settings say how to avoid it") {
     Config c = layout(2, 2);
     c.checkpoint.peer_every_steps = 0;
+    CHECK(
+        risk(c).node ==
+        "up to 50 steps: one group, no peers; training waits 120 s for the node, then goes on with "
+        "1 group of 1 node");
+    c.cluster.prefer = Prefer::group_nodes;
     CHECK(risk(c).node ==
           "up to 50 steps: one group, no peers; training waits until the node is started again");
     CHECK(risk(c).avoid == "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1");
@@ -83,6 +91,9 @@ TEST_SUITE("config risk") {
     CHECK(risk(c).node ==
           "about 12 steps: one group, copies on other nodes every 10 steps; training waits until "
           "the node is started again");
+    c.cluster.prefer = Prefer::rate;
+    c.cluster.join_timeout_ms = 5'000;
+    CHECK(risk(c).node.ends_with("waits 5 s for the node, then goes on with 1 group of 1 node"));
     c.checkpoint.peer_every_steps = 1;
     CHECK(risk(c).node.starts_with("about 3 steps: one group, copies on other nodes every 1 step"));
     CHECK(risk(c).avoid == "parallel.group_nodes = 1");

@@ -59,6 +59,42 @@ TEST_SUITE("config topology") {
           "use larger groups (parallel.group_nodes)");
   }
 
+  TEST_CASE("topology: groups may have each size whose trainers fit memory") {
+    Config c = cluster(4, 2, full, 2);
+    using Sizes = std::vector<int>;
+    const auto sizes = [&] { return must(make_plan(c))->topology.group_sizes; };
+    CHECK(sizes() == Sizes{1, 2, 3, 4});  // micro needs less than 4 GiB
+    CHECK(must(make_plan(c))->topology.shards_of(3) == 6);
+    CHECK(must(make_plan(c))->topology.most_ranks() == 8);
+    c.cluster.prefer = Prefer::group_nodes;
+    CHECK(sizes() == Sizes{2});
+    CHECK(must(make_plan(c))->topology.most_ranks() == 4);
+    c.cluster.prefer = Prefer::rate;
+    CHECK(sizes() == Sizes{1, 2, 3, 4});
+    // Between what 4 and 6 shards need; the configured size is checked by itself.
+    const auto needs = [&](int shards) {
+      const auto plan = must(make_plan(c));
+      return static_cast<double>(memory_estimate(c, plan->shape, plan->topology.sharding, shards,
+                                                 8 / shards, plan->leaves)
+                                     .total()) /
+             (1u << 30);
+    };
+    c.cluster.memory_per_trainer_gib = (needs(2) + needs(4)) / 2;
+    CHECK(sizes() == Sizes{2, 3, 4});
+    c.cluster.spares = 1;
+    c.cluster.max_nodes = 8;
+    c.train.global_batch_size = 16 * c.train.micro_batch_size;
+    CHECK(sizes() == Sizes{2, 3, 4, 5, 6, 7});
+    // Memory that is not known has room for the configured groups.
+    c = cluster(4, 1, full, 2);
+    c.model.preset = "tinyllama";
+    CHECK(sizes() == Sizes{2, 3, 4});
+    c = cluster(4, 2, none);
+    CHECK(sizes() == Sizes{1});
+    c = cluster(4, 2, full, 1);
+    CHECK(sizes() == Sizes{1});
+  }
+
   TEST_CASE("topology: groups and shards by strategy") {
     struct Row {
       Strategy strategy;

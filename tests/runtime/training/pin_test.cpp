@@ -60,7 +60,7 @@ struct TwoMappings {
     const std::string name = "ss-test-pin-" + std::to_string(getpid()) + std::to_string(count++);
     Result<TrainState> created = must(TrainState::create(name, 7, kTotal));
     writer = created.take();
-    Result<TrainState> opened = must(TrainState::open(name, 7, kTotal));
+    Result<TrainState> opened = must(TrainState::open(name));
     reader = opened.take();
     for (const uint64_t step : {0, 1}) {
       REQUIRE(writer.begin_write(0).ok());

@@ -41,7 +41,7 @@ TEST_SUITE("train_state") {
     TrainState node = new_state(name);
     CHECK_FALSE(node.has_step());
     {
-      Result<TrainState> trainer = must(TrainState::open(name, 7, kTotal));
+      Result<TrainState> trainer = must(TrainState::open(name));
       write(*trainer, 0);
       write(*trainer, 1);
       Result<TrainState::Side> half = must(trainer->begin_write(1000));
@@ -68,7 +68,7 @@ TEST_SUITE("train_state") {
     write(state, 3);
     CHECK(state.holds(2));
     CHECK(state.committed().params[0] == 3);
-    state.invalidate();
+    REQUIRE(state.invalidate_as(0, 7, kTotal).ok());
     CHECK_FALSE(state.has_step());
     CHECK_FALSE(state.holds(3));
     CHECK(state.rewind(3).code() == Code::not_found);
@@ -141,22 +141,30 @@ TEST_SUITE("train_state") {
     CHECK(state.step() == 3000);
   }
 
-  TEST_CASE("train_state: a segment of another layout is refused") {
+  TEST_CASE("train_state: what is no training state, or is damaged, is refused") {
     const std::string name = segment_name();
     const TrainState state = new_state(name);
-    CHECK(TrainState::open(name, 7, kTotal).ok());
-    CHECK(TrainState::open(name, 8, kTotal).status().code() == Code::bad_data);
-    CHECK(TrainState::open(name, 7, kTotal * 2).status().code() == Code::bad_data);
-    CHECK(TrainState::open(name, 7, kTotal / 2).status().code() == Code::bad_data);
-    CHECK_FALSE(TrainState::open(name + "-missing", 7, kTotal).ok());
+    CHECK(TrainState::open(name).ok());
+    CHECK_FALSE(TrainState::open(name + "-missing").ok());
+    Result<SharedMemory> memory = must(SharedMemory::open(name));
+    auto* header = static_cast<StateHeader*>(memory->data());
+    for (const size_t side : {0, 1}) {
+      header->total[side] = kTotal + 1;
+      CHECK(has(TrainState::open(name).status(), "shorter than its header"));
+      header->total[side] = kTotal;
+    }
+    header->capacity = kTotal + 1024;
+    CHECK(has(TrainState::open(name).status(), "shorter than its header"));
+    header->capacity = kTotal;
+    CHECK(TrainState::open(name).ok());
     Result<SharedMemory> small = must(SharedMemory::create(name + "-small", 64));
-    CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
+    CHECK(TrainState::open(name + "-small").status().code() == Code::bad_data);
   }
 
   TEST_CASE("train_state: a state with an average has a fourth part, which costs nothing without") {
     const std::string name = segment_name();
     Result<TrainState> made = must(TrainState::create(name, 7, kTotal, {.ema = true}));
-    Result<TrainState> state = must(TrainState::open(name, 7, kTotal));
+    Result<TrainState> state = must(TrainState::open(name));
     write(*state, 1);
     const Result<TrainState::Side> side = must(state->begin_write(0));
     std::ranges::fill(side->ema, 5.0f);
@@ -172,20 +180,20 @@ TEST_SUITE("train_state") {
     Result<SharedMemory> memory = must(SharedMemory::open(name));
     for (const uint64_t parts : {2, 5}) {
       static_cast<StateHeader*>(memory->data())->parts = parts;
-      CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
+      CHECK(TrainState::open(name).status().code() == Code::bad_data);
     }
     const std::string shorter = segment_name();  // than its header says
     const TrainState three = new_state(shorter);
     Result<SharedMemory> short_memory = must(SharedMemory::open(shorter));
     static_cast<StateHeader*>(short_memory->data())->parts = 4;
-    CHECK(TrainState::open(shorter, 7, kTotal).status().code() == Code::bad_data);
+    CHECK(TrainState::open(shorter).status().code() == Code::bad_data);
   }
 
   TEST_CASE("train_state: moments in bf16 take half the bytes, and every bit of them is hashed") {
     const std::string name = segment_name();
     const StateFormat format{.ema = true, .moments = DType::bf16};
     Result<TrainState> made = must(TrainState::create(name, 7, kTotal, format));
-    Result<TrainState> state = must(TrainState::open(name, 7, kTotal));
+    Result<TrainState> state = must(TrainState::open(name));
     CHECK(state->format() == format);
     CHECK(state->side(1).format() == format);
     CHECK(state->side(0).ema.data() + kTotal == state->side(1).params.data());
@@ -207,33 +215,56 @@ TEST_SUITE("train_state") {
     }
     Result<SharedMemory> memory = must(SharedMemory::open(name));
     static_cast<StateHeader*>(memory->data())->moment_bytes = 3;
-    CHECK(has(TrainState::open(name, 7, kTotal).status(), "moments of 3 bytes"));
+    CHECK(has(TrainState::open(name).status(), "moments of 3 bytes"));
     static_cast<StateHeader*>(memory->data())->moment_bytes = 4;  // then it is too short
-    CHECK(has(TrainState::open(name, 7, kTotal).status(), "shorter than its header"));
+    CHECK(has(TrainState::open(name).status(), "shorter than its header"));
   }
 
-  TEST_CASE(
-      "train_state: commit_as() and invalidate_as() change the layout and forget older steps") {
+  TEST_CASE("train_state: a side has a layout of its own, and both may hold the same step") {
+    constexpr size_t kMore = 3 * kTotal;
     const std::string name = segment_name();
-    TrainState state = new_state(name);
-    write(state, 0);
-    write(state, 1);
-    Result<TrainState> any = must(TrainState::open(name, kTotal));
-    CHECK(any->layout_hash() == 7);
-    CHECK(TrainState::open(name, kTotal * 2).status().code() == Code::bad_data);
-    Result<TrainState::Side> side = must(any->begin_write(0));
-    CHECK(any->holds(1));  // until it is committed
-    std::fill(side->params.begin(), side->params.end(), 42.0f);
-    any->commit_as(8, 1);
-    CHECK(state.step() == 1);
-    CHECK(state.committed().params[3] == 42);
-    CHECK(TrainState::open(name, 8, kTotal).ok());
-    CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
-    write(state, 2);
-    CHECK(state.holds(1));
-    state.invalidate_as(9);
+    TrainState state = must(TrainState::create(name, layout_of(3, 1), kTotal, {}, kMore)).take();
+    write(state, 4);
+    write(state, 5);
+    Result<TrainState> any = must(TrainState::open(name));
+    Result<TrainState::Side> side = must(any->begin_write(0, layout_of(1, 0), kMore));
+    CHECK(side->params.size() == kMore);
+    for (const std::span<float> part : side->parts())
+      CHECK(std::ranges::all_of(part, [](float x) { return x == 0; }));
+    CHECK(any->holds(5));
+    CHECK_FALSE(any->holds(4));
+    std::ranges::fill(side->params, 42.0f);
+    any->set_generation(2);
+    any->commit(5);
+    CHECK(state.committed().params[kMore - 1] == 42);
+    CHECK(state.holds(5, layout_of(3, 1)));
+    CHECK(state.holds(5, layout_of(1, 0)));
+    CHECK_FALSE(state.holds(5, layout_of(1, 1)));
+    const Result<int> old = must(state.pin(5, layout_of(3, 1))), now = must(state.pin(5));
+    CHECK(*now == state.committed_side());
+    CHECK(*old == 1 - *now);
+    CHECK(state.side(*old).params[kTotal - 1] == 5);
+    CHECK(state.held(*old) == StateCopy{1, 5, 0, 3});
+    CHECK(state.held(*now) == StateCopy{0, 5, 2, 1});
+    CHECK(state.begin_write(0).status().code() == Code::deadline);
+    state.clear_pins();
+
+    REQUIRE(state.rewind(5, layout_of(3, 1)).ok());
+    CHECK(state.committed().params.size() == kTotal);
+    REQUIRE(state.rewind(5, layout_of(1, 0)).ok());
+    write(state, 6);  // with the layout of the committed side
+    CHECK(state.committed().params.size() == kMore);
+    CHECK_FALSE(state.holds(5, layout_of(3, 1)));
+    CHECK(state.begin_write(0, layout_of(1, 0), 2 * kMore).status().code() == Code::io);
+    CHECK(state.step() == 6);
+
+    REQUIRE(state.invalidate_as(0, layout_of(2, 1), 2 * kTotal).ok());
     CHECK_FALSE(state.has_step());
-    CHECK(state.layout_hash() == 9);
+    for (const int index : {0, 1}) {
+      CHECK(state.layout(index) == layout_of(2, 1));
+      CHECK(state.side(index).params.size() == 2 * kTotal);
+      CHECK(state.side(index).params[0] == 0);
+    }
     write(state, 5);
     CHECK(state.step() == 5);
   }
@@ -257,7 +288,7 @@ TEST_SUITE("train_state") {
     CHECK(status.code() == Code::mismatch);
     CHECK(status.message() == "the copy of step 4 has changed in memory since it was committed");
     state.unpin(*four);
-    state.commit_as(9, 5, hash);
+    state.commit(5, hash);
     CHECK(state.committed_hash() == hash);
   }
 
@@ -265,16 +296,14 @@ TEST_SUITE("train_state") {
     TrainState state = new_state();
     write(state, 3);
     write(state, 4);
-    state.forget(9);
-    CHECK(state.step() == 4);
-    state.forget(4);
+    state.forget(state.committed_side());
     CHECK(state.step() == 3);
     CHECK_FALSE(state.holds(4));
     write(state, 4);
-    state.forget(3);
+    state.forget(1 - state.committed_side());
     CHECK(state.step() == 4);
     CHECK_FALSE(state.rewind(3).ok());
-    state.forget(4);
+    state.forget(state.committed_side());
     CHECK_FALSE(state.has_step());
     CHECK_FALSE(state.step_if_any());
   }
@@ -286,7 +315,7 @@ TEST_SUITE("train_state") {
     auto both = [&state] {
       std::vector<StateVersion> sides;
       for (const int side : {0, 1})
-        if (const auto copy = state.held(side)) sides.push_back(*copy);
+        if (const auto copy = state.held(side)) sides.push_back(copy->version());
       std::ranges::sort(sides, {}, &StateVersion::step);
       return sides;
     };
@@ -312,13 +341,12 @@ TEST_SUITE("train_state") {
     state.set_generation(9);
     REQUIRE(state.begin_write(0).ok());
     CHECK(both() == Copies{{8, 7}});
-    state.commit_as(5, 8);
-    CHECK(both() == Copies{{8, 9}});
+    state.commit(9);
+    CHECK(both() == Copies{{8, 7}, {9, 9}});
     Result<TrainState> other =
-        TrainState::open(state.name(), 5, kTotal);  // with a generation of its own
-    REQUIRE(other.ok());
-    write(*other, 9);
-    CHECK(both() == Copies{{8, 9}, {9, 0}});
+        must(TrainState::open(state.name()));  // with a generation of its own
+    write(*other, 10);
+    CHECK(both() == Copies{{9, 9}, {10, 0}});
   }
 
   TEST_CASE("state_hash: depends on every bit and its place, and not on the threads that hash") {

@@ -1,8 +1,11 @@
 // The link between two processes of one host, with both of its segments in this process.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "tests/must.hpp"
 #include "transport/collective/shm_link.hpp"
@@ -100,6 +103,29 @@ TEST_SUITE("collective link") {
     CHECK(link->pop(5, piece.size()).code() == Code::unavailable);
     CHECK(!link->health(false).ok());
     CHECK(idle->health(false).code() == Code::unavailable);  // nobody has to read from it first
+  }
+
+  TEST_CASE("segment: an arena gets the pages that it has none of yet when they are needed") {
+    constexpr size_t kMiB = size_t{1} << 20;
+    const auto segment =
+        must(Segment::create("ss-test-arena-" + std::to_string(getpid()), 64 * kMiB, 3 * kMiB));
+    const auto pages = [&] {
+      std::vector<unsigned char> in_core(68 * kMiB / 4096);
+      REQUIRE(mincore((*segment)->at(0), 66 * kMiB, in_core.data()) == 0);
+      return static_cast<size_t>(
+                 std::ranges::count_if(in_core, [](unsigned char c) { return (c & 1) != 0; })) *
+             4096 / kMiB;
+    };
+    CHECK(pages() == 4);  // whole huge pages
+    const auto small = must((*segment)->allocate(2 * kMiB));
+    CHECK(pages() == 4);
+    const auto large = must((*segment)->allocate(40 * kMiB));
+    CHECK(pages() == 44);
+    (*segment)->release(*large);
+    REQUIRE((*segment)->allocate(30 * kMiB).ok());
+    CHECK(pages() == 44);
+    (*segment)->release(*small);
+    CHECK((*segment)->allocate(65 * kMiB).status().code() == Code::io);
   }
 
   TEST_CASE("shm link: SHM-3, memory that is too short for a segment is refused") {

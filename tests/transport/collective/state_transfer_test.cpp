@@ -44,7 +44,7 @@ TEST_SUITE("state_transfer") {
             TrainState& mine = states[static_cast<size_t>(rank)];
             if (rank == 0) return text_of(send_state(**joined, mine, 11));
             const Result<Hash128> hash = receive_state(**joined, mine, 11, "n0.0", 0);
-            if (hash.ok()) mine.commit_as(1, 11, *hash);
+            if (hash.ok()) mine.commit(11, *hash);
             return text_of(hash.status());
           }) == "");
     for (TrainState& state : states) {

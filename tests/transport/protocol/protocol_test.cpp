@@ -166,7 +166,7 @@ TEST_CASE("protocol: every message round-trips with random values, in one segmen
 
 TEST_CASE("protocol: a message has the fields, defaults and words of the schema") {
   TrainerIdle sent{.trainer = "n0.1",
-                   .held = {{7, 3}, {8, 3}},
+                   .held = {{0, 7, 3}, {0, 8, 3}},
                    .fault = Fault::bad_copy,
                    .step = 8,
                    .reason = {.text = "why", .kind = ReasonKind::silent, .ms = -4}};
@@ -183,7 +183,7 @@ TEST_CASE("protocol: a message has the fields, defaults and words of the schema"
   REQUIRE(remote::read_body(body, received) == remote::BodyKind::message);
   CHECK(received.get_as<TrainerIdle>(0) == sent);
   CHECK(TrainerDown().restarting);
-  CHECK(JoinTrainer().commit_rounds == 1);
+  CHECK(JoinTrainer().shards == 1);
   CHECK(TrainerProgress().gpu == -1);
   CHECK(std::string(to_string(Fault::failed)) == "step_failed");
   CHECK(std::string(to_string(Fault::bad_tokens)) == "bad_tokens");
