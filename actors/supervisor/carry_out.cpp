@@ -147,7 +147,7 @@ void examine(Self* self, const job::CheckNode& check) {
 
 namespace {
 
-/// The targets of a move whose shards have elements in common with the shard that it sends.
+/// The trainers of a move whose own shards have elements of the shard that the source sends.
 std::vector<std::string> targets_of(const std::vector<Unit>& units, const job::Move& move,
                                     const std::vector<job::Place>& places, uint32_t shards) {
   std::vector<std::string> targets = move.targets;

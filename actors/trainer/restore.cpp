@@ -98,18 +98,15 @@ Result<TrainState::Side> Restore::room(TrainState& state, const TransferPart& pa
   for (const int side : {0, 1})
     if (state.step_of(side) == part.step && shards_of(state.layout(side)) == part.shards)
       SS_RETURN_IF_ERROR(state.rewind(part.step, state.layout(side)));
-  for (const TransferPart& sent : order_.transfers)
-    if (const uint32_t layout = layout_of(sent.shards, sent.shard);
-        sent.rank == 0 && sent.segment.empty() && state.holds(sent.step, layout)) {
-      SS_RETURN_IF_ERROR(state.rewind(sent.step, layout));
-      for (const TransferPart& other : order_.transfers)
-        if (const uint32_t second = layout_of(other.shards, other.shard);
-            second != layout && other.rank == 0 && other.segment.empty() &&
-            state.holds(other.step, second))
-          return Status(Code::internal,
-                        "the trainer has to send both of its copies, and has no "
-                        "room for a third one");
-    }
+  std::set<uint32_t> sent;  // shards of this trainer's own memory
+  for (const TransferPart& own : order_.transfers)
+    if (const uint32_t layout = layout_of(own.shards, own.shard);
+        own.rank == 0 && own.segment.empty() && state.holds(own.step, layout))
+      sent.insert(layout);
+  if (sent.size() > 1)
+    return Status(Code::internal,
+                  "the trainer has to send both of its copies, and has no room for a third one");
+  if (!sent.empty()) SS_RETURN_IF_ERROR(state.rewind(part.step, *sent.begin()));
   SS_ASSIGN(room_, state.begin_write(timeout_ms_, layout_, total_));
   return *room_;
 }

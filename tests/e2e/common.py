@@ -240,6 +240,28 @@ class Case(unittest.TestCase):
         return self.command("verify", run)
 
 
+class EndlessRun(Case):
+    """A run, `run_folder` and `process`, that trains until stop()."""
+
+    def train_endlessly(self, *overrides):
+        self.run_folder, self.process = self.start("run", *overrides, f"--train.max_steps={10 ** 6}")
+        self.addCleanup(lambda: kill(*leftovers(self.run_folder)))
+        self.slow_down(self.run_folder, ms=10)
+
+    def events(self, *kinds):
+        return events(self.run_folder, *kinds)
+
+    def console(self, *commands, code=0):
+        return self.command("console", self.run_folder, *[word for c in commands for word in ("-c", c)], code=code)
+
+    def stop(self):
+        self.go_on()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=120)
+        self.assertEqual(self.process.returncode, 75)
+        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
+
+
 def lines(path):
     """The complete JSON lines of a file that the run may still be writing."""
     if not path.exists():

@@ -5,12 +5,10 @@ import json
 import signal
 import subprocess
 
-from common import PROGRAM, Case, events, kill, last_step, leader, leftovers, lines, status
-
-ENDLESS = 10 ** 6  # steps: more than a test waits for
+from common import PROGRAM, EndlessRun, kill, last_step, leader, lines, status
 
 
-class Join(Case):
+class Join(EndlessRun):
     def setUp(self):
         super().setUp()
         self.keys = ["--train.global_batch_size=12", *self.layout(2, 1), "--cluster.max_nodes=6", "--supervision.max_restarts=100",
@@ -18,9 +16,7 @@ class Join(Case):
         self.joined = []
 
     def begin(self, *more):
-        self.run_folder, self.process = self.start("run", *self.keys, f"--train.max_steps={ENDLESS}", *more)
-        self.addCleanup(lambda: kill(*leftovers(self.run_folder)))
-        self.slow_down(self.run_folder, ms=10)
+        self.train_endlessly(*self.keys, *more)
 
     def join(self, *more, code=None):
         """Calls the command of one more host. code: with which it ends, if it is refused. Returns the process, or what it says."""
@@ -37,9 +33,6 @@ class Join(Case):
         errors.seek(0)
         return errors.read()
 
-    def events(self, *kinds):
-        return events(self.run_folder, *kinds)
-
     def trains_with(self, *names):
         """Waits until exactly these nodes train, and further steps are made."""
         def is_so():
@@ -50,21 +43,11 @@ class Join(Case):
         at = last_step(self.run_folder)
         self.wait_for(lambda: last_step(self.run_folder) >= at + 3, "further steps")
 
-    def console(self, *commands, code=0):
-        return self.command("console", self.run_folder, *[word for c in commands for word in ("-c", c)], code=code)
-
     def gap(self, names):
         """Seconds without a committed step around the newest generation in which these nodes began to train."""
         began = max(e["time"] for e in self.events("layout_changed", "joined") if all(name in e["reason"] for name in names))
         times = [m["time"] for m in lines(self.run_folder / "metrics.jsonl")]
         return min(t for t in times if t > began) - max(t for t in times if t <= began)
-
-    def stop(self):
-        self.go_on()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=120)
-        self.assertEqual(self.process.returncode, 75)
-        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
 
     def check(self):
         """The bits are those of as many steps on one node."""

@@ -1,29 +1,18 @@
 """Groups of another size: nodes that are left after a loss train in groups of which all can be part, with the same bits, and the
 old groups come back with the lost node. RESHAPE-1."""
 
-import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, events, kill, last_step, leader, leftovers, lines, status
-
-ENDLESS = 10 ** 6  # steps: more than a test waits for
+from common import PROGRAM, EndlessRun, kill, last_step, leader, lines, status
 
 
-class Reshape(Case):
+class Reshape(EndlessRun):
     def begin(self, nodes, group_nodes, *more):
         self.keys = [f"--cluster.nodes={nodes}", "--cluster.trainers_per_node=1", f"--parallel.group_nodes={group_nodes}",
                      "--parallel.strategy=hybrid_shard", "--train.global_batch_size=12", "--train.schedule=constant",
                      "--train.warmup_steps=0", "--supervision.max_restarts=100", "--cluster.threads_per_trainer=1", *more]
-        self.run_folder, self.process = self.start("run", *self.keys, f"--train.max_steps={ENDLESS}")
-        self.addCleanup(lambda: kill(*leftovers(self.run_folder)))
-        self.slow_down(self.run_folder, ms=10)
-
-    def events(self, *kinds):
-        return events(self.run_folder, *kinds)
-
-    def console(self, *commands, code=0):
-        return self.command("console", self.run_folder, *[word for c in commands for word in ("-c", c)], code=code)
+        self.train_endlessly(*self.keys)
 
     def shape(self):
         """(groups, shards) of the layout that trains now."""
@@ -50,13 +39,6 @@ class Reshape(Case):
         """All processes of a node."""
         node = next(n for n in status(self.run_folder)["nodes"] if n["name"] == name)
         kill(node["pid"], *[t["pid"] for t in node["trainers"]])
-
-    def stop(self):
-        self.go_on()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=120)
-        self.assertEqual(self.process.returncode, 75)
-        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
 
     def check(self):
         """The bits are those of as many steps on one node."""

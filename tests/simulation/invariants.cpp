@@ -17,12 +17,6 @@ constexpr Time leaving_time = 3 * second;  // for a node to leave a deposed supe
 [[noreturn]] void broken(const char* invariant, const std::string& text) {
   throw Violation{invariant, text};
 }
-void require(bool holds, const char* invariant, const std::string& text) {
-  if (!holds) broken(invariant, text);
-}
-std::string number(uint64_t n) {
-  return std::to_string(n);
-}
 /// The generation number that an action uses; 0: none.
 uint64_t number_of(const job::Action& action) {
   if (const auto* fence = std::get_if<job::Fence>(&action)) return fence->generation;

@@ -31,6 +31,14 @@
 
 namespace simplescale::simulation {
 
+/// Throws Violation unless the invariant holds.
+inline void require(bool holds, const char* invariant, const std::string& text) {
+  if (!holds) throw Violation{invariant, text};
+}
+inline std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
 class Invariants {
  public:
   explicit Invariants(const Cluster& cluster) : cluster_(cluster) {}

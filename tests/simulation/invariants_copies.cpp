@@ -6,17 +6,6 @@
 
 namespace simplescale::simulation {
 
-namespace {
-
-void require(bool holds, const char* invariant, const std::string& text) {
-  if (!holds) throw Violation{invariant, text};
-}
-std::string number(uint64_t n) {
-  return std::to_string(n);
-}
-
-}  // namespace
-
 void Invariants::round_ordered(const Supervisor& by, const CopyToPeers& order) {
   round_ = {&by, order, {}};
   for (const CopyTask& task : order.copies) {

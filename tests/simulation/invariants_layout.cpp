@@ -6,17 +6,6 @@
 
 namespace simplescale::simulation {
 
-namespace {
-
-void require(bool holds, const char* invariant, const std::string& text) {
-  if (!holds) throw Violation{invariant, text};
-}
-std::string number(uint64_t n) {
-  return std::to_string(n);
-}
-
-}  // namespace
-
 void Invariants::check_layout(const Supervisor& supervisor) {
   const job::State& s = supervisor.job;
   std::set<std::string> seen;
