@@ -13,6 +13,7 @@ struct Agent {
   int32_t pid = 0;
   std::string address;  // of the agent's transport
   bool connected = false;
+  int32_t visible_pid = 0;  // `pid`, if it is in this process's pid namespace
 };
 using AgentRegistry = std::map<std::string, Agent>;  // by node
 

@@ -31,7 +31,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, held, step, gen
                                    unreadable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, address, reason, since_ms, failures_ms, failed,
                                    failed_at_step, checking, peer, instructions, micro_batch_us,
-                                   joins, leaves)
+                                   joins, leaves, ended)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RemovedAgent, node, pid, address)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(

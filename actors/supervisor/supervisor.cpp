@@ -11,11 +11,13 @@
 #include "actors/essential.hpp"
 #include "actors/supervisor/carry_out.hpp"
 #include "actors/supervisor/console_commands.hpp"
+#include "actors/supervisor/ended_agents.hpp"
 #include "actors/supervisor/idle_event.hpp"
 #include "actors/supervisor/take_over.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
+#include "transport/caf/address.hpp"
 #include "transport/caf/transport.hpp"
 
 namespace simplescale {
@@ -35,7 +37,8 @@ constexpr int64_t kTrainingStatusMs = 200;  // shortest, if only steps are commi
 void node_hello(Self* self, const NodeHello& hello) {
   JobSupervisorState& s = self->state;
   const auto agent = caf::actor_cast<caf::actor>(self->current_sender());
-  s.agents[hello.node] = {hello.host, hello.pid, hello.address, true};
+  s.agents[hello.node] = {hello.host, hello.pid, hello.address, true,
+                          remote::visible_pid(self->node(), agent.node())};
   s.handles[hello.node] = agent;
   self->monitor(agent);
   s.lead.node_joined(hello.node, now_ms(self));
@@ -323,6 +326,8 @@ void tick(Self* self) {
   publish_shards(self);
   self->delayed_send(self, kTick, local::Tick{});
   lead(self);
+  for (const job::NodeLost& ended : job::ended_agents(s.job, s.agents, process_state))
+    handle(self, ended);
   handle(self, job::Tick{});
   watch_stall(self);
   judge(self, s.diagnosis.take_due(s.job, s.agents, now_ms(self)));

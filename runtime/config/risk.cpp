@@ -33,14 +33,14 @@ std::string shape_after_loss(const Config& config, const Topology& t) {
 std::string node_without_replica(const Config& config, const Plan& plan) {
   const Topology& t = plan.topology;
   const int64_t peers = peer_every_steps(config, t), disk = config.checkpoint.disk_every_steps;
-  // The node's memory may hold the newest step, so it is waited for (size_waits() of the decisions).
+  // A node that may live may come back with the newest step: size_waits() of the decisions.
   const std::string shape = disk == 0 && peers == 0 ? "" : shape_after_loss(config, t);
   const std::string waits = config.cluster.spares > 0 ? ""
                             : shape.empty()
                                 ? "; training waits until the node is started again"
-                                : "; training waits " +
+                                : "; training goes on with " + shape + ", after " +
                                       std::to_string(config.cluster.join_timeout_ms / 1000) +
-                                      " s for the node, then goes on with " + shape;
+                                      " s if the node may come back";
   // A step is copied after the next one is committed, while a further one is made.
   if (peers > 0 && (disk == 0 || peers + 2 < disk))
     return "about " + counted(std::min(peers + 2, plan.max_steps), "step") + ": " + no_replica(t) +

@@ -99,6 +99,9 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
     case Bug::shape_by_rate:
       s.rules.rate_first = !options.rate_first;
       break;
+    case Bug::away_is_ended:
+      for (auto& [name, node] : s.nodes) node.ended = node.state == job::NodeState::lost;
+      break;
     case Bug::silent_decision:
       for (job::Action& action : decision.actions)
         if (auto* fence = std::get_if<job::Fence>(&action)) fence->reason.clear();

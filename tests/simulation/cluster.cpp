@@ -7,6 +7,7 @@
 #include "runtime/base/status.hpp"
 #include "tests/simulation/faults.hpp"
 #include "tests/simulation/invariants.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::simulation {
 
@@ -172,7 +173,23 @@ void Cluster::notice_loss(int node, Supervisor* supervisor, uint64_t id) {
   auto found = supervisor->links.find(node);
   if (found == supervisor->links.end() || found->second != id) return;
   supervisor->links.erase(found);
+  const auto known = supervisor->job.nodes.find(nodes[node].name);
+  const int32_t pid = known == supervisor->job.nodes.end() ? 0 : known->second.pid;
   handle(*supervisor, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
+  if (!options.sizes.empty() && random.chance(50)) notice_end(node, supervisor, pid);
+}
+
+/// The supervisor sees the end of a lost agent's process, as ended_agents() does.
+void Cluster::notice_end(int node, Supervisor* supervisor, int32_t pid) {
+  if (!supervisor->up) return;
+  const auto known = supervisor->job.nodes.find(nodes[node].name);
+  if (known == supervisor->job.nodes.end() || known->second.pid != pid || known->second.ended ||
+      known->second.state != job::NodeState::lost)
+    return;
+  if (supervisor->hung_until <= now && !hung(nodes[supervisor->host]) &&
+      (!nodes[node].up || nodes[node].pid != pid))
+    return handle(*supervisor, job::NodeLost{nodes[node].name, process_ended()});
+  after(tick_time, [this, node, supervisor, pid] { notice_end(node, supervisor, pid); });
 }
 
 /// Breaks the links whose ends cannot hear each other.
@@ -487,7 +504,7 @@ void Cluster::kill_node(int index, Time back_after) {
   after(back_after, [this, index, command = node.command] {
     if (nodes[index].named && nodes[index].command == command)
       start_agent(index);
-    else if (!nodes[index].named)
+    else
       join_host(0);  // another one comes
   });
 }

@@ -437,6 +437,7 @@ class Cluster {
   void deliver_next(int node, int direction, uint64_t id);
   void break_link(int node, bool supervisor_knows_at_once);
   void notice_loss(int node, Supervisor* supervisor, uint64_t id);
+  void notice_end(int node, Supervisor* supervisor, int32_t pid);
   void notice_death(int trainer, int32_t agent);
   void check_links();
   void leave_deposed_leader(int node);

@@ -167,6 +167,7 @@ void Invariants::state_restored(const Generation& g) {
 void Invariants::supervisor_started(const Supervisor& supervisor, const SupervisorState* from,
                                     Time claimed, bool missed) {
   check_records();
+  newest_known_[supervisor.term] = from ? job::newest_joined(from->job) : 0;
   std::erase_if(removed_, [&](int32_t pid) {  // those of which it does not know
     return std::ranges::find(supervisor.job.removed, pid, &job::RemovedAgent::pid) ==
            supervisor.job.removed.end();
@@ -348,8 +349,35 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   check_newest_step(supervisor, join);
+  check_waits_for_memory(supervisor, join);
   check_regained(supervisor, join);
   if (!join.save_only) check_budgets(supervisor);  // drained nodes may save
+}
+
+/// RESHAPE-1: before groups of another size undo a step, the lost nodes whose agents live and hold a
+/// copy of it have had time to come back.
+void Invariants::check_waits_for_memory(const Supervisor& supervisor, const job::Join& join) {
+  const job::State& s = supervisor.job;
+  const uint64_t known_generation = std::exchange(newest_known_[supervisor.term], join.generation);
+  const bool late = cluster_.now / ms - waiting_since_ms_ > s.join_timeout_ms;
+  if (late || s.giving_up || join.step >= committed_ ||
+      shape_of(s.layout).size == cluster_.options.domain_nodes)
+    return;
+  for (int n = 0; n < cluster_.options.nodes; ++n) {
+    const Node& node = cluster_.nodes[n];
+    const auto known = s.nodes.find(node.name);
+    if (known == s.nodes.end() || known->second.state != job::NodeState::lost || !node.up ||
+        known->second.pid != node.pid)
+      continue;
+    for (int slot = 0; slot < cluster_.options.trainers; ++slot)
+      for (const StoredCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
+        if (const auto made = made_.find(copy.step);
+            made != made_.end() && made->second == copy.made && copy.step > join.step &&
+            copy.step <= committed_ && copy.made <= known_generation)
+          broken("RESHAPE-1", "generation " + number(join.generation) + " begins at step " +
+                                  number(join.step) + " with groups of another size, and " +
+                                  node.name + " may come back with step " + number(copy.step));
+  }
 }
 
 /// JOB-1: no newer committed step has a usable copy of every shard.

@@ -149,6 +149,7 @@ class Invariants {
   bool tries(const job::State& s, const job::Layout& current, int size) const;
   void set_committed(uint64_t step);
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);
+  void check_waits_for_memory(const Supervisor& supervisor, const job::Join& join);
   void check_regained(const Supervisor& supervisor, const job::Join& join);
   void check_budgets(const Supervisor& supervisor);
   void check_causes(const Supervisor& supervisor);
@@ -181,7 +182,9 @@ class Invariants {
     uint64_t step = 0;
   };
   std::map<std::string, Failures> failures_;  // of each trainer
-  int64_t waiting_since_ms_ = 0;              // of the supervisor that decides now
+  std::map<uint64_t, uint64_t>
+      newest_known_;              // by term: the newest generation its supervisor knows
+  int64_t waiting_since_ms_ = 0;  // of the supervisor that decides now
   bool adopts_ = false;  // it hears of a trainer in the generation that its state has it in
   std::optional<uint64_t> held_before_;  // held_of() before the memory of a trainer changes
   /// Of a generation that is left for another shape: its own one, and the number of usable nodes.

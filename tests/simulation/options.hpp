@@ -91,6 +91,7 @@ enum class Bug : unsigned char {
   old_side_freed,            // trainers free the old cut before all have committed the new one
   cuts_mixed,                // shards of all cuts count as those of one
   shape_by_rate,  // the layout with the most nodes counts as the best, or the safest does
+  away_is_ended,  // an agent that cannot be reached counts as one whose process has ended
 };
 inline constexpr uint64_t kSeldom = 20'000, kRare = 1'000'000;
 struct BugName {
@@ -176,6 +177,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::old_side_freed, "old_side_freed"},
     {Bug::cuts_mixed, "cuts_mixed"},
     {Bug::shape_by_rate, "shape_by_rate"},
+    {Bug::away_is_ended, "away_is_ended"},
 };
 
 struct Options {

@@ -108,6 +108,7 @@ struct Node {
   uint32_t micro_batch_us = 0;  // how long its slowest trainer takes for one; 0: not known
   bool joins = false;           // it has joined the running job, and has been up since then
   bool leaves = false;          // it is to leave the run for good, once its memory is not needed
+  bool ended = false;  // lost: its agent's process has ended, and what its memory held is gone
 };
 
 /// An agent that is to end. Its node's name may belong to another agent by now.
@@ -238,7 +239,8 @@ struct NodeUp {
   InstructionSet instructions = InstructionSet::automatic;
   InstructionSet run_instructions = InstructionSet::automatic;
 };
-/// The agent of a node no longer reports.
+/// The agent of a node no longer reports. A reason of the kind process_ended tells that its process
+/// has ended, also of a node that is lost already.
 struct NodeLost {
   std::string node;
   Reason reason;

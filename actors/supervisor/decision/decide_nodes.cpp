@@ -40,6 +40,7 @@ void Decider::operator()(const NodeUp& e) {
   if (known) declare_lost(e.node, {"its agent was restarted"});
   const bool returns = node->state == NodeState::lost;
   node->pid = e.pid;
+  node->ended = false;
   node->peer.clear();
   node->answered = 0;
   record("", "node_up", e.node, returns ? "it came back" : joins ? "it joins the running job" : "");
@@ -92,8 +93,11 @@ void Decider::release_nodes() {
 
 void Decider::operator()(const NodeLost& e) {
   Node* node = find_node(e.node);
-  if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
-  declare_lost(e.node, e.reason);
+  if (!node || node->state == NodeState::absent) return;
+  if (node->state != NodeState::lost)
+    declare_lost(e.node, e.reason);
+  else if (e.reason.kind != ReasonKind::process_ended || std::exchange(node->ended, true))
+    return;
   plan();
 }
 
@@ -190,6 +194,7 @@ void Decider::declare_lost(const std::string& name, const Reason& reason) {
   node.peer.clear();
   node.checking = false;
   node.micro_batch_us = 0;
+  node.ended = reason.kind == ReasonKind::process_ended;
   record_failure(s_, now_, name);
   set_node_state(name, NodeState::lost, reason.text);
   if (in)

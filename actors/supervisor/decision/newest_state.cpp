@@ -71,6 +71,19 @@ Beginning newest_state(const State& s, uint32_t preferred) {
   return b;
 }
 
+uint64_t newest_made(const State& s) {
+  const uint64_t last = newest_joined(s);
+  std::optional<uint64_t> newest;
+  for (const auto& [name, trainer] : s.trainers) {
+    uint64_t made = 0;
+    for (const StateCopy& copy : trainer.held)
+      if (copy.generation == last && trainer.state == TrainerState::idle)
+        made = std::max(made, copy.step);
+    if (made > 0) newest = std::min(newest.value_or(made), made);
+  }
+  return std::max(newest.value_or(0), s.committed_step);
+}
+
 bool answers_missing(const State& s, const Beginning& beginning) {
   uint64_t last = newest_joined(s);
   // A predecessor may have begun a generation, and died before it replicated the decision: then

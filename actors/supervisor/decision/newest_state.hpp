@@ -22,6 +22,9 @@ struct Beginning {
 /// abandoned branches whose rollback is tentative, if they are newer. preferred: the cut to take if
 /// there are copies of several whole ones.
 Beginning newest_state(const State& s, uint32_t preferred = 0);
+/// The newest committed step or, if idle trainers know better than a new supervisor, the newest that all
+/// of them made that have made one in the last generation.
+uint64_t newest_made(const State& s);
 /// True if a newer step than `beginning` may have been committed, and some connected agent has
 /// not yet reported what its node's memory holds after the end of the last generation.
 bool answers_missing(const State& s, const Beginning& beginning);

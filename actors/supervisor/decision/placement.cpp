@@ -82,7 +82,12 @@ bool size_waits(const State& s, const Layout& next, bool waited) {
   if (s.giving_up || next.domains.empty() || s.rules.size_of(next) == s.rules.domain_nodes)
     return false;
   const Beginning beginning = newest_state(s, s.rules.cut_of(next));
-  return beginning.source == Source::initialize || (!waited && beginning.step < s.committed_step);
+  if (beginning.source == Source::initialize) return true;
+  if (waited || beginning.step >= newest_made(s)) return false;
+  return std::ranges::any_of(s.nodes, [&](const auto& n) {
+    const bool missed_a_step = n.second.failed_at_step < s.committed_step;
+    return n.second.state == NodeState::lost && !n.second.ended && !missed_a_step;
+  });
 }
 
 std::string missing_nodes(const State& s) {

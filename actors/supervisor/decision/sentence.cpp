@@ -261,7 +261,8 @@ std::string what_failed(const std::string& kind, const std::string& subject, con
 }
 
 Reason why_node_lost(const std::optional<Reason>& why) {
-  if (!why || why->kind == ReasonKind::process_ended) return in_words("its agent has ended");
+  if (!why || why->kind == ReasonKind::process_ended)
+    return reason_of(ReasonKind::process_ended, "its agent has ended");
   Reason reason = *why;
   switch (reason.kind) {
     case ReasonKind::connection_lost:

@@ -5,6 +5,7 @@
 
 #include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/decision/sentence.hpp"
+#include "transport/protocol/reason.hpp"
 
 namespace simplescale::job {
 
@@ -121,7 +122,7 @@ class Rehearsal {
 };
 
 void lose_node(Rehearsal& r, const std::string& node, const std::string& kind) {
-  r.tell(NodeLost{node, kind});
+  r.tell(NodeLost{node, kind == "kill_agent" ? process_ended() : in_words(kind)});
   r.all_leave();
   if (!r.joined()) r.come_back(node, kind != "kill_agent");
   // A supervisor that lost most nodes waits for votes, and it waits for trainers that restart.

@@ -5,8 +5,10 @@
 #include "actors/supervisor/decision/newest_state.hpp"
 #include "actors/supervisor/decision/placement.hpp"
 #include "actors/supervisor/decision/what_if.hpp"
+#include "actors/supervisor/ended_agents.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "tests/actors/supervisor/decide_cases.hpp"
+#include "transport/protocol/reason.hpp"
 
 using namespace simplescale;
 using namespace simplescale::job;
@@ -301,6 +303,91 @@ TEST_CASE("reshape: JOB-1: no committed step is undone for groups of another siz
   const Join join = only<Join>(decide(waited, at_disk, Tick{}));
   CHECK(join.source == Source::checkpoint);
   CHECK(at_disk.layout == layout_of({{"n0"}}));
+}
+
+TEST_CASE("reshape: a state that is certainly gone is not waited for") {
+  // One group of four nodes; the checkpoint of step 2 is on the disk.
+  const Reason ended = process_ended();
+  const auto lose = [](State& s, const std::string& node, const Reason& why) {
+    decide(0, s, NodeLost{node, why});
+    return all_idle(s, Steps{2, 3});
+  };
+  State s = make_state({.shards = 4, .domain_nodes = 4, .max_nodes = 4, .domain_sizes = {1, 2}},
+                       {"n0", "n1", "n2", "n3"});
+  s.max_steps = 100;
+  s.max_restarts = 100;
+  s.has_checkpoint = s.had_checkpoint = true;
+  s.checkpoint_step = 2;
+  for (const char* node : {"n0", "n1", "n2", "n3"}) node_up(s, node);
+  decide(0, s, StepCommitted{s.generation, 3});
+  REQUIRE(s.layout == layout_of({{"n0", "n1", "n2", "n3"}}));
+  SUBCASE("the agent's process has ended") {
+    const Join join = only<Join>(lose(s, "n3", ended));
+    CHECK(join.source == Source::checkpoint);
+    CHECK(s.layout == layout_of({{"n0"}, {"n1"}, {"n2"}}));
+    CHECK(decode(encode({.job = s}))->job.nodes.at("n3").ended);
+    decide(0, s, NodeUp{"n3", 2});
+    CHECK_FALSE(s.nodes.at("n3").ended);  // of the agent that reports now
+  }
+  SUBCASE("that becomes known only after the connection broke") {
+    CHECK(all<Join>(lose(s, "n3", connection_lost("reset"))).empty());
+    CHECK(only<Join>(decide(100, s, NodeLost{"n3", ended})).source == Source::checkpoint);
+    CHECK(s.nodes.at("n3").state == NodeState::lost);
+    CHECK(s.nodes.at("n3").failures_ms.size() == 1);
+  }
+  SUBCASE("a node that cannot be reached may come back with its memory") {
+    CHECK(all<Join>(lose(s, "n3", connection_lost("reset"))).empty());
+    CHECK(all<Join>(decide(s.join_timeout_ms - 1, s, Tick{})).empty());
+    CHECK(all<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).size() == 1);
+  }
+  SUBCASE("two nodes: one that cannot be reached is enough to wait") {
+    lose(s, "n2", {"silent"});
+    CHECK(all<Join>(decide(10, s, NodeLost{"n3", ended})).empty());
+    CHECK(all<Join>(decide(20, s, NodeLost{"n2", ended})).size() == 1);
+  }
+  SUBCASE("a node that has missed a committed step is not waited for") {
+    REQUIRE(all<Join>(lose(s, "n3", {"silent"})).empty());
+    const int64_t now = s.join_timeout_ms + 1;
+    REQUIRE(all<Join>(decide(now, s, Tick{})).size() == 1);
+    decide(now, s, StepCommitted{s.generation, 8});
+    decide(now, s, CheckpointSaved{8, s.generation});
+    decide(now, s, StepCommitted{s.generation, 9});
+    s.rules.domain_sizes = {2};  // two of the three nodes then form one group
+    s.rules.rate_first = true;
+    s.layout = layout_of({{"n0", "n1"}});
+    State late = s;
+    late.nodes.at("n3").failed_at_step = 9;
+    CHECK(size_waits(late, layout_of({{"n0", "n2"}}), false));
+    CHECK_FALSE(size_waits(s, layout_of({{"n0", "n2"}}), false));
+  }
+}
+
+TEST_CASE(
+    "reshape: a lost node's agent has ended if this host's kernel no longer knows its process") {
+  State s = shaped({1});
+  AgentRegistry agents;
+  for (const char* name : {"n1", "n2", "n3"}) agents[name] = {"host", 1, "address", false, 11};
+  for (const char* name : {"n2", "n3"}) decide(0, s, NodeLost{name, "silent"});
+  const auto with = [&](ProcessState n3) {
+    std::string names;
+    for (const NodeLost& lost :
+         ended_agents(s, agents, [&](pid_t pid) { return pid == 13 ? n3 : ProcessState::gone; })) {
+      CHECK(lost.reason.kind == ReasonKind::process_ended);
+      names += lost.node;
+    }
+    return names;
+  };
+  agents["n3"].visible_pid = 13;
+  CHECK(with(ProcessState::runs) == "n2");  // n1 is up
+  CHECK(with(ProcessState::stopped) == "n2");
+  CHECK(with(ProcessState::gone) == "n2n3");
+  decide(0, s, NodeLost{"n2", process_ended()});
+  CHECK(with(ProcessState::gone) == "n3");
+  agents["n3"].visible_pid = 0;  // on another host
+  CHECK(with(ProcessState::gone) == "");
+  agents["n3"].visible_pid = 13;
+  agents["n3"].pid = 2;  // another agent by this name has reported, and this decision is to come
+  CHECK(with(ProcessState::gone) == "");
 }
 
 TEST_CASE("reshape: a size whose generations commit no step does not end the run") {

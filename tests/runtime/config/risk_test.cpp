@@ -79,8 +79,8 @@ TEST_SUITE("config risk") {
     c.checkpoint.peer_every_steps = 0;
     CHECK(
         risk(c).node ==
-        "up to 50 steps: one group, no peers; training waits 120 s for the node, then goes on with "
-        "1 group of 1 node");
+        "up to 50 steps: one group, no peers; training goes on with 1 group of 1 node, after 120 s "
+        "if the node may come back");
     c.cluster.prefer = Prefer::group_nodes;
     CHECK(risk(c).node ==
           "up to 50 steps: one group, no peers; training waits until the node is started again");
@@ -93,7 +93,8 @@ TEST_SUITE("config risk") {
           "the node is started again");
     c.cluster.prefer = Prefer::rate;
     c.cluster.join_timeout_ms = 5'000;
-    CHECK(risk(c).node.ends_with("waits 5 s for the node, then goes on with 1 group of 1 node"));
+    CHECK(risk(c).node.ends_with(
+        "goes on with 1 group of 1 node, after 5 s if the node may come back"));
     c.checkpoint.peer_every_steps = 1;
     CHECK(risk(c).node.starts_with("about 3 steps: one group, copies on other nodes every 1 step"));
     CHECK(risk(c).avoid == "parallel.group_nodes = 1");
