@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "actors/supervisor/decision/placement.hpp"
 #include "actors/supervisor/supervisor.hpp"
 #include "runtime/base/json_text.hpp"
 
@@ -116,6 +117,7 @@ json plan_json(const JobSupervisorState& s) {
 
 /// The document without its nodes.
 json run_json(const JobSupervisorState& s) {
+  const std::string shape = job::other_shape(s.job);
   return {{"run", s.options.config.run.name},
           {"instance", s.options.leadership.instance},
           {"signature", s.options.signature},
@@ -138,6 +140,7 @@ json run_json(const JobSupervisorState& s) {
            s.job.layout.domains.size() * static_cast<size_t>(s.job.rules.groups_per_domain())},
           {"shards", s.job.rules.cut_of(s.job.layout)},
           {"group_nodes", s.job.rules.size_of(s.job.layout)},
+          {"shape", shape.empty() ? json(nullptr) : json(shape)},
           {"paused", s.job.paused},
           {"diagnosing", job::diagnosing(s.job)},
           {"stall", stall_json(s.stall)},

@@ -157,6 +157,8 @@ std::string render_status(const json& document, const RenderOptions& options) {
     if (const std::string said = text(document, line); !said.empty())
       out += painted(said, "33", options) + "\n";
   out += pace_of(document, options);
+  if (const std::string shape = text(document, "shape"); !shape.empty())
+    out += painted(shape, "33", options) + "\n";
   const json& supervisor = member_of(document, "supervisor");
   const json& standby = member_of(document, "standby");
   out += "supervisor on " + text(supervisor, "node") + process(supervisor);

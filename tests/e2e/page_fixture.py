@@ -89,7 +89,7 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
     groups = {n["group"] for n in listed if n["group"]}
     (folder / "control/status.json").write_text(json.dumps({
         "run": "tinyllama-1024", "state": "recovering", "generation": generation, "step": steps, "max_steps": 40000, "loss": loss, "tasks": scores(steps), "tokens_per_second": 16777216 / .88,
-        "incidents": len(recovered) + 1, "groups": len(groups), "paused": False, "stall": None,
+        "incidents": len(recovered) + 1, "groups": len(groups), "shape": f"{len(groups)} groups of {group_nodes} nodes (configured: 255 of {group_nodes})", "paused": False, "stall": None,
         "plan": {"model": {"preset": "tinyllama-1.1b", "parameters": 1100048384, "dim": 2048, "layers": 22, "heads": 32, "vocab": 32000, "block_size": 2048}, "nodes": nodes - spares, "spares": spares, "trainers_per_node": trainers,
                  "groups": 255, "shards": group_nodes * trainers, "strategy": "hybrid_shard", "precision": "bf16", "global_batch_size": 8192, "tokens_per_step": 16777216},
         "supervisor": {"node": "n0", "pid": 4100}, "standby": {"node": "n1", "pid": 4101}, "nodes": listed}, indent=1))

@@ -453,6 +453,7 @@ class Http(Case):
             self.check_page(page, nodes)
             self.assertEqual(page.evaluate("document.querySelectorAll('#heat .cell.gone').length"), len(WRONG) + 1)
             self.assertEqual(page.evaluate("document.querySelectorAll('#heat .cell.idle').length"), 4, "spares")
+            self.assertIn("255 groups of 4 nodes (configured: 255 of 4), generation", page.evaluate("document.querySelector('#about').innerText"))
             # Nodes that are down are listed above the tree, which is folded by group.
             self.assertRegex(page.evaluate("document.querySelector('#attention').innerText"), r"(?s)n17 on gpu-00-17: lost, .*n200 on .*: n200\.3 down.*n402 on .*: drained, disk.*n777")
             self.assertEqual(page.evaluate("document.querySelectorAll('#tree details').length"), 255 + 2)

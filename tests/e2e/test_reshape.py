@@ -53,6 +53,8 @@ class Reshape(EndlessRun):
         self.console("drain n3")
         self.trains_as(3, 1)
         change, = self.changed("3 groups of 1 node instead of 2 of 2")
+        self.assertEqual(status(self.run_folder)["shape"], "3 groups of 1 node (configured: 2 of 2)")
+        self.assertIn("\n3 groups of 1 node (configured: 2 of 2)\n", self.command("status", self.run_folder))
         print(f"2 x 2 to 3 x 1: {self.gap(change):.3f} s without a committed step")
         # A trainer dies in the new shape, then the supervisor; the shape stays.
         kill(next(t["pid"] for n in status(self.run_folder)["nodes"] for t in n["trainers"] if t["name"] == "n1.0"))
@@ -63,6 +65,7 @@ class Reshape(EndlessRun):
         self.console("undrain n3")
         self.trains_as(2, 2)
         self.assertTrue(self.changed("2 groups of 2 nodes instead of 3 of 1"))
+        self.assertIsNone(status(self.run_folder)["shape"])
         # A node dies with its memory; it is back at once, or a little later.
         self.kill_node("n2")
         self.wait_for(lambda: self.events("node_lost"), "the loss of a node")

@@ -137,6 +137,18 @@ std::string groups_instead(int64_t groups, int nodes, int64_t were, int had) {
          (nodes == had ? "" : " of " + std::to_string(had));
 }
 
+std::string other_shape(const State& s) {
+  const int size = s.rules.size_of(s.layout), per_domain = s.rules.groups_per_domain();
+  const int64_t groups = std::ssize(s.layout.domains) * per_domain;
+  const int64_t configured = int64_t{s.rules.domains} * per_domain;
+  if (groups == 0 || (groups == configured && size == s.rules.domain_nodes)) return "";
+  // With several groups on a node, no group has a number of nodes.
+  const bool of_nodes = per_domain == 1;
+  return counted(groups, "group") + (of_nodes ? " of " + counted(size, "node") : "") +
+         " (configured: " + std::to_string(configured) +
+         (of_nodes ? " of " + std::to_string(s.rules.domain_nodes) : "") + ")";
+}
+
 std::vector<std::string> nodes_without_checkpoint(const State& s) {
   std::vector<std::string> names;
   for (const auto& domain : s.layout.domains)

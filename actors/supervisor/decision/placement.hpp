@@ -35,6 +35,8 @@ std::string missing_nodes(const State& s);
 std::string describe_change(const State& s, const Layout& before, const Layout& next);
 /// "1 group instead of 2"; if their sizes differ, "3 groups of 1 node instead of 2 of 2".
 std::string groups_instead(int64_t groups, int nodes, int64_t were, int had);
+/// "3 groups of 1 node (configured: 2 of 2)"; "" while the configured groups train, or none do.
+std::string other_shape(const State& s);
 /// Nodes of the layout with a trainer that could not read the generation's checkpoint.
 std::vector<std::string> nodes_without_checkpoint(const State& s);
 /// True if most nodes of the layout were lost less than vote_ms ago. A network partition may

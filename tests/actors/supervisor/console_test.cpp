@@ -179,7 +179,11 @@ TEST_SUITE("console") {
     now["nodes"][0]["health"] = {
         {"cpu", 0.834}, {"memory", 0.98}, {"disk", 0.5}, {"busiest", {{"step_ms", 211.7}}}};
     const std::string text = render_tree(now, {false, 0, 1000.3});
-    CHECK(has(text, "\n212 ms a step, the last one 0.3 s ago, 1 h 12 min left\n"));
+    CHECK(has(text, "\n212 ms a step, the last one 0.3 s ago, 1 h 12 min left\nsupervisor"));
+    json shaped = now;
+    shaped["shape"] = "3 groups of 1 node (configured: 2 of 2)";
+    CHECK(has(render_status(shaped, {false, 0, 1000.3}),
+              " left\n3 groups of 1 node (configured: 2 of 2)\nsupervisor"));
     CHECK(has(text, "n0 up h (process 12), cpu 83 %, memory 98 %, step 212 ms\n"));
     CHECK(text.find("n2 spare h (process 13): waits\n") != std::string::npos);
     const std::string colored = render_tree(now, {true, 0, 1000.3});

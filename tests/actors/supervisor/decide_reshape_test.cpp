@@ -487,6 +487,18 @@ TEST_CASE("reshape: `plan` tells which groups a lost node would leave") {
         "instead of 2), and training goes on with step 4: no step is lost.");
 }
 
+TEST_CASE("reshape: status tells the groups that train if they are not the configured ones") {
+  CHECK(other_shape(shaped({1})) == "");
+  CHECK(other_shape(make_state({}, {})) == "");
+  CHECK(other_shape(without_n3({1})) == "3 groups of 1 node (configured: 2 of 2)");
+  CHECK(other_shape(without_n3({3})) == "1 group of 3 nodes (configured: 2 of 2)");
+  CHECK(other_shape(without_n3({})) == "1 group of 2 nodes (configured: 2 of 2)");
+  State whole = shaped({});  // two groups of one trainer on each node
+  whole.rules = {.trainers_per_node = 2, .domains = 4};
+  whole.layout = layout_of({{"n0"}, {"n1"}, {"n2"}});
+  CHECK(other_shape(whole) == "6 groups (configured: 8)");
+}
+
 TEST_CASE("reshape: a supervisor's state may have any allowed size, the same for all domains") {
   SupervisorState state;
   state.job = without_n3({1});
