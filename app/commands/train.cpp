@@ -293,7 +293,10 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach, const HostRank& rank) {
-  SS_RETURN_IF_ERROR(check_rank(rank));
+  if (const Status fits = check_rank(rank); !fits.ok())
+    return Status(fits.code(), fits.message() +
+                                   "; a further host joins the run while it trains by: train "
+                                   "--join RUN");
   for (const std::string& text : take_secret_overrides()) overrides.push_back(text);
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   SS_RETURN_IF_ERROR(refuse_sweep(config_file, start.config));

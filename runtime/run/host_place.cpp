@@ -102,6 +102,11 @@ Result<Start> join_start(const RunFolder& run, const HostPlace::Options& o, int&
   }
 }
 
+/// What the user of a further host may have meant.
+std::string or_join(const RunFolder& run) {
+  return "; a further host joins the run while it trains by: simplescale train --join " + run.path;
+}
+
 json to_json(const HostFacts& facts) {
   return {{"host", facts.host}, {"scope", facts.scope}, {"pid", facts.pid},
           {"gpus", facts.gpus}, {"own", facts.own},     {"shares", facts.shares}};
@@ -138,8 +143,8 @@ Result<HostPlace> HostPlace::take(const RunFolder& run, Options options) {
     return Status(Code::bad_config, "--nnodes is " + std::to_string(place.options_.nnodes) +
                                         " here, but " + std::to_string(start->nnodes) + " at " +
                                         start->by + ", which began this start of " + run.path +
-                                        ": give all hosts the same number");
-  SS_RETURN_IF_ERROR(place.lock_rank());
+                                        ": give all hosts the same number" + or_join(run));
+  SS_RETURN_IF_ERROR(place.lock_rank(run));
   SS_RETURN_IF_ERROR(place.tell());
   return place;
 }
@@ -153,7 +158,7 @@ std::string HostPlace::rank_file(int rank) const {
   return rendezvous_.folder().path + "/rank-" + std::to_string(rank);
 }
 
-Status HostPlace::lock_rank() {
+Status HostPlace::lock_rank(const RunFolder& run) {
   const int rank = options_.rank;
   const std::string path = rank_file(rank);
   SS_ASSIGN(rank_fd_, open_lock(path));
@@ -167,7 +172,7 @@ Status HostPlace::lock_rank() {
     // A file server may hold the lock of a lost host for a while.
     const bool may_be_lost = holder.scope != options_.facts.scope;
     if (Clock::now() - begin > milliseconds(may_be_lost ? options_.timeout_ms : kProbedMs))
-      return Status(Code::bad_config, text + ": give each host a rank of its own");
+      return Status(Code::bad_config, text + ": give each host a rank of its own" + or_join(run));
     if (may_be_lost && !said && Clock::now() - begin > milliseconds(kProbedMs)) {
       options_.say(text + "; waiting for " + std::to_string(options_.timeout_ms / 1000) +
                    " s, in case it is lost");

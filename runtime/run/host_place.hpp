@@ -87,7 +87,7 @@ class HostPlace {
         rendezvous_(std::move(rendezvous)),
         start_fd_(start_fd) {}
   std::string rank_file(int rank) const;
-  Status lock_rank();
+  Status lock_rank(const RunFolder& run);
   Status tell();
   bool lives(int rank) const;
 

@@ -179,6 +179,9 @@ class Hosts(Case):
         wrong = self.host(2, nnodes=5, log="wrong")
         self.assertEqual(wrong.wait(60), 78)
         self.assertRegex((self.folder / "wrong").read_text(), r"--nnodes is 5 here, but 3 at n\d on .*, which began this start")
+        further = self.host(3, nnodes=4, log="further")
+        self.assertEqual(further.wait(60), 78)
+        self.assertIn(f"a further host joins the run while it trains by: simplescale train --join {self.run_folder}", (self.folder / "further").read_text())
         other = self.host(2, "--train.learning_rate=0.1", log="other")
         self.assertEqual(other.wait(60), 78)
         self.assertIn("train.learning_rate is 0.003 there, not 0.1", (self.folder / "other").read_text())
@@ -344,7 +347,8 @@ class Hosts(Case):
 
     def test_variables_of_a_pytorch_job(self):
         usage = self.command("train", self.config, f"--run={self.run_folder}", code=64, env={"PET_NNODES": "3", "PET_NODE_RANK": "3"})
-        self.assertIn("--node-rank=3 is not below --nnodes=3: ranks count from 0", usage + self.stderr)
+        self.assertIn("--node-rank=3 is not below --nnodes=3: ranks count from 0; a further host joins the run while it trains by: train --join RUN",
+                      usage + self.stderr)
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)

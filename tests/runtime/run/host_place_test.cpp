@@ -125,7 +125,8 @@ TEST_SUITE("host place") {
     CHECK(refused.code() == Code::bad_config);
     CHECK(refused.message() ==
           "another command has --node-rank=1: process 101 on host-1: give each host a rank of its "
-          "own");
+          "own; a further host joins the run while it trains by: simplescale train --join " +
+              run.folder.path);
     CHECK(run.said.empty());
     twice.facts.scope = "elsewhere";  // the holder may be a lost host, whose lock is not yet free
     twice.timeout_ms = 3'000;
@@ -156,6 +157,10 @@ TEST_SUITE("host place") {
     CHECK(refused.code() == Code::bad_config);
     CHECK(refused.message().starts_with(
         "--nnodes is 4 here, but 3 at n2 on host-2, which began this start of "));
+    CHECK(refused.message().ends_with(
+        ": give all hosts the same number; a further host joins the run while it trains by: "
+        "simplescale train --join " +
+        run.folder.path));
   }
 
   TEST_CASE("host place: a command that is missing is named, and left out in the end") {
