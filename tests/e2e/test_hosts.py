@@ -9,7 +9,7 @@ import signal
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, events, kill, last_step, leftovers, status
+from common import PROGRAM, Case, events, kill, kill_all, last_step, leftovers, status
 from namespaces import WHY_NOT, Network
 
 # With network namespaces only these run on one host, too: it would take as long again.
@@ -57,7 +57,7 @@ class Hosts(Case):
         self.slow_down(self.run_folder, f"n{rank}", ["ip", "netns", "exec", self.spaces[rank]] if self.spaces else (), ms=10)
 
     def end_all(self):
-        kill(*leftovers(self.run_folder))
+        kill_all(self.run_folder)
 
     def log(self, rank):
         return (self.folder / f"log-{rank}").read_text()
@@ -323,7 +323,6 @@ class Hosts(Case):
         self.end_all()
         for command in self.commands.values():
             command.wait()
-        self.wait_for(lambda: not leftovers(self.run_folder), "all processes to end")
         lost_at = last_step(self.run_folder)
         self.begin(1, 2, 0)
         self.wait_for(lambda: self.instance() != instance, "a new start")
