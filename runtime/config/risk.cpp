@@ -15,16 +15,10 @@ std::string no_replica(const Topology& t) {
   return t.groups == 1 ? "one group" : "all " + counted(t.groups, "group") + " on one node";
 }
 
-/// The groups of another size that the nodes form once one is lost: "3 groups of 1 node"; "" if they
-/// keep theirs.
-std::string shape_after_loss(const Config& config, const Topology& t) {
-  const int left = t.nodes - 1;
-  std::vector<GroupShape> shapes;
-  for (const int size : t.group_sizes)
-    if (const int groups = left / size; groups > 0 && groups >= config.cluster.min_groups)
-      shapes.push_back({size, static_cast<size_t>(groups), size == t.group_nodes});
-  const auto shape = choose_shape(std::move(shapes), config.cluster.prefer == Prefer::rate);
-  if (!shape || shape->configured) return "";
+/// "3 groups of 1 node"; "" if the nodes that are left keep their size.
+std::string text_after_loss(const Config& config, const Topology& t) {
+  const auto shape = shape_after_loss(config, t);
+  if (!shape) return "";
   return counted(static_cast<int64_t>(shape->groups), "group") + " of " +
          counted(shape->size, "node");
 }
@@ -34,7 +28,7 @@ std::string node_without_replica(const Config& config, const Plan& plan) {
   const Topology& t = plan.topology;
   const int64_t peers = peer_every_steps(config, t), disk = config.checkpoint.disk_every_steps;
   // A node that may live may come back with the newest step: size_waits() of the decisions.
-  const std::string shape = disk == 0 && peers == 0 ? "" : shape_after_loss(config, t);
+  const std::string shape = disk == 0 && peers == 0 ? "" : text_after_loss(config, t);
   const std::string waits = config.cluster.spares > 0 ? ""
                             : shape.empty()
                                 ? "; training waits until the node is started again"
@@ -67,7 +61,7 @@ std::string ways_to_avoid(const Config& config, const Plan& plan) {
 /// If every shard has a replica on another node.
 std::string node_with_replicas(const Config& config, const Topology& t) {
   if (config.cluster.spares > 0) return "no step: a spare takes its place";
-  if (const std::string shape = shape_after_loss(config, t); !shape.empty())
+  if (const std::string shape = text_after_loss(config, t); !shape.empty())
     return "no step: training goes on with " + shape + " until it is back";
   const int left = t.groups / t.domains() * (t.domains() - 1);
   if (left < config.cluster.min_groups)
@@ -100,6 +94,15 @@ std::string trainer(const Config& config, const Plan& plan) {
 }
 
 }  // namespace
+
+std::optional<GroupShape> shape_after_loss(const Config& config, const Topology& t) {
+  if (config.cluster.spares > 0) return std::nullopt;
+  const ShapeRules rules{t.group_sizes, t.group_nodes,
+                         static_cast<size_t>(std::max<int64_t>(1, config.cluster.min_groups)),
+                         config.cluster.prefer == Prefer::rate};
+  const auto shape = choose_shape(rules, static_cast<size_t>(t.nodes - 1));
+  return shape && !shape->configured ? shape : std::nullopt;
+}
 
 Risk risk_of(const Config& config, const Plan& plan) {
   Risk risk;

@@ -2,9 +2,11 @@
 // any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/config/topology.hpp"
+#include "runtime/training/group_shape.hpp"
 
 namespace simplescale {
 
@@ -17,5 +19,9 @@ Risk risk_of(const Config& config, const Plan& plan);
 
 /// The same in one line, for the start of a run.
 std::string risk_line(const Risk& risk);
+
+/// The groups of another size that the nodes form once one is lost. Nothing: they keep their size, or a
+/// spare takes its place.
+std::optional<GroupShape> shape_after_loss(const Config& config, const Topology& topology);
 
 }  // namespace simplescale

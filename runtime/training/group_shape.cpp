@@ -6,7 +6,26 @@
 
 namespace simplescale {
 
-std::optional<GroupShape> choose_shape(std::vector<GroupShape> shapes, bool rate_first) {
+namespace {
+
+std::vector<GroupShape> shapes_of(const ShapeRules& rules, size_t nodes,
+                                  const CurrentGroups& current) {
+  std::vector<GroupShape> shapes;
+  for (const int size : rules.sizes) {
+    const bool is_current = size == current.size;
+    const size_t groups = is_current ? current.groups : nodes / static_cast<size_t>(size);
+    if (groups > 0 && groups >= rules.least_groups)
+      shapes.push_back({size, groups, size == rules.configured, is_current});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+std::optional<GroupShape> choose_shape(const ShapeRules& rules, size_t nodes,
+                                       const CurrentGroups& current) {
+  std::vector<GroupShape> shapes = shapes_of(rules, nodes, current);
+  const bool rate_first = rules.rate_first;
   GroupShape configured, now;  // without groups: not among the shapes
   for (const GroupShape& shape : shapes) {
     if (shape.configured) configured = shape;

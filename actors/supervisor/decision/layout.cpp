@@ -105,18 +105,15 @@ Layout assign(const LayoutRules& rules, int domain_size, const Layout& current,
 
 Layout choose_layout(const LayoutRules& rules, const std::vector<int>& sizes, size_t least_domains,
                      const Layout& current, const std::vector<std::string>& usable) {
-  std::vector<GroupShape> shapes;
-  for (const int size : sizes) {
-    const bool is_current = !current.domains.empty() && rules.size_of(current) == size;
-    // Of another size the number is known without the names.
-    const size_t domains =
-        is_current ? assign(rules, size, current, usable).domains.size()
-                   : std::min(static_cast<size_t>(rules.domains_of(usable.size(), size)),
-                              usable.size() / static_cast<size_t>(size));
-    if (domains > 0 && domains >= least_domains)
-      shapes.push_back({size, domains, size == rules.domain_nodes, is_current});
+  const size_t nodes =
+      std::min(static_cast<size_t>(rules.domains_of(usable.size(), 1)), usable.size());
+  CurrentGroups now;
+  if (!current.domains.empty()) {
+    now.size = rules.size_of(current);
+    now.groups = assign(rules, now.size, current, usable).domains.size();
   }
-  const auto chosen = choose_shape(std::move(shapes), rules.rate_first);
+  const auto chosen =
+      choose_shape({sizes, rules.domain_nodes, least_domains, rules.rate_first}, nodes, now);
   return assign(rules, chosen ? chosen->size : rules.domain_nodes, current, usable);
 }
 
