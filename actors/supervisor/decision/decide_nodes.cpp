@@ -135,6 +135,7 @@ void Decider::operator()(const DrainRequested& e) {
     node->failures_ms.clear();
     node->failed.clear();
     node->checking = node->leaves = false;
+    std::erase(s_.removed, RemovedAgent{e.node, node->pid, node->address});
     record("", "undrained", e.node, e.reason);
     set_node_state(e.node, NodeState::up, "");
   }

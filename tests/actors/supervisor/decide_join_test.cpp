@@ -118,6 +118,11 @@ TEST_CASE("job: a removed agent that returns trains no more, but its memory coun
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   CHECK(all<EndNode>(decide(0, s, NodeUp{"n2", 7})).empty());
   CHECK(s.nodes.at("n2").state == NodeState::drained);
+  // A user may take the removal back.
+  CHECK_FALSE(s.removed.empty());
+  decide(0, s, DrainRequested{"n2", false, "by a user"});
+  CHECK(s.nodes.at("n2").state == NodeState::up);
+  CHECK(s.removed.empty());
 }
 
 TEST_CASE("job: a node that was removed while it was lost trains no more") {
