@@ -29,6 +29,7 @@ ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> 
       report_(std::move(report)),
       kernel_traces_(options_.config.metrics.trace_steps, options_.traces_folder),
       warm_gpus_(options_.warm_gpus, {hold_cuda_context, drop_cuda_context, prepare_nccl}),
+      wave_(options_.plan.wave),
       thread_([this] { run(); }) {}
 
 ComputeThread::~ComputeThread() {
@@ -199,7 +200,7 @@ void ComputeThread::report_failure(const JoinTrainer& order, const Status& statu
 Result<Backend*> ComputeThread::backend() {
   if (backend_) return backend_.get();
   SS_RETURN_IF_ERROR(instructions_);
-  BackendOptions options = backend_options(options_.config, options_.plan, options_.threads);
+  BackendOptions options = backend_options(options_.config, options_.plan, wave_, options_.threads);
   if (device_index_) {
     options.device_index = *device_index_;
     options.gemm_folder = options_.gemm_folder;
@@ -208,6 +209,15 @@ Result<Backend*> ComputeThread::backend() {
   }
   SS_ASSIGN(backend_, make_cpu_backend(options));
   return backend_.get();
+}
+
+/// A backend has frames for one wave, because the memory of a group of another size may have no room
+/// for more.
+void ComputeThread::use_wave(int64_t wave) {
+  if (wave == wave_) return;
+  forget_pages();
+  backend_.reset();
+  wave_ = wave;
 }
 
 /// Once, in the first generation: the trainer's name determines its device.
@@ -225,9 +235,10 @@ Status ComputeThread::choose_device(const std::string& trainer) {
 Status ComputeThread::run_generation(const JoinTrainer& order) {
   Generation g;
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
+  if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
+  if (order.group != no_group) use_wave(options_.plan.wave_of(static_cast<int>(order.shards)));
   // A trainer that cannot compute says so now: members that wait for it would do so for a minute.
   if (!device_index_ && order.group != no_group) SS_RETURN_IF_ERROR(backend().status());
-  if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
   Restore restore(
       order, options_.plan.shape, static_cast<int>(options_.config.parallel.collective_timeout_ms),
       [this, &order] { return fenced_ > order.generation; },
@@ -351,7 +362,8 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
       BatchReader::open(order.ring_segment, order.ring, order.generation,
                         std::chrono::milliseconds(options_.config.supervision.progress_timeout_ms),
                         [this, &order] { return fenced_ > order.generation; }));
-  EngineOptions options = engine_options(options_.config, options_.plan);
+  EngineOptions options =
+      engine_options(options_.config, options_.plan, static_cast<int>(order.shards));
   options.signature = signature_hash();
   options.weights = order.weights;
   g.layout = batch_layout(options_.plan, order.groups, order.shards, order.weights);

@@ -7,7 +7,7 @@
 
 namespace simplescale {
 
-EngineOptions engine_options(const Config& config, const Plan& plan) {
+EngineOptions engine_options(const Config& config, const Plan& plan, int shards) {
   EngineOptions o;
   o.shape = plan.shape;
   o.precision = config.train.precision;
@@ -18,7 +18,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
     o.warmup.push_back(
         {runs[i + 1].first - 1,
          static_cast<int>(runs[i].size / static_cast<uint64_t>(plan.micro_batch_size))});
-  o.wave = static_cast<int>(plan.wave);
+  o.wave = static_cast<int>(plan.wave_of(shards));
   o.sharding = plan.topology.sharding;
   o.state_in_host = offloads_state(plan.offload);
   o.inputs_in_host = offloads_inputs(plan.offload);
@@ -40,7 +40,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
 }
 
 std::vector<Program> first_programs(const Config& config, const Plan& plan) {
-  const EngineOptions options = engine_options(config, plan);
+  const EngineOptions options = engine_options(config, plan, plan.topology.shards);
   const auto shards = static_cast<size_t>(plan.topology.shards),
              groups = static_cast<size_t>(plan.topology.groups);
   const bool host = config.cluster.device != DeviceKind::cuda;
@@ -65,21 +65,21 @@ Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan
   std::vector<const Program*> of_ranks;
   for (const Program& program : programs) of_ranks.push_back(&program);
   const bool recomputes = config.train.activation_checkpointing == Recompute::block;
-  SS_ASSIGN(
-      Timeline timeline,
-      replay(of_ranks, 1,
-             task_costs(engine_options(config, plan), static_cast<size_t>(plan.topology.groups),
-                        static_cast<size_t>(plan.topology.shards), recomputes, speeds)));
+  SS_ASSIGN(Timeline timeline,
+            replay(of_ranks, 1,
+                   task_costs(engine_options(config, plan, plan.topology.shards),
+                              static_cast<size_t>(plan.topology.groups),
+                              static_cast<size_t>(plan.topology.shards), recomputes, speeds)));
   return std::move(timeline[0]);
 }
 
-BackendOptions backend_options(const Config& config, const Plan& plan, int threads) {
+BackendOptions backend_options(const Config& config, const Plan& plan, int64_t wave, int threads) {
   BackendOptions o;
   o.shape = plan.shape;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.precision = config.train.precision;
   o.recompute = config.train.activation_checkpointing;
-  o.frames = static_cast<int>(plan.wave);
+  o.frames = static_cast<int>(wave);
   o.threads = threads;
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);
@@ -101,8 +101,8 @@ DataPlaneOptions plane_options(const Config& config, const Plan& plan,
     const auto groups = static_cast<size_t>(plan.topology.most_groups_of(size)),
                shards = static_cast<size_t>(plan.topology.shards_of(size));
     const size_t total = shard_layout(units_of(plan.shape), shards).total;
-    return most_buffers(engine_options(config, plan), groups, shards, !device, false,
-                        balances(config))
+    return most_buffers(engine_options(config, plan, plan.topology.shards_of(size)), groups, shards,
+                        !device, false, balances(config))
         .bytes(config.train.precision, total)
         .total();
   };

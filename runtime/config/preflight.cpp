@@ -285,9 +285,9 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   uint64_t most_state = state, most_arena = arena;
   for (const int size : t.group_sizes) {
     most_state = std::max(most_state, state_of(t.shards_of(size)));
-    most_arena = std::max(
-        most_arena, arena_of(memory_estimate(config, plan.shape, t.sharding, t.shards_of(size),
-                                             t.most_groups_of(size), plan.leaves)));
+    most_arena =
+        std::max(most_arena,
+                 arena_of(memory_in_groups(config, plan, size, plan.wave_of(t.shards_of(size)))));
   }
   needs.address_space = trainer_program +
                         (process - arena + most_arena) * static_cast<uint64_t>(members) +

@@ -82,10 +82,15 @@ std::string wave_text(const Config& config, const Plan& plan) {
   if (plan.topology.shards == 1) return text;
   text += "; a trainer sends " + bytes_text(bytes_in_group(config, plan, plan.wave)) +
           " a step inside its group";
-  if (plan.wave == 1) return text;
-  return text + " (" + bytes_text(bytes_in_group(config, plan, 1)) +
-         " if each passes alone) and needs " +
-         bytes_text(plan.memory.total() - memory_with_wave(config, plan, 1).total()) + " more";
+  if (plan.wave > 1)
+    text += " (" + bytes_text(bytes_in_group(config, plan, 1)) +
+            " if each passes alone) and needs " +
+            bytes_text(plan.memory.total() - memory_with_wave(config, plan, 1).total()) + " more";
+  const auto shape = shape_after_loss(config, plan.topology);
+  const int64_t then = shape ? plan.wave_of(plan.topology.shards_of(shape->size)) : plan.wave;
+  if (then == plan.wave) return text;
+  return text + "; " + std::to_string(then) + (then == 1 ? " passes" : " pass") + " in groups of " +
+         counted(shape->size, "node") + ", after a node is lost";
 }
 
 /// What a GPU keeps in host memory, why, and what that saves and takes.

@@ -111,6 +111,7 @@ struct Plan {
   int64_t leaves = 1;            // M, micro-batches per step, after the batch's warm-up
   int64_t wave = 1;              // the most micro-batches of a trainer that pass a unit together
   std::string wave_reason;       // `config show` prints it
+  std::vector<int64_t> waves;    // the same in groups of each of topology.group_sizes
   Offload offload = Offload::none;  // never automatic
   std::string offload_reason;       // `config show` prints it
   int64_t global_batch_size = 1;    // M * B, samples per step, after the batch's warm-up
@@ -125,6 +126,8 @@ struct Plan {
   uint64_t parameters = 0;
   StateFormat state;      // with train.ema_decay and train.moments_precision
   MemoryEstimate memory;  // per trainer
+  /// The wave of a group of so many trainers: it depends on their memory for a shard.
+  int64_t wave_of(int shards) const;
   /// Of the whole state, per parameter.
   uint64_t state_bytes() const { return state.bytes(); }
   /// Tokens that steps 1 to `step` train together.
@@ -143,10 +146,13 @@ struct Plan {
   int64_t samples_per_iter() const { return micro_batch_size * topology.world(); }
 };
 
-/// Sets wave and wave_reason; the plan has its topology and batch. bad_config: not a power of two.
+/// Sets wave, wave_reason and waves; the plan has its topology and batch. bad_config: not a power of
+/// two.
 Status plan_wave(const Config& config, Plan& plan);
 /// The plan's memory with another wave, and with the plan's offload.
 MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave);
+/// The same in groups of so many nodes.
+MemoryEstimate memory_in_groups(const Config& config, const Plan& plan, int nodes, int64_t wave);
 /// Bytes that a trainer sends to the others of its group in a step of M leaves with waves of `wave`,
 /// for parameters and gradients, if each trainer sends to each other. The formula is in wave.cpp.
 uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave);

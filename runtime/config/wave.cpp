@@ -8,11 +8,22 @@
 namespace simplescale {
 
 MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave) {
+  return memory_in_groups(config, plan, plan.topology.group_nodes, wave);
+}
+
+MemoryEstimate memory_in_groups(const Config& config, const Plan& plan, int nodes, int64_t wave) {
   Config with = config;
   with.parallel.wave = wave;
   with.parallel.offload = plan.offload;
-  return memory_estimate(with, plan.shape, plan.topology.sharding, plan.topology.shards,
-                         plan.topology.most_groups, plan.leaves);
+  const Topology& t = plan.topology;
+  return memory_estimate(with, plan.shape, t.sharding, t.shards_of(nodes), t.most_groups_of(nodes),
+                         plan.leaves);
+}
+
+int64_t Plan::wave_of(int shards) const {
+  for (size_t i = 0; i < waves.size(); ++i)
+    if (topology.shards_of(topology.group_sizes[i]) == shards) return waves[i];
+  return wave;
 }
 
 // With L blocks of U elements, padded, T turns, and E and H for embeddings and head:
@@ -45,23 +56,41 @@ uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave) {
   return bytes * (shards - 1);
 }
 
+namespace {
+
+struct Wave {
+  int64_t size = 1;
+  std::string reason;
+};
+
 /// Inside a node a wave saves little, and its activations leave the caches.
+Wave wave_in_groups(const Config& config, const Plan& plan, int nodes) {
+  const Topology& t = plan.topology;
+  if (config.parallel.wave > 0) return {config.parallel.wave, "parallel.wave is set"};
+  if (nodes == 1 || t.shards_of(nodes) == 1) return {1, "no group spans nodes"};
+  const int64_t trainers = std::max(1, t.nodes / nodes) * t.shards_of(nodes);
+  const int64_t accumulated = (plan.leaves + trainers - 1) / trainers;
+  const auto fits = [&](int64_t wave) {
+    return memory_in_groups(config, plan, nodes, wave).total() <= memory_of_trainer(config);
+  };
+  int64_t wave = 1;
+  while (2 * wave <= accumulated && fits(2 * wave)) wave *= 2;
+  return {wave, std::string("groups span nodes; ") +
+                    (2 * wave > accumulated ? "all that accumulate"
+                                            : "the most that fits a trainer's memory")};
+}
+
+}  // namespace
+
 Status plan_wave(const Config& config, Plan& plan) {
   const int64_t wanted = config.parallel.wave;
   if (wanted > 0 && !std::has_single_bit(static_cast<uint64_t>(wanted)))
     return bad_config("parallel.wave = " + std::to_string(wanted) + " is not a power of two");
-  plan.wave = std::max<int64_t>(1, wanted);
-  plan.wave_reason = "parallel.wave is set";
-  if (wanted > 0) return {};
-  plan.wave_reason = "no group spans nodes";
-  if (plan.topology.group_nodes == 1 || plan.topology.shards == 1) return {};
-  const auto fits = [&](int64_t wave) {
-    return memory_with_wave(config, plan, wave).total() <= memory_of_trainer(config);
-  };
-  while (2 * plan.wave <= plan.accumulation && fits(2 * plan.wave)) plan.wave *= 2;
-  plan.wave_reason = std::string("groups span nodes; ") +
-                     (2 * plan.wave > plan.accumulation ? "all that accumulate"
-                                                        : "the most that fits a trainer's memory");
+  const Wave configured = wave_in_groups(config, plan, plan.topology.group_nodes);
+  plan.wave = configured.size;
+  plan.wave_reason = configured.reason;
+  for (const int size : plan.topology.group_sizes)
+    plan.waves.push_back(wave_in_groups(config, plan, size).size);
   return {};
 }
 

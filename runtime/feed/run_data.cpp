@@ -43,7 +43,7 @@ BatchLayout batch_layout(const Plan& plan, uint64_t groups, uint64_t shards,
           shards,
           static_cast<uint64_t>(plan.micro_batch_size),
           plan.batch,
-          static_cast<uint64_t>(plan.wave),
+          static_cast<uint64_t>(plan.wave_of(static_cast<int>(shards))),
           weights};
 }
 

@@ -369,6 +369,24 @@ TEST_SUITE("config load") {
     CHECK(valid_text(*reference).status().code() == Code::bad_config);
   }
 
+  TEST_CASE("config show: tells the wave of the groups that a lost node leaves, if it is another") {
+    const auto shown = [](const std::string& global_batch_size) {
+      const auto loaded = must(load_config(
+          configs + "quickstart.toml",
+          {"--cluster.nodes=4", "--parallel.strategy=hybrid_shard", "--parallel.group_nodes=2",
+           "--train.global_batch_size=" + global_batch_size}));
+      std::istringstream text(show_config(*loaded));
+      std::string words, word;
+      while (text >> word) words += word + " ";
+      return words;
+    };
+    const std::string waves = shown("256");
+    CHECK(waves.find(" 4 micro-batches pass a unit at a time") != std::string::npos);
+    CHECK(waves.find(" more; 1 passes in groups of 1 node, after a node is lost ") !=
+          std::string::npos);
+    CHECK(shown("64").find("after a node is lost") == std::string::npos);  // 1 in both
+  }
+
   TEST_CASE("config show: only changed keys, each with its origin") {
     const auto loaded = must(load_config_text("[train]\nmax_steps = 5\neps = 1e-8\n", "a.toml",
                                               {"--run.name=x", "--data.shuffle=false"}));

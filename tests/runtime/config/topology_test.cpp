@@ -325,6 +325,29 @@ TEST_SUITE("config topology") {
     CHECK(error_of(c) == "parallel.wave = 3 is not a power of two");
   }
 
+  TEST_CASE("plan: RESHAPE-1: groups of another size have waves of their own, which fit memory") {
+    Config c = cluster(4, 1, full);
+    c.train.global_batch_size = 4 * 8 * 8;  // eight micro-batches a trainer
+    auto plan = must(make_plan(c));
+    REQUIRE(plan->topology.group_sizes == std::vector{1, 2, 3, 4});
+    CHECK(plan->waves == std::vector<int64_t>{1, 8, 8, 8});
+    const uint64_t room = memory_in_groups(c, *plan, 4, 8).total();
+    c.cluster.memory_per_trainer_gib = 1.0001 * static_cast<double>(room) / (1u << 30);
+    plan = make_plan(c);
+    CHECK(plan->wave == 8);
+    CHECK(plan->wave_of(4) == 8);
+    CHECK(plan->wave_of(2) < 8);
+    for (const int size : plan->topology.group_sizes) {
+      const int64_t wave = plan->wave_of(size);
+      CHECK(memory_in_groups(c, *plan, size, wave).total() <= memory_of_trainer(c));
+      if (size > 1 && wave < 8)
+        CHECK(memory_in_groups(c, *plan, size, 2 * wave).total() > memory_of_trainer(c));
+    }
+    c.parallel.wave = 4;  // where it does not fit, there is no group of that size
+    plan = make_plan(c);
+    for (const int64_t wave : plan->waves) CHECK(wave == 4);
+  }
+
   TEST_CASE(
       "plan: a GPU keeps in host memory the first of none, inputs, state and both that fits") {
     Config c = cluster(1, 1, none);
