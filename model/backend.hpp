@@ -139,12 +139,20 @@ class Backend {
   /// This default is for host memory, and for one call of each use.
   virtual Result<void*> host_buffer(HostUse /*use*/, size_t bytes) { return allocate(bytes); }
   /// Makes the calls that follow wait for a copy, but not the host. To be called once.
-  using PendingUpload = std::function<void()>;
+  using PendingCopy = std::function<void()>;
   /// Copies host_buffer() memory to `device` after all calls so far and concurrently with later calls.
   /// Until those wait for it, nothing may use `device`, and until they are done, nothing may write
   /// `host`.
-  virtual PendingUpload start_upload(void* device, const void* host, size_t bytes) {
+  virtual PendingCopy start_upload(void* device, const void* host, size_t bytes) {
     copy_to_device(device, host, bytes);
+    return [] {};
+  }
+  /// The queue of these copies, as stream(): what follows it comes after the uploads so far. Null: the
+  /// caller must make later calls wait.
+  virtual void* upload_stream() const { return nullptr; }
+  /// As start_copy(), to host_buffer() memory. Calls that wait for this copy may write `device`.
+  virtual PendingCopy start_download(void* host, const void* device, size_t bytes) {
+    copy_to_host(host, device, bytes);
     return [] {};
   }
 
@@ -209,10 +217,13 @@ class Backend {
     });
     sum.added({&leaf.node, 1});
   }
+  /// Begins square_sums() of `count` of a shard's `total` elements, from element `first` on, all of them
+  /// multiples of kShardAlign. values: of element `first`.
+  virtual void start_squares(const float* values, size_t first, size_t count, size_t total) = 0;
   /// sums[i] = sum of the squares of the elements of trees[i], in double: of each block, in an order
   /// that is fixed per backend; then of the blocks, in tree order. trees: in the order of their
-  /// blocks, disjoint. sums: host memory.
-  virtual void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) = 0;
+  /// blocks, disjoint, of elements that start_squares() was given since the last call. sums: host memory.
+  virtual void square_sums(std::span<const BlockTree> trees, double* sums) = 0;
   /// Waits for a hash that start_state_hash() began, and returns it. To be called once.
   using PendingHash = std::function<Hash128()>;
   /// Begins state_hash() (runtime/training/state_hash.hpp) of a state in device memory, after all

@@ -173,15 +173,17 @@ void CpuBackend<T>::accumulate(const float* from, float* to, size_t count) {
 }
 
 template <class T>
-void CpuBackend<T>::square_sums(const float* values, std::span<const BlockTree> trees,
-                                double* sums) {
+void CpuBackend<T>::start_squares(const float* values, size_t first, size_t count, size_t total) {
   constexpr auto kBlock = static_cast<int64_t>(kShardAlign);
-  if (trees.empty()) return;
-  const int64_t blocks = trees.back().first + trees.back().blocks();
-  square_sums_.resize(static_cast<size_t>(blocks));
-  for_elements(pool_, blocks * kBlock, [&](int64_t first, int64_t n) {
-    shard_kernel_.square_sums(n / kBlock, values + first, square_sums_.data() + first / kBlock);
+  square_sums_.resize(total / kShardAlign);
+  double* const sums = square_sums_.data() + first / kShardAlign;
+  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t at, int64_t n) {
+    shard_kernel_.square_sums(n / kBlock, values + at, sums + at / kBlock);
   });
+}
+
+template <class T>
+void CpuBackend<T>::square_sums(std::span<const BlockTree> trees, double* sums) {
   for (const BlockTree& tree : trees)
     *sums++ = sum_in_tree_order(square_sums_.data() + tree.first, tree.blocks());
 }

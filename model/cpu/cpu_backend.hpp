@@ -60,7 +60,8 @@ class CpuBackend final : public LlamaBackend {
 
   void cast(const float* from, void* to, size_t count) override;
   void accumulate(const float* from, float* to, size_t count) override;
-  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
+  void start_squares(const float* values, size_t first, size_t count, size_t total) override;
+  void square_sums(std::span<const BlockTree> trees, double* sums) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,
              float* to_params, void* to_avg, void* to_avg_sq, void* rounded) override;

@@ -253,8 +253,13 @@ Result<void*> CudaBackend<T>::host_buffer(HostUse use, size_t bytes) {
 }
 
 template <class T>
-Backend::PendingUpload CudaBackend<T>::start_upload(void* device, const void* host, size_t bytes) {
+Backend::PendingCopy CudaBackend<T>::start_upload(void* device, const void* host, size_t bytes) {
   return [this, wait = copies_.upload(stream_, device, host, bytes)] { wait(stream_); };
+}
+
+template <class T>
+Backend::PendingCopy CudaBackend<T>::start_download(void* host, const void* device, size_t bytes) {
+  return [this, wait = copies_.download(stream_, host, device, bytes)] { wait(stream_); };
 }
 
 template <class T>
@@ -294,18 +299,22 @@ void* CudaBackend<T>::results(size_t bytes) {
 }
 
 template <class T>
-void CudaBackend<T>::square_sums(const float* values, std::span<const BlockTree> trees,
-                                 double* sums) {
+void CudaBackend<T>::start_squares(const float* values, size_t first, size_t count, size_t total) {
   static_assert(kShardAlign == 1024, "the kernel's block");
+  auto* of_blocks = static_cast<double*>(results(total / kShardAlign * sizeof(double)));
+  SS_CUDA(block_square_sums(stream_, static_cast<int64_t>(count / kShardAlign), values,
+                            of_blocks + first / kShardAlign));
+}
+
+template <class T>
+void CudaBackend<T>::square_sums(std::span<const BlockTree> trees, double* sums) {
   if (trees.empty()) return;
-  const int64_t blocks = trees.back().first + trees.back().blocks();
-  auto* of_blocks = static_cast<double*>(results(static_cast<size_t>(blocks) * sizeof(double)));
+  auto* of_blocks = static_cast<double*>(results_);
   // The device reads the trees and writes their sums in pinned memory: a few kilobytes.
   auto* pinned = static_cast<BlockTree*>(
       pinned_results_.reserve(trees.size() * (sizeof(BlockTree) + sizeof(double))));
   std::ranges::copy(trees, pinned);
   auto* of_trees = reinterpret_cast<double*>(pinned + trees.size());
-  SS_CUDA(block_square_sums(stream_, blocks, values, of_blocks));
   SS_CUDA(tree_sums(stream_, static_cast<int64_t>(trees.size()), pinned, of_blocks, of_trees));
   synchronize();
   std::copy_n(of_trees, trees.size(), sums);

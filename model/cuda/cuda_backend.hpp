@@ -57,7 +57,9 @@ class CudaBackend final : public LlamaBackend {
   }
   void finish_copies() override { copies_.finish(); }
   Result<void*> host_buffer(HostUse use, size_t bytes) override;
-  PendingUpload start_upload(void* device, const void* host, size_t bytes) override;
+  PendingCopy start_upload(void* device, const void* host, size_t bytes) override;
+  PendingCopy start_download(void* host, const void* device, size_t bytes) override;
+  void* upload_stream() const override { return copies_.upload_stream(); }
   void parallel(size_t tasks, const std::function<void(size_t)>& body) override {
     on_threads(static_cast<size_t>(options_.threads))(tasks, body);
   }
@@ -74,7 +76,8 @@ class CudaBackend final : public LlamaBackend {
   void cast(const float* from, void* to, size_t count) override;
   void accumulate(const float* from, float* to, size_t count) override;
   void add_leaf(const TreeSource& leaf, PartialSum& sum) override;
-  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override;
+  void start_squares(const float* values, size_t first, size_t count, size_t total) override;
+  void square_sums(std::span<const BlockTree> trees, double* sums) override;
   PendingHash start_state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const void* from_avg, const void* from_avg_sq,

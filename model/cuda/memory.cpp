@@ -238,13 +238,28 @@ void* HostCopies::reserve(size_t use, size_t bytes) {
   return reserved_[use].reserve(bytes);
 }
 
-std::function<void(cudaStream_t)> HostCopies::upload(cudaStream_t after, void* device,
-                                                     const void* host, size_t bytes) {
-  uploads_.follow(after);
-  copy_pinned(uploads_.get(), device, host, bytes, cudaMemcpyHostToDevice);
-  return [made = std::shared_ptr(event_after(uploads_.get()))](cudaStream_t stream) {
+namespace {
+
+HostCopies::Pending end_of(cudaStream_t copies) {
+  return [made = std::shared_ptr(event_after(copies))](cudaStream_t stream) {
     SS_CUDA(cudaStreamWaitEvent(stream, made.get(), 0));
   };
+}
+
+}  // namespace
+
+HostCopies::Pending HostCopies::upload(cudaStream_t after, void* device, const void* host,
+                                       size_t bytes) {
+  uploads_.follow(after);
+  copy_pinned(uploads_.get(), device, host, bytes, cudaMemcpyHostToDevice);
+  return end_of(uploads_.get());
+}
+
+HostCopies::Pending HostCopies::download(cudaStream_t after, void* host, const void* device,
+                                         size_t bytes) {
+  stream_.follow(after);
+  copy_pinned(stream_.get(), host, device, bytes, cudaMemcpyDeviceToHost);
+  return end_of(stream_.get());
 }
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {

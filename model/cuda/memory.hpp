@@ -132,10 +132,12 @@ class HostCopies {
   void* reserve(size_t use, size_t bytes);
   /// Begins after all work enqueued on `after` so far, and returns at once. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
-  /// The same from host memory of reserve(). Returns what makes a stream wait for the copy.
-  std::function<void(cudaStream_t)> upload(cudaStream_t after, void* device, const void* host,
-                                           size_t bytes);
-  /// Waits for the copies that start() began. Throws CudaError.
+  /// The same from, or to, host memory of reserve(). Returns what makes a stream wait for the copy.
+  using Pending = std::function<void(cudaStream_t)>;
+  Pending upload(cudaStream_t after, void* device, const void* host, size_t bytes);
+  Pending download(cudaStream_t after, void* host, const void* device, size_t bytes);
+  cudaStream_t upload_stream() const { return uploads_.get(); }
+  /// Waits for the copies that start() and download() began. Throws CudaError.
   void finish();
   /// Copies after all work enqueued on `after` so far; returns when all is copied. Throws CudaError.
   void copy(cudaStream_t after, void* to, const void* from, size_t bytes, bool to_host);

@@ -219,6 +219,9 @@ Status Engine::Parts::execute(const Task& task, Run& r) {
       return {};
     case Op::download:
       return sums->download(task.unit, wait);
+    case Op::downloaded:
+      sums->downloaded(task.unit);
+      return {};
     case Op::record:
       record(task, r);
       return {};
@@ -353,7 +356,7 @@ Status Engine::Parts::finish_sums(Ballot& ballot) {
   reduce_span.end();
   const trace::Span norm_span("gradient norm");
   ballot.squares.resize(vote->square_trees().size());
-  backend.square_sums(sums->total(), vote->square_trees(), ballot.squares.data());
+  backend.square_sums(vote->square_trees(), ballot.squares.data());
   return {};
 }
 

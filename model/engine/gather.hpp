@@ -2,8 +2,9 @@
 // shard. The program (program.hpp) says when, and into which buffer.
 //
 // With one buffer per unit this is shard_grad_op, with two for all blocks full_shard, and with none
-// (one shard in fp32) the master parameters themselves are handed out. All ranks of a group must make
-// the same calls, on the compute thread.
+// (one shard in fp32) the master parameters themselves are handed out. With a state in host memory a
+// rank's part is uploaded from there, for each gather. All ranks of a group must make the same calls,
+// on the compute thread.
 #pragma once
 
 #include <vector>
@@ -32,7 +33,7 @@ class GatheredUnits {
   /// With a state in host memory (BufferPlan::through_host): where the rounded parameters are
   /// written, (layout.total) in the precision, host memory. Else null.
   void* to_upload() const { return host_; }
-  /// The first `elements` of them are written: starts to upload the units that lie in them.
+  /// The first `elements` of them are written: if whole(), starts to upload the units that lie in them.
   void upload(size_t elements);
 
   /// Starts to gather `unit` into a buffer, unless it holds the unit.
@@ -45,14 +46,18 @@ class GatheredUnits {
   struct Slot {
     void* data = nullptr;
     size_t unit = kNone;
-    WorkPtr work;  // the gather in flight
+    WorkPtr work;                           // the gather in flight
+    Backend::PendingCopy upload = nullptr;  // that no call waits for yet
   };
 
   GatheredUnits(const ShardLayout& layout, DType precision, Backend& backend, Collective& shard)
       : layout_(&layout), precision_(precision), backend_(&backend), shard_(&shard) {}
 
   size_t bytes(size_t elements) const { return elements * bytes_of(precision_); }
-  void await_upload(size_t unit);
+  const void* rounded(size_t unit) const {
+    return static_cast<const char*>(host_) + bytes(layout_->offset[unit]);
+  }
+  static void await_upload(Slot& slot);
 
   const ShardLayout* layout_;
   DType precision_;
@@ -60,10 +65,8 @@ class GatheredUnits {
   Collective* shard_;
   std::vector<Slot> slots_;
   void* whole_ = nullptr;
-  // With a state in host memory: this rank's part of all units, and its upload, unit by unit.
-  void *host_ = nullptr, *own_ = nullptr;
-  std::vector<Backend::PendingUpload> uploads_;  // that no call waits for yet
-  size_t uploaded_ = 0;                          // units, since the parameters changed
+  void* host_ = nullptr;  // with a state in host memory: this rank's part of all units
+  size_t uploaded_ = 0;   // units that upload() began with since the parameters changed
   const float* master_ = nullptr;
 };
 

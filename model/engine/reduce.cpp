@@ -28,6 +28,7 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
                                           Collective& replicate, const Shares& shares) {
   GradientSums made(units.size(), layout, precision, backend, shard, replicate, shares);
   made.in_background_ = plan.sums_in_background;
+  made.own_total_ = layout.total;
   for (const Unit& unit : units) made.elements_.push_back(unit.count);
   ShardLayout& sums = made.layout_;
   if (plan.tied_gradient > 0) {
@@ -50,28 +51,64 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
         sum.digits.push_back(static_cast<float*>(data));
       }
     }
-  std::vector<float*> digits;
-  for (size_t i = 0; i < plan.digits; ++i) {
-    SS_ASSIGN(void* data, replicate.allocate(sums.total * sizeof(float)));
-    digits.push_back(static_cast<float*>(data));
-  }
-  for (size_t unit = 0; unit < sums.count.size(); ++unit) {
-    std::vector<float*> buffers;
-    for (float* digit : digits) buffers.push_back(digit + sums.offset[unit]);
-    made.slices_.emplace_back(std::move(buffers), sums.count[unit]);
-  }
   made.across_.resize(sums.count.size());
+  made.totals_.resize(sums.count.size());
   if (plan.through_host) {
     SS_ASSIGN(void* host,
               backend.host_buffer(Backend::HostUse::gradient, layout.total * sizeof(float)));
     made.host_total_ = static_cast<float*>(host);
+    made.downloads_.resize(units.size());
+  }
+  if (!plan.windows.empty()) {
+    SS_RETURN_IF_ERROR(made.make_windows(plan));
+    return made;
+  }
+  std::vector<float*> digits;
+  for (size_t i = 0; i < plan.digits; ++i) {
+    SS_ASSIGN(void* data, replicate.allocate(sums.total * sizeof(float)));
+    digits.push_back(static_cast<float*>(data));
   }
   made.total_ = digits[0];
   if (plan.separate_total) {
     SS_ASSIGN(void* data, replicate.allocate(sums.total * sizeof(float)));
     made.total_ = static_cast<float*>(data);
   }
+  for (size_t unit = 0; unit < sums.count.size(); ++unit) {
+    std::vector<float*> buffers;
+    for (float* digit : digits) buffers.push_back(digit + sums.offset[unit]);
+    made.slices_.emplace_back(std::move(buffers), sums.count[unit]);
+    made.totals_[unit] = made.total_ + sums.offset[unit];
+  }
   return made;
+}
+
+Status GradientSums::make_windows(const BufferPlan& plan) {
+  const auto allocate = [&](size_t elements) -> Result<float*> {
+    SS_ASSIGN(void* data, replicate_->allocate(elements * sizeof(float)));
+    return static_cast<float*>(data);
+  };
+  std::vector<std::vector<float*>> further(plan.further.size());
+  for (size_t i = 0; i < further.size(); ++i)
+    for (size_t digit = 0; digit < plan.further[i].slots; ++digit) {
+      SS_ASSIGN(float* data, allocate(plan.further[i].elements));
+      further[i].push_back(data);
+    }
+  for (size_t pool = 0; pool < plan.windows.size(); ++pool)
+    for (size_t slot = 0; slot < plan.windows[pool].slots; ++slot) {
+      Window& window = windows_.emplace_back();
+      for (size_t digit = 0; digit < plan.window_digits; ++digit) {
+        SS_ASSIGN(float* data, allocate(plan.windows[pool].elements));
+        window.digits.push_back(data);
+      }
+      if (plan.separate_total) {
+        SS_ASSIGN(window.total, allocate(plan.windows[pool].elements));
+      }
+      if (further.empty()) continue;
+      const std::vector<float*>& more = further[plan.further_of(pool)];
+      window.digits.insert(window.digits.end(), more.begin(), more.end());
+    }
+  for (const size_t count : layout_.count) slices_.emplace_back(std::vector<float*>(), count);
+  return {};
 }
 
 void GradientSums::begin_step() {
@@ -129,6 +166,11 @@ TreeNode GradientSums::leaf_of(const Task& task) const {
 void GradientSums::reduce(const Task& task) {
   const size_t unit = task.unit;
   std::vector<TreeNode> nodes = shares_->turn(group(), static_cast<uint64_t>(task.turn));
+  if (task.window != Task::kNone && slices_[unit].nodes().empty()) {
+    const Window& window = windows_[task.window];
+    slices_[unit] = PartialSum(window.digits, layout_.count[unit]);
+    totals_[unit] = window.total ? window.total : window.digits[0];
+  }
   if (nodes.empty()) return;
   const bool has_leaf = static_cast<size_t>(shard_->rank()) < nodes.size();
   PartialSum& slice = slices_[unit];
@@ -165,8 +207,7 @@ void GradientSums::exchange(size_t unit) {
   PartialSum& slice = slices_[unit];
   if (replicate_->size() == 1 && slice.nodes().size() == 1) return;
   if (replicate_->size() > 1 || !backend_->host_memory()) {
-    across_[unit] =
-        replicate_->all_reduce_partials(slice, shares_->blocks(), total_ + layout_.offset[unit]);
+    across_[unit] = replicate_->all_reduce_partials(slice, shares_->blocks(), totals_[unit]);
     return;
   }
   std::vector<TreeSource> sources;
@@ -175,25 +216,43 @@ void GradientSums::exchange(size_t unit) {
   tree_total(sources, slice.buffer(0), DType::f32, slice.count());
 }
 
+Status GradientSums::wait_for_sum(size_t unit, WaitClock& wait) {
+  const WorkPtr work = std::move(across_[unit]);
+  if (!work) return {};
+  const Waiting waiting(wait);
+  return work->wait();
+}
+
+/// The total gradient of tied embeddings: both parts' sums are made.
+void GradientSums::add_tied_head() {
+  if (tied_head() < layout_.count.size())
+    backend_->accumulate(totals_[tied_head()], totals_[0], layout_.count[0]);
+}
+
 Status GradientSums::download(size_t unit, WaitClock& wait) {
-  if (WorkPtr work = std::move(across_[unit])) {
-    const Waiting waiting(wait);
-    SS_RETURN_IF_ERROR(work->wait());
-  }
-  const size_t at = layout_.offset[unit];
-  backend_->start_copy(host_total_ + at, total_ + at, layout_.count[unit] * sizeof(float));
+  SS_RETURN_IF_ERROR(wait_for_sum(unit, wait));
+  if (unit == 0 && tied_head() < across_.size())
+    SS_RETURN_IF_ERROR(wait_for_sum(tied_head(), wait));
+  if (unit == 0) add_tied_head();
+  const size_t at = layout_.offset[unit], count = layout_.count[unit];
+  backend_->start_squares(totals_[unit], at, count, own_total_);
+  downloads_[unit] =
+      backend_->start_download(host_total_ + at, totals_[unit], count * sizeof(float));
   return {};
 }
 
+void GradientSums::downloaded(size_t unit) {
+  if (unit < downloads_.size()) std::exchange(downloads_[unit], nullptr)();
+}
+
 Status GradientSums::finish(WaitClock& wait) {
-  const Waiting waiting(wait);
   Status status;
-  for (WorkPtr& each : across_)
-    if (WorkPtr work = std::move(each))
-      if (Status ended = work->wait(); status.ok()) status = ended;
-  if (status.ok() && tied_head() < layout_.count.size())
-    backend_->accumulate(total_ + layout_.offset[tied_head()], total_, layout_.count[tied_head()]);
-  return status;
+  for (size_t unit = 0; unit < across_.size(); ++unit)
+    if (Status ended = wait_for_sum(unit, wait); status.ok()) status = ended;
+  if (!status.ok() || host_total_) return status;
+  add_tied_head();
+  backend_->start_squares(total_, 0, own_total_, own_total_);
+  return {};
 }
 
 }  // namespace simplescale

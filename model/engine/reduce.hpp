@@ -48,12 +48,14 @@ class GradientSums {
   /// True if every element that reduce() was given since the last call was finite. In device memory
   /// always true.
   bool take_finite() { return std::exchange(finite_, true); }
-  /// With a state in host memory (BufferPlan::through_host): waits for that sum, and starts to copy
-  /// the unit's total to host_total(). Backend::finish_copies() waits for the copies.
+  /// With a state in host memory (BufferPlan::through_host): waits for that sum, and starts its sums of
+  /// squares and to copy it to host_total(). Backend::finish_copies() waits for the copies.
   Status download(size_t unit, WaitClock& wait);
-  /// Waits for all exchanges: total() is then complete.
+  /// What follows waits for the unit's copy: its window may then hold another unit's sums.
+  void downloaded(size_t unit);
+  /// Waits for all exchanges: total() is then complete, and its sums of squares are started.
   Status finish(WaitClock& wait);
-  /// This shard's total gradient: (layout.total) fp32, device memory.
+  /// This shard's total gradient: (layout.total) fp32, device memory. Null if there are windows.
   float* total() { return total_; }
   /// Where download() copies it: (layout.total) fp32, host memory; null if it does not.
   float* host_total() { return host_total_; }
@@ -79,6 +81,14 @@ class GradientSums {
     std::optional<PartialSum> wave;
     WorkPtr work;
   };
+  /// Buffers of one unit's sums.
+  struct Window {
+    std::vector<float*> digits;
+    float* total = nullptr;  // null: that of the first digit
+  };
+  Status make_windows(const BufferPlan& plan);
+  Status wait_for_sum(size_t unit, WaitClock& wait);
+  void add_tied_head();
   TreeNode leaf_of(const Task& task) const;
   uint64_t group() const { return static_cast<uint64_t>(replicate_->rank()); }
   void clear_padding(Slot& slot, size_t unit);
@@ -87,6 +97,7 @@ class GradientSums {
   size_t units_;
   ShardLayout layout_;            // with tied_head() at its end, if there is one
   std::vector<size_t> elements_;  // of each unit of layout_, without padding
+  size_t own_total_ = 0;          // elements of the shard, without tied_head()
   DType precision_;
   bool in_background_ = false;  // BufferPlan::sums_in_background
   Backend* backend_;
@@ -96,7 +107,10 @@ class GradientSums {
   std::vector<Slot> slots_;         // empty: backward writes straight into the slices
   std::vector<Sum> sums_;           // of waves
   std::vector<PartialSum> slices_;  // per unit
-  std::vector<WorkPtr> across_;     // per unit: its all-reduce in flight
+  std::vector<float*> totals_;      // per unit
+  std::vector<Window> windows_;
+  std::vector<Backend::PendingCopy> downloads_;  // per unit: that no call waits for yet
+  std::vector<WorkPtr> across_;                  // per unit: its all-reduce in flight
   float *total_ = nullptr, *host_total_ = nullptr;
   bool finite_ = true;
 };

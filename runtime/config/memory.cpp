@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/config/offload.hpp"
-#include "runtime/program/buffer_plan.hpp"
+#include "runtime/program/program.hpp"
 #include "runtime/training/arithmetic.hpp"
 
 namespace simplescale {
@@ -20,9 +20,9 @@ namespace simplescale {
 //   gradients    all its other buffers (runtime/program/buffer_plan.hpp)
 //   messages     what a trainer receives from the others of its group, and from other groups; in
 //                waves, with 4 instead of c. CPU: c P; CUDA, where a communicator receives one unit
-//                at a time: c max N_u, and 4 digits of the largest shard of a unit, and if a group
-//                spans nodes with n trainers 8 / n max N_u. A part of `gradients`; so are, with CUDA,
-//                P / 128 for the sums of squares.
+//                at a time: c max N_u (S - 1) / S, and of G groups (G - 1) / G of 4 digits of the
+//                largest shard of a unit, and if a group spans nodes with n trainers 8 / n max N_u. A
+//                part of `gradients`; so are, with CUDA, P / 128 for the sums of squares.
 //                With NCCL's own sums: 4 P and no digits, and messages of c max N_u / S
 //   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
@@ -216,6 +216,26 @@ EngineOptions buffer_options(const Config& config, const ModelShape& shape, Shar
 
 }  // namespace
 
+uint64_t uploaded_elements(const Config& config, const Plan& plan) {
+  Config with = config;
+  with.parallel.wave = plan.wave;
+  with.parallel.offload = plan.offload;
+  const EngineOptions options =
+      buffer_options(with, plan.shape, plan.topology.sharding, plan.leaves);
+  const auto groups = static_cast<size_t>(plan.topology.groups),
+             shards = static_cast<size_t>(plan.topology.shards);
+  const std::vector<Unit> units = units_of(plan.shape);
+  const ShardLayout layout = shard_layout(units, shards);
+  uint64_t elements = 0;
+  for (const Task& task :
+       step_program({.units = units.size(),
+       .tied = plan.shape.tie_embeddings,
+       .turns = shares_of(options, static_cast<uint64_t>(plan.leaves), groups, shards).turns(0)},
+                    buffer_plan(options, groups, shards, false, has_native_sums(config))))
+    if (task.op == Op::gather) elements += layout.count[task.unit];
+  return elements;
+}
+
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t leaves) {
   const std::vector<Unit> units = units_of(shape);
@@ -239,9 +259,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
         most_buffers(options, static_cast<size_t>(groups), static_cast<size_t>(shards), !cuda,
                      native, balances(config));
     const BufferBytes of = buffers.bytes(options.precision, own);
-    estimate.parameters = of.gather + of.own;
+    estimate.parameters = of.gather;
     estimate.host = buffers.host_bytes(options.precision, own) + host_inputs(config, shape);
-    const uint64_t digits = buffers.digits;
+    // A window of one shard ends with one node.
+    const uint64_t digits = buffers.windows.empty() ? buffers.digits : buffers.window_digits;
     uint64_t bytes = 0;                                                            // of messages
     const uint64_t received = shards == 1 ? 0 : config.parallel.wave > 1 ? 4 : c;  // of an element
     if (!cuda)
@@ -249,7 +270,9 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     else if (native)
       bytes += own / 128 + received * largest_part;
     else
-      bytes += own / 128 + received * largest + (groups > 1 ? 4 * digits * largest_part : 0);
+      bytes += own / 128 + received * (largest - largest_part) +
+               4 * digits * largest_part * static_cast<uint64_t>(groups - 1) /
+                   static_cast<uint64_t>(groups);
     // A group that spans hosts adds inside each first (transport/nccl/host_sums.hpp).
     const auto per_node = static_cast<uint64_t>(config.cluster.trainers_per_node);
     if (cuda && !native && per_node > 1 && static_cast<uint64_t>(shards) > per_node)

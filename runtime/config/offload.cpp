@@ -42,7 +42,8 @@ Config with_least_device_memory(const Config& config) {
 MemoryEstimate memory_with_offload(const Config& config, const Plan& plan, Offload offload) {
   Plan with = plan;
   with.offload = offload;
-  return memory_with_wave(config, with, std::max<int64_t>(1, plan.wave));
+  (void)plan_wave(config, with);  // make_plan() tells its error
+  return memory_with_wave(config, with, with.wave);
 }
 
 Status plan_offload(const Config& config, Plan& plan) {
@@ -72,8 +73,10 @@ uint64_t bytes_through_host(const Config& config, const Plan& plan) {
   const uint64_t c = bytes_of(config.train.precision);
   uint64_t bytes = 0;
   if (offloads_state(plan.offload))
-    bytes += (sizeof(float) + c) *
-             shard_layout(units_of(plan.shape), static_cast<size_t>(plan.topology.shards)).total;
+    bytes +=
+        c * uploaded_elements(config, plan) +
+        sizeof(float) *
+            shard_layout(units_of(plan.shape), static_cast<size_t>(plan.topology.shards)).total;
   if (offloads_inputs(plan.offload))
     bytes +=
         2 * c *

@@ -25,9 +25,15 @@ Config with_least_device_memory(const Config& config);
 /// Sets offload and offload_reason; the plan has its topology and batch. bad_config: the key names
 /// what this device, optimizer or activation_checkpointing excludes.
 Status plan_offload(const Config& config, Plan& plan);
-/// The plan's memory with another choice.
+/// The plan's memory with another choice, and the wave that plan_wave() takes with it.
 MemoryEstimate memory_with_offload(const Config& config, const Plan& plan, Offload offload);
 
+/// The widest wave that plan_wave() takes: the largest power of two in `accumulation`.
+int64_t widest_wave(int64_t accumulation);
+
+/// Elements that a trainer of the plan uploads of its shard in a step, with its state in host memory:
+/// once, or for each gather of a unit.
+uint64_t uploaded_elements(const Config& config, const Plan& plan);
 /// Bytes that a trainer of the plan copies between host and GPU in a step, both ways together.
 uint64_t bytes_through_host(const Config& config, const Plan& plan);
 

@@ -49,7 +49,13 @@ Result<uint64_t> needed_bytes(const Config& config, Sharding sharding, int shard
   const int64_t leaves =
       std::max(world, config.train.global_batch_size / config.train.micro_batch_size);
   const int64_t groups = most_that_train(config) * config.cluster.trainers_per_node / shards;
-  return memory_estimate(config, shape, sharding, shards, static_cast<int>(groups), leaves).total();
+  const auto bytes = [&](const Config& with) {
+    return memory_estimate(with, shape, sharding, shards, static_cast<int>(groups), leaves).total();
+  };
+  if (config.parallel.wave > 0 || !offloads_state(config.parallel.offload)) return bytes(config);
+  Config with = config;  // as plan_wave()
+  with.parallel.wave = widest_wave((leaves + world - 1) / world);
+  return std::min(bytes(config), bytes(with));
 }
 
 struct GroupSize {

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "runtime/config/check.hpp"
+#include "runtime/config/offload.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace simplescale {
@@ -56,6 +57,11 @@ uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave) {
   return bytes * (shards - 1);
 }
 
+int64_t widest_wave(int64_t accumulation) {
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, accumulation))));
+}
+
 namespace {
 
 struct Wave {
@@ -63,21 +69,27 @@ struct Wave {
   std::string reason;
 };
 
-/// Inside a node a wave saves little, and its activations leave the caches.
+/// Inside a node a wave saves little, and its activations leave the caches. But gradients leave a GPU
+/// unit by unit only if all micro-batches of a step are one wave.
 Wave wave_in_groups(const Config& config, const Plan& plan, int nodes) {
   const Topology& t = plan.topology;
   if (config.parallel.wave > 0) return {config.parallel.wave, "parallel.wave is set"};
-  if (nodes == 1 || t.shards_of(nodes) == 1) return {1, "no group spans nodes"};
   const int64_t trainers = std::max(1, t.nodes / nodes) * t.shards_of(nodes);
-  const int64_t accumulated = (plan.leaves + trainers - 1) / trainers;
-  const auto fits = [&](int64_t wave) {
-    return memory_in_groups(config, plan, nodes, wave).total() <= memory_of_trainer(config);
+  const int64_t widest = widest_wave((plan.leaves + trainers - 1) / trainers);
+  const auto bytes = [&](int64_t wave) {
+    return memory_in_groups(config, plan, nodes, wave).total();
   };
-  int64_t wave = 1;
-  while (2 * wave <= accumulated && fits(2 * wave)) wave *= 2;
-  return {wave, std::string("groups span nodes; ") +
-                    (2 * wave > accumulated ? "all that accumulate"
-                                            : "the most that fits a trainer's memory")};
+  Wave wave{1, "no group spans nodes"};
+  if (nodes > 1 && t.shards_of(nodes) > 1) {
+    wave.size = widest;
+    while (wave.size > 1 && bytes(wave.size) > memory_of_trainer(config)) wave.size /= 2;
+    wave.reason =
+        std::string("groups span nodes; ") +
+        (wave.size == widest ? "all that accumulate" : "the most that fits a trainer's memory");
+  }
+  if (offloads_state(plan.offload) && wave.size < widest && bytes(widest) < bytes(wave.size))
+    wave = {widest, "a unit's gradient leaves the GPU when all micro-batches have passed it"};
+  return wave;
 }
 
 }  // namespace

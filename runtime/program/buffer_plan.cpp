@@ -44,6 +44,50 @@ size_t most_of_steps(const EngineOptions& options, Digits digits) {
   return most;
 }
 
+/// True if every trainer computes its leaves of every step in one turn, so that a unit's gradient is
+/// complete once a step; also if groups are missing.
+bool has_one_turn(const EngineOptions& options, size_t groups, size_t shards) {
+  const auto turns = [&](uint64_t leaves) {
+    size_t most = 1;
+    for (size_t some = groups; some > 0 && most == 1; --some) {
+      const Shares shares =
+          some == groups ? shares_of(options, leaves, some, shards)
+                         : Shares::even(leaves, some, shards, static_cast<uint64_t>(options.wave));
+      for (uint64_t group = 0; group < some; ++group)
+        most = std::max(most, shares.turns(group).size());
+    }
+    return most;
+  };
+  return most_of_steps(options, turns) == 1;
+}
+
+std::vector<size_t> padded_units(const EngineOptions& options, size_t shards) {
+  std::vector<size_t> padded;  // elements of every unit, whole
+  for (const Unit& unit : units_of(options.shape))
+    padded.push_back(shard_count(unit.count, shards) * shards);
+  return padded;
+}
+
+/// Three blocks: one is added to while the sums of the one before it are exchanged, and those of the
+/// one before that are copied.
+void make_windows(const std::vector<size_t>& padded, size_t shards, bool tied, BufferPlan& plan) {
+  std::vector<size_t> parts;
+  for (const size_t elements : padded) parts.push_back(elements / shards);
+  rotating(parts, tied, plan.pool_of_unit_window, plan.windows);
+  plan.windows[1].slots = std::min<size_t>(parts.size() - 2, 3);
+  if (tied) {  // lm_head's part stays until the embeddings' is complete
+    plan.pool_of_unit_window.push_back(plan.windows.size());
+    plan.windows.push_back({parts.front(), 1});
+  }
+  plan.window_digits = plan.digits;
+  if (shards > 1 || plan.digits == 1) return;
+  // One shard adds leaf by leaf, to a node that ends up in the first digit, one unit after the other;
+  // but lm_head's part of tied embeddings at the same time as the head.
+  plan.window_digits = 1;
+  plan.further = {{std::max({parts.front(), parts[1], tied ? 0 : parts.back()}), plan.digits - 1}};
+  if (tied) plan.further.push_back({parts.back(), plan.digits - 1});
+}
+
 /// Partial sums of the step that needs most of them. A wave's leaves are added one by one if a group
 /// is one trainer.
 size_t most_digits(const EngineOptions& options, size_t groups, size_t shards) {
@@ -55,15 +99,23 @@ size_t most_digits(const EngineOptions& options, size_t groups, size_t shards) {
   });
 }
 
+/// True if a unit's sums leave the device when they are complete.
+bool leave_device(const EngineOptions& options, size_t groups, size_t shards, bool host_memory) {
+  return options.state_in_host && !host_memory && has_one_turn(options, groups, shards);
+}
+
 }  // namespace
 
 BufferBytes BufferPlan::bytes(DType precision, size_t shard_total) const {
-  const size_t shard_copies = digits + (separate_total ? 1 : 0);
+  const size_t total = separate_total ? 1 : 0;
+  const size_t sums_of_shard =
+      windows.empty()
+          ? (digits + total) * (shard_total + tied_gradient) * sizeof(float)
+          : (window_digits + total) * bytes_of(windows, DType::f32) + bytes_of(further, DType::f32);
   return {.gather = bytes_of(gather, precision),
-          .own = own_parameters ? shard_total * simplescale::bytes_of(precision) : 0,
           .gradient = bytes_of(gradient, precision),
           .sums = bytes_of(sums, DType::f32) * sum_digits,
-          .slices = shard_copies * (shard_total + tied_gradient) * sizeof(float),
+          .slices = sums_of_shard,
           .muon = (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision),
           .state = device_state * shard_total};
 }
@@ -72,18 +124,18 @@ size_t BufferPlan::host_bytes(DType precision, size_t shard_total) const {
   return through_host ? shard_total * (sizeof(float) + simplescale::bytes_of(precision)) : 0;
 }
 
-BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
-                       bool native_sums) {
-  std::vector<size_t> padded;  // elements of every unit, whole
-  for (const Unit& unit : units_of(options.shape))
-    padded.push_back(shard_count(unit.count, shards) * shards);
+namespace {
+
+/// leaves_device: whether a unit's sums do, and with one shard its parameters.
+BufferPlan plan_of(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
+                   bool native_sums, bool leaves_device) {
+  const std::vector<size_t> padded = padded_units(options, shards);
   const bool fp32 = options.precision == DType::f32, tied = options.shape.tie_embeddings;
   const auto leaves = static_cast<uint64_t>(options.leaves);
 
   BufferPlan plan;
   plan.through_host = options.state_in_host && !host_memory;
-  plan.own_parameters = plan.through_host && shards > 1;
-  if (shards > 1 && options.sharding == Sharding::full_shard)
+  if (shards > 1 ? options.sharding == Sharding::full_shard : leaves_device)
     rotating(padded, tied, plan.pool_of_unit_gather, plan.gather);
   else if (shards > 1 || !fp32 || plan.through_host)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
@@ -104,6 +156,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   // All groups must have the same plan: the group that needs most digits decides.
   if (!native_sums) plan.digits = most_digits(options, groups, shards);
   plan.separate_total = groups > 1 && !native_sums;
+  if (leaves_device) make_windows(padded, shards, tied, plan);
   plan.device_state = host_memory || plan.through_host ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];
@@ -113,10 +166,29 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   return plan;
 }
 
+}  // namespace
+
+BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
+                       bool native_sums) {
+  return plan_of(options, groups, shards, host_memory, native_sums,
+                 leave_device(options, groups, shards, host_memory));
+}
+
 BufferPlan most_buffers(const EngineOptions& options, size_t groups, size_t shards,
                         bool host_memory, bool native_sums, bool any_weights) {
-  BufferPlan plan = buffer_plan(options, 1, shards, host_memory, native_sums);
+  const bool leaves_device = leave_device(options, groups, shards, host_memory);
+  BufferPlan plan = plan_of(options, 1, shards, host_memory, native_sums, leaves_device);
   if (native_sums || groups == 1) return plan;
+  if (leaves_device) {
+    for (size_t some = 2; some <= groups; ++some) {
+      BufferPlan more = plan_of(options, some, shards, host_memory, native_sums, true);
+      const size_t digits = std::max(plan.digits, more.digits);
+      if (more.bytes(DType::f32, 0).slices > plan.bytes(DType::f32, 0).slices)
+        plan = std::move(more);
+      plan.digits = digits;
+    }
+    return plan;
+  }
   plan.separate_total = true;
   if (any_weights) {
     plan.digits = most_of_steps(

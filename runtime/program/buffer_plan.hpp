@@ -18,26 +18,28 @@ struct BufferPool {
 
 /// Bytes of each kind of buffer:
 struct BufferBytes {
-  size_t gather = 0, own = 0, gradient = 0, sums = 0;
+  size_t gather = 0, gradient = 0, sums = 0;
   size_t slices = 0;  // and the total
   size_t muon = 0, state = 0;
-  size_t total() const { return gather + own + gradient + sums + slices + muon + state; }
+  size_t total() const { return gather + gradient + sums + slices + muon + state; }
   bool operator==(const BufferBytes&) const = default;
 };
 
 /// These are:
 ///
-///   gather    (2 U + E) e   full_shard
+///   gather    (2 U + E) e   full_shard; one shard whose sums leave the device unit by unit
 ///             S P e         shard_grad_op, and one shard in bf16
 ///             0             one shard in fp32, unless its state is in host memory and it computes on
 ///                           a device
-///   own       P e           state in host memory, several shards: this rank's parameters
 ///   gradient  (2 U + E) e
 ///             0             if backward can write the sum itself: fp32, one shard, at most one
 ///                           leaf per group, host memory
 ///   sums      (2 U + E) log2(W) 4     waves of W > 1 micro-batches, with several shards
 ///   slices    D (P + H) 4
 ///   total     (P + H) 4     more than one group, unless both collectives have native_sums()
+///             Of a device whose state is in host memory, if all trainers' leaves of a step are one
+///             turn: with a block's three and the largest unit's one part (3 U + E) / S instead of P.
+///             With one shard the digits after the first are those of one unit.
 ///   state     P s           device memory, unless its state is in host memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
 ///
@@ -65,11 +67,18 @@ struct BufferPlan {
   size_t tied_gradient = 0;        // H
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
   bool separate_total = false;     // one more fp32 buffer of the shard, for the total
-  size_t device_state = 0;         // bytes of a parameter in the master state; 0: in host memory
+  // Windows: a unit's sums leave the device when they are complete, and these hold those of a few
+  // units, parts of a shard in fp32. Empty: there are buffers for all units at once.
+  std::vector<size_t> pool_of_unit_window;
+  std::vector<BufferPool> windows;
+  size_t window_digits = 1;  // of each window; the others are the pools of `further`, used in turn
+  std::vector<BufferPool> further;
+  /// The pool of further digits of a pool of windows, if there are any.
+  size_t further_of(size_t pool) const { return further.size() > 1 && pool == 2 ? 1 : 0; }
+  size_t device_state = 0;  // bytes of a parameter in the master state; 0: in host memory
   // True: the device computes with a state in host memory. Each unit's total gradient is downloaded,
   // and its updated parameters are uploaded.
   bool through_host = false;
-  bool own_parameters = false;  // the uploaded parameters have a buffer of their own
   // In compute precision; 0 without Muon.
   size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
   size_t muon_owned = 0;                // a rank's own matrices

@@ -42,8 +42,11 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       return options.inputs_in_host ? std::max(compute(of_token), copy(input)) : compute(of_token);
     };
     switch (task.op) {
-      case Op::gather:
-        return memory(part * (sizeof(float) + size)) + network(received(shards) * whole * size);
+      case Op::gather: {
+        const double own = options.state_in_host ? copy(part * size)  // from host memory
+                                                 : memory(part * (sizeof(float) + size));
+        return own + network(received(shards) * whole * size);
+      }
       case Op::embed:
       case Op::backward_embed:
         return memory(2 * tokens * static_cast<double>(options.shape.dim) * size);
@@ -71,12 +74,9 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       case Op::check:
         return options.state_in_host ? 0.0 : memory(state);
       case Op::update:
-        // The host hashes what it reads and writes while it has it. Rounded parameters are uploaded
-        // beside that.
+        // The host hashes what it reads and writes while it has it.
         if (options.state_in_host)
-          return std::max(
-              host(2 * state + static_cast<double>(layout.total) * (sizeof(float) + size)),
-              copy(static_cast<double>(layout.total) * size));
+          return host(2 * state + static_cast<double>(layout.total) * (sizeof(float) + size));
         return memory(2 * state + static_cast<double>(layout.total) * sizeof(float));
       default:
         return 0.0;

@@ -30,6 +30,7 @@ class Slots {
     SS_ASSERT(best);  // no two successive units share a pool of one buffer
     return *best;
   }
+  std::optional<size_t> held_by(size_t slot) const { return slots_[slot].unit; }
   void use(size_t slot, std::optional<size_t> unit) {
     slots_[slot].unit = unit;
     slots_[slot].last_use = ++uses_;
@@ -108,10 +109,10 @@ Program with_gathers(const Program& passes, const BufferPlan& plan) {
 /// Reduces each turn's gradients of a unit after the passes that make them, and waits for the
 /// reduction before. A wave's gradients are added first, if there is a buffer for their sum. After
 /// the last turn the groups exchange their sums. With a state in host memory a unit's total gradient
-/// is downloaded when the next unit's is exchanged.
+/// is downloaded when the next unit's is exchanged, or when its window is needed.
 Program with_reductions(const Program& passes, const ProgramOptions& o, const BufferPlan& plan) {
   Slots slots(plan.pool_of_unit_gradient, plan.gradient),
-      sums(plan.pool_of_unit_gradient, plan.sums);
+      sums(plan.pool_of_unit_gradient, plan.sums), windows(plan.pool_of_unit_window, plan.windows);
   std::optional<Task> pending;         // a reduction
   std::optional<size_t> undownloaded;  // a unit that is exchanged
   Program program;
@@ -132,7 +133,19 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
     if (!last) return;
     program.push_back({.op = Op::exchange, .unit = unit});
     download();
-    if (plan.through_host && unit < o.units && !(o.tied && unit == 0)) undownloaded = unit;
+    if (plan.through_host && unit < o.units) undownloaded = unit;
+  };
+  const auto take_window = [&](size_t unit) {
+    if (windows.empty()) return Task::kNone;
+    if (const auto window = windows.find(unit)) return *window;
+    const size_t window = windows.oldest(unit, {});
+    if (const auto held = windows.held_by(window)) {
+      if (pending && pending->unit == *held) settle();
+      if (undownloaded == held) download();
+      program.push_back({.op = Op::downloaded, .unit = *held});
+    }
+    windows.use(window, unit);
+    return window;
   };
   const auto take = [&](size_t unit) -> size_t {
     if (slots.empty()) return Task::kNone;
@@ -158,6 +171,7 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
       if (task.frame + 1 < wave) return;
     }
     task.op = Op::reduce;
+    task.window = take_window(unit);
     program.push_back(task);
     if (plan.sums_in_background) settle();  // the one before
     pending = task;
@@ -193,8 +207,6 @@ Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
   passes.push_back({.op = Op::check});  // while the last sum is made
   Program program = with_reductions(with_gathers(passes, plan), options, plan);
   program.push_back({.op = Op::finish});
-  // finish adds lm_head's part to the gradient of tied embeddings.
-  if (plan.through_host && options.tied) program.push_back({.op = Op::download});
   for (const Op op : {Op::vote, Op::update, Op::commit}) program.push_back({.op = op});
   return program;
 }
@@ -207,9 +219,9 @@ Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
 
 const char* to_string(Op op) {
   static constexpr const char* kNames[] = {
-      "gather", "embed",  "forward", "head",     "evaluate", "backward", "backward_embed",
-      "add",    "reduce", "reduced", "exchange", "download", "record",   "hash",
-      "check",  "finish", "vote",    "update",   "commit"};
+      "gather", "embed",  "forward", "head",     "evaluate", "backward",   "backward_embed",
+      "add",    "reduce", "reduced", "exchange", "download", "downloaded", "record",
+      "hash",   "check",  "finish",  "vote",     "update",   "commit"};
   return kNames[static_cast<size_t>(op)];
 }
 

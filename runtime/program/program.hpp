@@ -22,22 +22,23 @@ enum class Op : unsigned char {
   backward,        // of a block; the gradient goes to `slot`
   backward_embed,  // ends the micro-batch's passes; the gradient goes to `slot`
   add,             // adds the gradient in `slot` to the wave's in `sum`
-  reduce,    // starts to add the gradient in `slot`, or the wave's in `sum`, to the sum of this
-             // trainer's shard
-  reduced,   // waits for that, and frees that buffer
-  exchange,  // starts to add the unit's sums of all groups
-  download,  // waits for that, and starts to copy the unit's total gradient to host memory
-  record,    // reads the loss of the micro-batch
-  hash,      // starts to hash the committed state
-  check,     // waits for that hash, and compares it with that of the commit
-  finish,    // waits for all sums
-  vote,      // all ranks decide about the step
-  update,    // the optimizer makes the next state
-  commit,    // which becomes the committed one
+  reduce,      // starts to add the gradient in `slot`, or the wave's in `sum`, to the sum of this
+               // trainer's shard
+  reduced,     // waits for that, and frees that buffer
+  exchange,    // starts to add the unit's sums of all groups
+  download,    // waits for that, and starts to copy the unit's total gradient to host memory
+  downloaded,  // what follows on the device waits for that copy, which frees its window
+  record,      // reads the loss of the micro-batch
+  hash,        // starts to hash the committed state
+  check,       // waits for that hash, and compares it with that of the commit
+  finish,      // waits for all sums
+  vote,        // all ranks decide about the step
+  update,      // the optimizer makes the next state
+  commit,      // which becomes the committed one
 };
 
 /// unit: of the model; for reduce, reduced and exchange also the number of units, which is lm_head's
-/// part of the gradient of tied embeddings.
+/// part of the gradient of tied embeddings. It is added to them in their download, or in `finish`.
 struct Task {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   Op op = Op::gather;
@@ -48,8 +49,9 @@ struct Task {
   // gather: index in the gather pools' buffers, in order; else in the gradients'. kNone of a gradient:
   // backward writes into the slice.
   size_t slot = 0;
-  size_t slot2 = kNone;  // head of tied embeddings: of lm_head's part of their gradient
-  size_t sum = kNone;    // index in the sums' buffers
+  size_t slot2 = kNone;   // head of tied embeddings: of lm_head's part of their gradient
+  size_t sum = kNone;     // index in the sums' buffers
+  size_t window = kNone;  // reduce: index in the windows, of the sums that leave the device
   bool operator==(const Task&) const = default;
 };
 

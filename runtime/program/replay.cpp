@@ -41,8 +41,10 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
     return layout.count[unit < layout.count.size() ? unit : 0];
   };
   const auto whole = [&](size_t unit) { return part(unit) * layout.shards; };
-  Buffers gathered, gradients, sums, slices, totals;
+  Buffers gathered, gradients, sums, slices, further, totals;
   std::map<size_t, Nodes> waves, slice_of;
+  std::map<size_t, size_t> window_of;
+  bool tied = false;
   const auto gradient = [&](size_t unit, size_t slot) {
     if (slot != Task::kNone) gradients.hold(slot, whole(unit) * size);
   };
@@ -55,6 +57,7 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
         gathered.hold(task.slot, whole(task.unit) * size);
         break;
       case Op::head:
+        tied = task.slot2 != Task::kNone;
         gradient(layout.count.size(), task.slot2);
         [[fallthrough]];
       case Op::backward:
@@ -70,14 +73,21 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
       }
       case Op::reduce: {
         const std::vector<TreeNode> nodes = shares.turn(group, static_cast<uint64_t>(task.turn));
+        const size_t buffer = window_of[task.unit] =
+            task.window == Task::kNone ? task.unit : task.window;
         if (nodes.empty()) break;
         Nodes& slice = slice_of[task.unit];
         slice.add(layout.shards == 1 ? leaf() : nodes);
-        slices.hold(task.unit, slice.most * part(task.unit) * sizeof(float));
+        const size_t bytes = part(task.unit) * sizeof(float);
+        const bool apart = task.window != Task::kNone && layout.shards == 1;  // further digits
+        slices.hold(buffer, (apart ? 1 : slice.most) * bytes);
+        if (apart)
+          further.hold(tied && task.unit + 1 == layout.count.size() ? 1 : 0,
+                       (slice.most - 1) * bytes);
         break;
       }
       case Op::exchange:
-        if (shares.groups() > 1) totals.hold(task.unit, part(task.unit) * sizeof(float));
+        if (shares.groups() > 1) totals.hold(window_of[task.unit], part(task.unit) * sizeof(float));
         break;
       default:
         break;
@@ -86,7 +96,7 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
   return {.gather = gathered.bytes(),
           .gradient = gradients.bytes(),
           .sums = sums.bytes(),
-          .slices = slices.bytes() + totals.bytes()};
+          .slices = slices.bytes() + further.bytes() + totals.bytes()};
 }
 
 namespace {
@@ -187,15 +197,20 @@ class Thread {
         return start(group_, Lane::gather, task, cost, gathers_[task.unit]);
       case Op::reduce:
         if (!background_) return take(at_, cost);  // made by the compute thread
-        return start(group_, Lane::reduce, task, cost, reductions_[task.unit]);
+        return start(group_, Lane::reduce, task, cost, reductions_[buffer_of(task)]);
       case Op::exchange:
         SS_RETURN_IF_ERROR(
             start(replicas_, Lane::exchange, task, cost, exchanges_[task.unit]).status());
         exchanges_[Task::kNone] = exchanges_[task.unit];  // the newest
         return true;
       case Op::download:
-        return wait_for(exchanges_, task.unit) &&
-               *start({downloads_, 0}, Lane::download, task, cost, own_[Op::download]);
+        if (!wait_for(exchanges_, task.unit)) return false;
+        SS_RETURN_IF_ERROR(
+            start({downloads_, 0}, Lane::download, task, cost, download_of_[task.unit]).status());
+        own_[Op::download] = download_of_[task.unit];
+        return true;
+      case Op::downloaded:
+        return wait_for(download_of_, task.unit);
       case Op::hash:
         if (!through_host_) return take(at_, cost);
         return start({hashes_, 0}, Lane::hash, task, cost, own_[Op::hash]);
@@ -206,7 +221,7 @@ class Thread {
         return take(*ready, cost);
       }
       case Op::reduced:
-        return wait_for(reductions_, task.unit);
+        return wait_for(reductions_, buffer_of(task));
       case Op::finish:
         return wait_for(exchanges_, Task::kNone);
       case Op::vote:
@@ -222,6 +237,10 @@ class Thread {
       default:
         return take(at_, cost);
     }
+  }
+  /// Whose reduction it is: of a gradient or of a wave's sum.
+  static size_t buffer_of(const Task& task) {
+    return task.sum == Task::kNone ? 2 * task.slot : 2 * task.sum + 1;
   }
   /// Inside the group, then across groups.
   Result<bool> vote(const Task& task, double cost) {
@@ -275,9 +294,11 @@ class Thread {
   std::vector<TimedTask> times_;
   size_t next_ = 0;
   double at_ = 0;
-  Works gathers_, reductions_;  // of each unit the newest
-  Works exchanges_, votes_;     // of each unit; of both axes
-  WorksOf<Op> own_;             // the newest download and hash
+  Works gathers_;            // of each unit the newest
+  Works reductions_;         // by buffer
+  Works exchanges_, votes_;  // of each unit; of both axes
+  Works download_of_;        // of each unit
+  WorksOf<Op> own_;          // the newest download and hash
   std::vector<Work> started_;
 };
 

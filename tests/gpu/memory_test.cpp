@@ -69,7 +69,7 @@ size_t allocated(const ModelShape& shape, const Config& config, const Kernels& k
 }  // namespace
 
 TEST_SUITE("gpu") {
-  TEST_CASE("gpu: the estimate of activations is within 5 % of what the backend allocates") {
+  TEST_CASE("gpu: the estimate of activations is within 3 % of what the backend allocates") {
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
     for (const std::string preset : {"tinyllama", "llama-3.2-1b", "qwen3-0.6b", "olmo2-1b"})
@@ -101,13 +101,13 @@ TEST_SUITE("gpu") {
               CHECK(estimate >= bytes);
               most = std::max(most, bytes);
             }
-            CHECK(estimate <= 1.05 * most);
+            CHECK(estimate <= 1.03 * most);
           }
     CHECK(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(false);
   }
 
-  TEST_CASE("gpu: the estimate of a trainer is within 5 % of what its step allocates") {
+  TEST_CASE("gpu: the estimate of a trainer is within 3 % of what its step allocates") {
     struct Layout {
       Sharding sharding;
       int groups, shards, leaves;
@@ -118,15 +118,24 @@ TEST_SUITE("gpu") {
     REQUIRE(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(true);
     for (const auto& [sharding, groups, shards, leaves, native_sums, wave, offload] :
-         {Layout{Sharding::no_shard, 1, 1, 1}, Layout{Sharding::no_shard, 1, 1, 3},
-          Layout{Sharding::no_shard, 2, 1, 2}, Layout{Sharding::full_shard, 2, 2, 4},
-          Layout{Sharding::shard_grad_op, 1, 2, 4}, Layout{Sharding::no_shard, 1, 1, 3, true},
-          Layout{Sharding::full_shard, 2, 2, 12, true}, Layout{Sharding::no_shard, 2, 1, 6, true},
+         {Layout{Sharding::no_shard, 1, 1, 1},
+          Layout{Sharding::no_shard, 1, 1, 3},
+          Layout{Sharding::no_shard, 2, 1, 2},
+          Layout{Sharding::full_shard, 2, 2, 4},
+          Layout{Sharding::shard_grad_op, 1, 2, 4},
+          Layout{Sharding::no_shard, 1, 1, 3, true},
+          Layout{Sharding::full_shard, 2, 2, 12, true},
+          Layout{Sharding::no_shard, 2, 1, 6, true},
           Layout{Sharding::full_shard, 1, 2, 8, false, 4},
           Layout{Sharding::full_shard, 2, 2, 8, true, 2},
           Layout{Sharding::no_shard, 1, 1, 3, false, 1, Offload::all},
           Layout{Sharding::no_shard, 2, 1, 2, false, 1, Offload::optimizer},
           Layout{Sharding::no_shard, 1, 1, 4, false, 4, Offload::activations},
+          Layout{Sharding::no_shard, 1, 1, 1, false, 1, Offload::all},
+          Layout{Sharding::no_shard, 1, 1, 8, false, 8, Offload::all},
+          Layout{Sharding::no_shard, 2, 1, 4, false, 4, Offload::optimizer},
+          Layout{Sharding::full_shard, 1, 3, 3, false, 1, Offload::optimizer},
+          Layout{Sharding::full_shard, 2, 2, 8, false, 4, Offload::all},
           Layout{Sharding::full_shard, 1, 2, 8, false, 4, Offload::all},
           Layout{Sharding::shard_grad_op, 2, 2, 4, true, 1, Offload::all}})
       for (const DType precision : {DType::bf16, DType::f32}) {
@@ -189,12 +198,12 @@ TEST_SUITE("gpu") {
         const auto estimate = static_cast<double>(all.total() - all.nccl);
         const double each = static_cast<double>(bytes) / (groups * shards);
         CHECK(estimate >= each);
-        CHECK(estimate <= 1.05 * each);
+        CHECK(estimate <= 1.03 * each);
         // Tokens, losses and results are pinned, too.
         const double of_host = static_cast<double>(pinned) / (groups * shards);
         CHECK(static_cast<double>(all.host) <= of_host);
         if (offload != Offload::none)
-          CHECK(of_host <= 1.05 * static_cast<double>(all.host) + (1 << 20));
+          CHECK(of_host <= 1.03 * static_cast<double>(all.host) + (1 << 20));
       }
     CHECK(fake_gpu::device_bytes() == 0);
     fake_gpu::count_only(false);

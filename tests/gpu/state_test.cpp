@@ -5,12 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <memory>
+#include <mutex>
 
 #include "model/cuda/cuda_backend.hpp"
 #include "model/engine/engine.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/training/state_transfer.hpp"
 #include "tests/gpu/fake_gpu.hpp"
 #include "tests/gpu/fake_ranks.hpp"
 #include "tests/must.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 using namespace simplescale::testing;
@@ -72,20 +78,38 @@ void add_shard(Whole& whole, const TrainState::Side& side, const ModelShape& sha
   }
 }
 
-/// The state after each step of a run on fake GPUs, read from the copies in host memory.
-std::vector<Whole> states_of(int groups, int shards, const EngineOptions& options,
-                             bool native_sums = false, const Kept& kept = {}) {
+/// The committed states of a generation's ranks, in their order.
+using Generation = std::vector<std::unique_ptr<TrainState>>;
+/// Gives a rank's new state what it begins with.
+using Restore = std::function<void(TrainState& state, int shard)>;
+
+std::vector<Whole> no_states(const EngineOptions& options) {
   const size_t elements = shard_layout(units_of(options.shape), 1).total;
-  std::vector<Whole> states(kSteps + 1, Whole(kScalars + 1, std::vector<float>(elements)));
+  return std::vector<Whole>(kSteps + 1, Whole(kScalars + 1, std::vector<float>(elements)));
+}
+
+/// Runs the steps until `last` on fake GPUs, from initial values or from what `restore` gives, and adds
+/// the state after each step, read from the copies in host memory.
+Generation train(int groups, int shards, const EngineOptions& options, bool native_sums,
+                 const Kept& kept, uint64_t last, std::vector<Whole>& states,
+                 const Restore& restore = nullptr) {
+  static int generation = 0;
+  ++generation;
+  Generation left(static_cast<size_t>(groups * shards));
   run_trainers(
       groups, shards,
       [&](int group, int shard, Collective& of_group, Collective& of_shard) {
         EngineOptions o = options;
         const std::string name = "ss-test-gpu-state-" + std::to_string(getpid()) + "-" +
+                                 std::to_string(generation) + "-" +
                                  std::to_string(group * shards + shard);
-        auto state = must(TrainState::create(
+        auto created = must(TrainState::create(
             name, 1, shard_layout(units_of(o.shape), static_cast<size_t>(shards)).total,
             state_format(o)));
+        auto& state = left[static_cast<size_t>(group * shards + shard)];
+        state = std::make_unique<TrainState>(created.take());
+        if (restore) restore(*state, shard);
+        const uint64_t first = restore ? state->step() + 1 : 0;
         std::unique_ptr<Backend> backend;
         std::unique_ptr<Engine> engine;
         const auto begin = [&](const Kept& kept) {
@@ -101,11 +125,11 @@ std::vector<Whole> states_of(int groups, int shards, const EngineOptions& option
                         .take();
           engine = must(Engine::create(o, *backend, axes_of(of_group, of_shard), *state)).take();
         };
-        begin(kept.at(1));
-        REQUIRE(engine->initialize().ok());
+        begin(kept.at(std::max<uint64_t>(first, 1)));
+        REQUIRE((restore ? engine->attach().status() : engine->initialize()).ok());
         std::vector<int32_t> tokens(static_cast<size_t>(o.shape.block_size + 1));
-        for (uint64_t step = 0; step <= kSteps; ++step) {
-          if (step == kept.until_step + 1) {
+        for (uint64_t step = first; step <= last; ++step) {
+          if (step == kept.until_step + 1 && step > first) {
             begin(kept.at(step));
             REQUIRE(engine->attach().ok());
           }
@@ -129,7 +153,50 @@ std::vector<Whole> states_of(int groups, int shards, const EngineOptions& option
         }
       },
       native_sums);
+  return left;
+}
+
+std::vector<Whole> states_of(int groups, int shards, const EngineOptions& options,
+                             bool native_sums = false, const Kept& kept = {}) {
+  std::vector<Whole> states = no_states(options);
+  train(groups, shards, options, native_sums, kept, kSteps, states);
   return states;
+}
+
+/// Commits what all shards of a group of another size hold, as the nodes that form other groups do.
+void reshape(const Generation& from, int from_shards, const ModelShape& shape, TrainState& to,
+             int to_shards, int shard) {
+  const auto side = must(to.begin_write(0));
+  std::vector<Piece> all;
+  for (int part = 0; part < from_shards; ++part) {
+    TrainState& other = *from[static_cast<size_t>(part)];
+    const std::vector<Piece> pieces =
+        common_pieces(units_of(shape), static_cast<size_t>(from_shards), static_cast<size_t>(part),
+                      static_cast<size_t>(to_shards), static_cast<size_t>(shard));
+    take_pieces(other.committed(), *side, pieces);
+    all.insert(all.end(), pieces.begin(), pieces.end());
+  }
+  clear_padding(*side, all);
+  to.commit(from[0]->step(), state_hash(*side));
+}
+
+/// Writes a checkpoint of a group's shards, and opens it.
+Checkpoint checkpoint_of(const Generation& group, int shards, const EngineOptions& options,
+                         const std::string& folder) {
+  const uint64_t step = group[0]->step();
+  const std::string tmp = checkpoint_tmp_folder(folder, step, 1);
+  std::vector<ShardRecord> records;
+  for (int shard = 0; shard < shards; ++shard)
+    records.push_back(must(write_shard(tmp, options.shape, static_cast<size_t>(shards),
+                                       static_cast<size_t>(shard),
+                                       group[static_cast<size_t>(shard)]->committed()))
+                          .take());
+  const CheckpointInfo info{.step = step,
+                            .shape = options.shape,
+                            .precision = options.precision == DType::f32 ? "fp32" : "bf16",
+                            .shards = static_cast<size_t>(shards),
+                            .state = state_format(options)};
+  return must(Checkpoint::open(*must(publish_checkpoint(folder, tmp, "1", info, records)))).take();
 }
 
 std::vector<Whole> states_of(int groups, int shards, Optimizer optimizer, DType precision,
@@ -224,7 +291,7 @@ TEST_SUITE("gpu") {
         const std::vector<Whole> states = states_of(1, 1, o);
         CHECK(states[1] != states[2]);
         for (const auto& [groups, shards] : kLayouts)
-          for (const int wave : {1, 2}) {
+          for (const int wave : {1, 2, kLeaves}) {  // kLeaves: all pass a unit together
             INFO("precision ", static_cast<int>(precision), ", tied ", tied, ", groups ", groups,
                  ", shards ", shards, ", wave ", wave);
             o.wave = wave;
@@ -242,6 +309,63 @@ TEST_SUITE("gpu") {
     for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
       o.sharding = sharding;
       CHECK(states_of(1, 2, o, true, {.state_in_host = true}) == states_of(1, 2, o, true));
+    }
+  }
+
+  TEST_CASE("gpu: ENGINE-8, a run goes on from a checkpoint on disk with the opposite setting") {
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      EngineOptions o = options_for(Optimizer::adamw, precision);
+      o.wave = kLeaves;  // sums and parameters leave the GPU
+      o.shape.tie_embeddings = precision == DType::bf16;
+      const std::vector<Whole> expected = states_of(1, 1, o);
+      for (const bool first : {false, true})
+        for (const int shards : {1, 2}) {
+          INFO("precision ", static_cast<int>(precision), ", first in host memory ", first,
+               ", shards ", shards);
+          std::vector<Whole> states = no_states(o);
+          const test::TempFolder folder;
+          const Generation left = train(1, shards, o, false, {first, first}, 1, states);
+          Checkpoint checkpoint = checkpoint_of(left, shards, o, folder.path);
+          CHECK(checkpoint.info().step == 1);
+          std::mutex one_at_a_time;  // the file is this process's, not one of each trainer
+          train(1, shards, o, false, {!first, !first}, kSteps, states,
+                [&](TrainState& state, int shard) {
+                  const std::lock_guard lock(one_at_a_time);
+                  const auto side = must(state.begin_write(0));
+                  must(read_shard(checkpoint, static_cast<size_t>(shards),
+                                  static_cast<size_t>(shard), *side));
+                  state.commit(1, state_hash(*side));
+                });
+          CHECK(states == expected);
+        }
+    }
+  }
+
+  TEST_CASE("gpu: ENGINE-8, groups of another size go on with the same bits") {
+    EngineOptions o = options_for(Optimizer::adamw, DType::bf16);
+    o.shape.layers = 4;
+    for (const int wave : {1, kLeaves}) {
+      o.wave = wave;
+      const std::vector<Whole> expected = states_of(1, 1, o);
+      struct Shape {
+        int groups, shards;
+      };
+      for (const auto& [before, after] : {std::pair{Shape{1, 2}, Shape{1, 1}},
+                                          {Shape{1, 1}, Shape{1, 2}},
+                                          {Shape{2, 2}, Shape{1, 3}},
+                                          {Shape{1, 4}, Shape{2, 1}}})
+        for (const Kept& kept : {Kept{true, true}, Kept{true, false, 1}, Kept{false, false, 1}}) {
+          INFO("wave ", wave, ", ", before.groups, "x", before.shards, " to ", after.groups, "x",
+               after.shards, ", state in host memory ", kept.state_in_host, ", until step ",
+               kept.until_step);
+          std::vector<Whole> states = no_states(o);
+          const Generation left = train(before.groups, before.shards, o, false, kept, 1, states);
+          train(after.groups, after.shards, o, false, kept, kSteps, states,
+                [&, from = before.shards, to = after.shards](TrainState& state, int shard) {
+                  reshape(left, from, o.shape, state, to, shard);
+                });
+          CHECK(states == expected);
+        }
     }
   }
 

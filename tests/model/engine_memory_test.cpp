@@ -170,12 +170,23 @@ TEST_SUITE("engine memory") {
   }
 
   TEST_CASE("engine: ENGINE-8, a device's state in host memory has the same bits, at once") {
+    struct Layout {
+      int groups, shards, wave;
+    };
     for (const DType precision : {DType::f32, DType::bf16})
-      for (const auto& [groups, shards] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+      for (const auto& [groups, shards, wave] : {Layout{1, 1, 1},
+                                                 {2, 1, 1},
+                                                 {1, 2, 1},
+                                                 {2, 2, 1},
+                                                 {1, 1, 4},  // sums and parameters leave the device
+                                                 {2, 1, 4},
+                                                 {1, 2, 4}}) {
         INFO("precision = ", static_cast<int>(precision), ", groups = ", groups,
-             ", shards = ", shards);
+             ", shards = ", shards, ", wave = ", wave);
         EngineOptions options = options_for(4);
         options.precision = precision;
+        options.wave = wave;
+        if (wave > 1) options.shape.layers = 5;  // more than have windows
         options.shape.tie_embeddings = groups == 2;
         if (precision == DType::bf16) options.moments = DType::bf16, options.ema_decay = 0.5;
         const std::string expected = undisturbed(options, groups, shards, 3);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -62,9 +63,21 @@ class FakeBackend : public Backend {
   }
 
   // So that a missing wait gives wrong values, too.
-  PendingUpload start_upload(void* device, const void* host, size_t bytes) override {
+  PendingCopy start_upload(void* device, const void* host, size_t bytes) override {
     expect(!host_);
     return [=] { std::memcpy(device, host, bytes); };
+  }
+  PendingCopy start_download(void* host, const void* device, size_t bytes) override {
+    start_copy(host, device, bytes);
+    return [=, this] {
+      const size_t waiting = copies_.size();
+      std::erase_if(copies_, [&](const Copy& copy) {
+        if (copy.host != host) return false;
+        std::memcpy(host, device, bytes);
+        return true;
+      });
+      expect(copies_.size() < waiting);
+    };
   }
 
   void embed(int frame, const void* params, const int32_t* tokens) override {
@@ -131,14 +144,19 @@ class FakeBackend : public Backend {
   void accumulate(const float* from, float* to, size_t count) override {
     for (size_t i = 0; i < count; ++i) to[i] += from[i];
   }
-  void square_sums(const float* values, std::span<const BlockTree> trees, double* sums) override {
-    for (const BlockTree& tree : trees) {
-      std::vector<double> blocks(static_cast<size_t>(tree.blocks()));
-      const float* at = values + static_cast<size_t>(tree.first) * kShardAlign;
-      for (double& block : blocks)
-        for (size_t i = 0; i < kShardAlign; ++i, ++at) block += static_cast<double>(*at) * *at;
-      *sums++ = sum_in_tree_order(blocks.data(), tree.blocks());
+  void start_squares(const float* values, size_t first, size_t count, size_t total) override {
+    expect(first % kShardAlign == 0 && count % kShardAlign == 0 && first + count <= total);
+    squares_.resize(total / kShardAlign);
+    for (size_t block = first / kShardAlign; block < (first + count) / kShardAlign; ++block) {
+      squares_[block] = 0;
+      for (size_t i = 0; i < kShardAlign; ++i, ++values)
+        squares_[block] += static_cast<double>(*values) * *values;
     }
+  }
+  void square_sums(std::span<const BlockTree> trees, double* sums) override {
+    for (const BlockTree& tree : trees)
+      *sums++ = sum_in_tree_order(squares_.data() + tree.first, tree.blocks());
+    std::ranges::fill(squares_, std::numeric_limits<double>::quiet_NaN());
   }
   void adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
              const float* p, const void* m, const void* v, float* to_p, void* to_m, void* to_v,
@@ -208,6 +226,7 @@ class FakeBackend : public Backend {
     std::vector<Stream> inputs;
   };
   Frame& use(int frame) { return *(f_ = &frames_[static_cast<size_t>(frame)]); }
+  std::vector<double> squares_;  // of blocks; once read not a number
   struct Copy {
     void* host;
     const void* device;

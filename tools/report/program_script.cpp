@@ -55,6 +55,7 @@ size_t kind_of(const Task& task) {
     case Op::download:
       return 8;
     case Op::reduced:
+    case Op::downloaded:
     case Op::finish:
     case Op::vote:
       return 5;

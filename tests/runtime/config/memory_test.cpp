@@ -81,9 +81,8 @@ Most replay_all(const Case& c, std::mt19937& random) {
       const Shares shares = shares_of(options, leaves_of(options, step), groups, shards);
       const BufferPlan plan = buffer_plan(options, groups, shards, !c.cuda(), false);
       const BufferBytes planned = plan.bytes(options.precision, layout.total);
-      // No task's: Muon's matrices, what is uploaded, and a state in device memory.
+      // No task's: Muon's matrices, and a state in device memory.
       most.bytes.muon = std::max(most.bytes.muon, planned.muon);
-      most.bytes.own = std::max(most.bytes.own, planned.own);
       most.bytes.state = std::max(most.bytes.state, planned.state);
       for (size_t group = 0; group < groups; ++group) {
         const std::vector<int> turns = shares.turns(group);
@@ -115,7 +114,7 @@ TEST_SUITE("config memory") {
       const Most most = replay_all(c, random);
       const uint64_t peak =
           most.bytes.gradient + most.bytes.sums + most.bytes.slices + most.bytes.muon;
-      CHECK(told.parameters == most.bytes.gather + most.bytes.own);
+      CHECK(told.parameters == most.bytes.gather);
       if (c.cuda()) CHECK(told.state == most.bytes.state);
       CHECK(told.gradients - told.messages >= peak);
       // Else the plan has buffers for wider waves, or for more partial sums, than there are.

@@ -427,13 +427,62 @@ TEST_SUITE("config topology") {
     c.train.activation_checkpointing = Recompute::block;
     c.parallel.offload = Offload::all;
     const auto plan = must(make_plan(c));
-    const uint64_t own = shard_layout(units_of(plan->shape), 2).total;
+    const ShardLayout layout = shard_layout(units_of(plan->shape), 2);
     const ModelShape& s = plan->shape;
+    const auto inputs = [&](const Plan& of) {
+      return static_cast<uint64_t>(of.accumulation * of.micro_batch_size * s.block_size * s.dim *
+                                   (s.layers - 1) * 2 * 2);
+    };
+    // All but two blocks are gathered for each of the passes of a turn.
+    REQUIRE(plan->accumulation == 1);
+    const uint64_t blocks = layout.count[1] * static_cast<uint64_t>(s.layers - 2);
     CHECK(bytes_through_host(c, *plan) ==
-          own * (4 + 2) + static_cast<uint64_t>(plan->accumulation * plan->micro_batch_size *
-                                                s.block_size * s.dim * (s.layers - 1) * 2 * 2));
+          layout.total * 4 + (layout.total + blocks) * 2 + inputs(*plan));
     CHECK(plan->memory.state == 0);
-    CHECK(plan->memory.host >= own * (4 + 2));
+    CHECK(plan->memory.host >= layout.total * (4 + 2));
+
+    // On one GPU the same in one turn, but once a step if all parameters are there.
+    c = cluster(1, 1, none);
+    c.cluster.device = DeviceKind::cuda;
+    c.train.precision = DType::bf16;
+    c.parallel.offload = Offload::optimizer;
+    c.train.global_batch_size = 4 * c.train.micro_batch_size;
+    const ShardLayout whole = shard_layout(units_of(s), 1);
+    for (const int64_t wave : {1, 2, 4}) {
+      c.parallel.wave = wave;
+      const uint64_t again = wave < 4 ? 0 : whole.count[1] * static_cast<uint64_t>(s.layers - 2);
+      CHECK(bytes_through_host(c, *must(make_plan(c))) ==
+            whole.total * 4 + (whole.total + again) * 2);
+    }
+  }
+
+  TEST_CASE("plan: Llama-3-8B trains on one GPU with 24 GB") {
+    Config c = cluster(1, 1, none);
+    c.model.preset = "llama3-8b";
+    c.cluster.device = DeviceKind::cuda;
+    c.cluster.memory_per_trainer_gib = 24e9 / (1u << 30);
+    c.train.precision = DType::bf16;
+    c.train.activation_checkpointing = Recompute::block;
+    c.train.micro_batch_size = 1;
+    c.train.global_batch_size = 8;  // 64k tokens
+    const auto plan = must(make_plan(c));
+    CHECK(plan->offload == Offload::all);
+    CHECK(plan->offload_reason == "the first that fits a trainer's memory");
+    CHECK(plan->wave == 8);
+    CHECK(plan->wave_reason ==
+          "a unit's gradient leaves the GPU when all micro-batches have passed it");
+    CHECK(plan->memory.total() < 24e9);
+    MESSAGE("needs ", static_cast<double>(plan->memory.total()) / 1e9, " GB: parameters ",
+            static_cast<double>(plan->memory.parameters) / 1e9, ", gradients ",
+            static_cast<double>(plan->memory.gradients) / 1e9, ", activations ",
+            static_cast<double>(plan->memory.activations) / 1e9, ", pinned ",
+            static_cast<double>(plan->memory.host) / 1e9);
+    // In several turns the sums of all units stay on the GPU.
+    c.parallel.wave = 4;
+    CHECK(error_of(c).starts_with("cluster.memory_per_trainer_gib: the model needs about "));
+    c.parallel.wave = 0;
+    c.train.global_batch_size = 7;
+    CHECK(error_of(c).starts_with("cluster.memory_per_trainer_gib: the model needs about "));
   }
 
   TEST_CASE("plan: a step sends (K / wave) (2 + 2 + 4) bytes a parameter in bf16, or 6 K alone") {

@@ -104,6 +104,7 @@ struct Replay {
     CHECK(task.micro_batch == sums[task.unit]++);
   }
   void reduce(const Task& task) {
+    window(task);
     if (task.sum != Task::kNone) return reduce_wave(task);
     if (!c.plan.gradient.empty()) {
       REQUIRE(unread.contains(task.slot));
@@ -131,15 +132,33 @@ struct Replay {
   void download(size_t unit) {
     CHECK(c.plan.through_host);
     CHECK(exchanged.contains(unit));
-    CHECK(finished == (c.program.tied && unit == 0));  // finish() changes this total
+    CHECK_FALSE(finished);
+    // This total has lm_head's part, too.
+    if (c.program.tied && unit == 0) CHECK(exchanged.contains(c.program.units));
     CHECK(downloaded.insert(unit).second);
+  }
+  /// Sums go to a window that no other unit's need.
+  void window(const Task& task) {
+    CHECK((task.window == Task::kNone) == c.plan.windows.empty());
+    if (task.window == Task::kNone) return;
+    REQUIRE(task.window < slots_of(c.plan.windows));
+    const auto [held, taken] = windows.emplace(task.window, task.unit);
+    CHECK(held->second == task.unit);
+    if (taken) CHECK(with_window.insert(task.unit).second);
+    used_windows.insert(task.window);
+  }
+  void downloaded_all(size_t unit) {
+    CHECK(downloaded.contains(unit));
+    CHECK(std::erase_if(windows, [&](const auto& entry) { return entry.second == unit; }) == 1);
   }
 
   const Case& c;
   std::map<size_t, size_t> held;                                      // unit to slot
   std::map<size_t, size_t> in_flight, unread, sums_in_flight, waves;  // slot or sum to unit
   std::map<size_t, int> sums;                                         // micro-batches, by unit
+  std::map<size_t, size_t> windows;                                   // to unit
   std::set<size_t> exchanged, downloaded, used, used_by_gradients, used_sums;
+  std::set<size_t> with_window, used_windows;
   bool finished = false;
 };
 
@@ -200,6 +219,9 @@ TEST_SUITE("program") {
           case Op::download:
             replay.download(task.unit);
             break;
+          case Op::downloaded:
+            replay.downloaded_all(task.unit);
+            break;
           case Op::finish:
             replay.finished = true;
             CHECK(replay.exchanged.size() == c.program.units + (c.program.tied ? 1 : 0));
@@ -216,6 +238,7 @@ TEST_SUITE("program") {
       // The buffers of the plan are those that a step needs.
       CHECK(replay.used.size() == slots_of(c.plan.gather));
       CHECK(replay.used_by_gradients.size() == slots_of(c.plan.gradient));
+      CHECK(replay.used_windows.size() == slots_of(c.plan.windows));
       if (c.program.turns[0] > 1) CHECK(replay.used_sums.size() == slots_of(c.plan.sums));
 
       std::vector<std::pair<Op, size_t>> expected{{Op::embed, 0}};
@@ -231,7 +254,7 @@ TEST_SUITE("program") {
   }
 
   TEST_CASE(
-      "program: a total gradient is downloaded after the next exchange, tied ones at the end") {
+      "program: a total gradient is downloaded after the next exchange, and frees its window") {
     const ModelShape shape{.dim = 32,
                            .hidden = 48,
                            .layers = 2,
@@ -243,7 +266,9 @@ TEST_SUITE("program") {
     EngineOptions engine;
     engine.shape = shape;
     engine.state_in_host = true;
+    engine.leaves = 2;  // in two turns
     const BufferPlan plan = buffer_plan(engine, 1, 1, false, false);
+    CHECK(plan.windows.empty());
     Program program = step_program({.units = 4, .tied = true}, plan);
     std::erase_if(program, [](const Task& task) {
       return task.op < Op::exchange && task.op != Op::backward && task.op != Op::backward_embed;
@@ -263,11 +288,42 @@ TEST_SUITE("program") {
           "check\n"
           "exchange embed\n"
           "download layers.0\n"
-          "finish\n"
           "download embed\n"
+          "finish\n"
           "vote\n"
           "update\n"
           "commit\n");
+
+    // One turn of a model with five blocks, three of which have windows.
+    engine.leaves = engine.wave = 2;
+    engine.shape.tie_embeddings = false;
+    engine.shape.layers = 5;
+    const BufferPlan windows = buffer_plan(engine, 1, 1, false, false);
+    CHECK(slots_of(windows.windows) == 1 + 3);
+    program = step_program({.units = 7, .turns = {2}}, windows);
+    std::erase_if(program, [](const Task& task) {
+      return task.op != Op::reduce && task.op != Op::download && task.op != Op::downloaded;
+    });
+    std::erase_if(program,
+                  [](const Task& task) { return task.op == Op::reduce && task.frame > 0; });
+    CHECK(to_text(program, units_of(engine.shape)) ==
+          "reduce head, micro-batch 0, buffer 0\n"
+          "reduce layers.4, micro-batch 0, buffer 1\n"
+          "reduce layers.3, micro-batch 0, buffer 1\n"
+          "download head\n"
+          "reduce layers.2, micro-batch 0, buffer 1\n"
+          "download layers.4\n"
+          "downloaded layers.4\n"
+          "reduce layers.1, micro-batch 0, buffer 1\n"
+          "download layers.3\n"
+          "downloaded layers.3\n"
+          "reduce layers.0, micro-batch 0, buffer 1\n"
+          "download layers.2\n"
+          "downloaded head\n"
+          "reduce embed, micro-batch 0, buffer 0\n"
+          "download layers.1\n"
+          "download layers.0\n"
+          "download embed\n");
   }
 
   TEST_CASE("program: a unit is gathered while the one before it is computed") {

@@ -72,6 +72,18 @@ const Cost kOne = [](const Task&) { return 1.0; };
 }  // namespace
 
 TEST_SUITE("program") {
+  TEST_CASE("replay: a reduction is waited for by itself, not with the next one of its unit") {
+    const Layout layout = layout_of(1, 1, 2, 2, false, 2, false);
+    const Program& program = layout.of_group[0];
+    const auto times = must(replay(layout.of_ranks(), 1, [](const Task& task) {
+                         return task.op == Op::backward ? 5.0 : task.op == Op::reduce ? 4.0 : 0.0;
+                       })).take()[0];
+    size_t reduction = find(program, Op::reduced);
+    while (program[reduction].op != Op::reduced || program[reduction].unit != 2) ++reduction;
+    CHECK(program[reduction].micro_batch == 0);
+    CHECK(times[reduction].end_s == times[reduction].begin_s);
+  }
+
   TEST_CASE("replay: in virtual time all ranks of any layout come to the end of the step") {
     std::mt19937 random(5);
     for (int i = 0; i < 300; ++i) {
@@ -225,6 +237,7 @@ TEST_SUITE("program") {
           of_products += products(task);
       const double step = must(replay({&program}, 1, cost)).take()[0].back().end_s,
                    update = cost({.op = Op::update});
+      MESSAGE("a step takes ", step / of_products, " of its products' time");
       INFO("a step ", step, " s, its products ", of_products, " s, the update ", update, " s");
       CHECK(step <= 1.15 * of_products);
       CHECK(step >= of_products + update);
