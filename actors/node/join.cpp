@@ -138,6 +138,8 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
     order.group = me.group;
     order.shard = me.shard;
     order.shards = job.shards;
+    if (!job.transfers.empty() && job.transfers.front().shards != job.shards)
+      order.from_shards = job.transfers.front().shards;
     order.state_segment = local.state_segment;
     order.source = job.source;
     order.step = job.step;

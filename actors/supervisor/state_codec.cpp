@@ -25,6 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, domai
                                    min_domains, spares, max_nodes, domain_sizes, rate_first)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, domains)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BadCopy, source, step, generation, times)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rollback, generation, step, since, tentative)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Trainer, state, pid, address, held, step, generation, ready,
@@ -43,7 +44,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     committed_step, joined_step, joined_from, previous_layout, cycles, waiting_since_ms,
     waiting_for, incident, bad_samples, stop_requested, giving_up, giving_up_since_ms, exit,
     exit_reason, unrecorded_stop, instructions, balance, leaves, balance_pause_ms, weights,
-    balance_after_ms, removed, proven_size, failed_sizes)
+    balance_after_ms, removed, proven_size, failed_sizes, bad_copies)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, nodes_before, nodes_after,

@@ -42,7 +42,8 @@ Restore::Restore(const JoinTrainer& order, const ModelShape& shape, int timeout_
       timeout_ms_(timeout_ms),
       fenced_(std::move(fenced)),
       parallel_(std::move(parallel)),
-      layout_(layout_of(order.shards, order.shard)) {}
+      layout_(layout_of(order.shards, order.shard)),
+      from_shards_(order.from_shards > 0 ? order.from_shards : order.shards) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
   // The transfers may discard what a pending copy for a checkpoint or a peer reads: wait for it.
@@ -57,7 +58,7 @@ Status Restore::transfer(DataPlane& plane, TrainState& state) {
         transfer_part(plane, state, part)
             .in("transfer " + std::to_string(part.id) + " of shard " + std::to_string(part.shard)));
   }
-  return end_pieces();
+  return end_pieces(state);
 }
 
 Status Restore::transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part) {
@@ -75,29 +76,26 @@ Result<std::vector<Piece>> Restore::pieces_of(const TransferPart& part) {
   const auto bad = [](const std::string& why) { return Status(Code::bad_data, why); };
   if (order_.group == no_group) return bad("the trainer takes part in no group");
   if (received_) return bad("the trainer has its shard already");
-  if (part.shards == order_.shards) {
-    if (part.shard != order_.shard || other_cut_ != 0)
-      return bad("the transfer is not of this trainer's shard");
+  if (part.shards != from_shards_) return bad("the transfer is of a shard of another cut");
+  if (!reshapes()) {
+    if (part.shard != order_.shard) return bad("the transfer is not of this trainer's shard");
     return std::vector<Piece>();
   }
-  if (other_cut_ != 0 && other_cut_ != part.shards)
-    return bad("two transfers are of shards of different cuts");
   std::vector<Piece> pieces =
       common_pieces(units_, part.shards, part.shard, order_.shards, order_.shard);
   if (pieces.empty()) return bad("the shard has no element of this trainer's shard");
   if (!taken_.insert(part.shard).second) return bad("the shard was received before");
-  other_cut_ = part.shards;
   pieces_.insert(pieces_.end(), pieces.begin(), pieces.end());
   return pieces;
 }
 
 /// The side for this generation's shard. Keeps the copy of the cut that is moved, which this trainer
 /// may have to send, too.
-Result<TrainState::Side> Restore::room(TrainState& state, const TransferPart& part) {
+Result<TrainState::Side> Restore::room(TrainState& state) {
   if (room_) return *room_;
   for (const int side : {0, 1})
-    if (state.step_of(side) == part.step && shards_of(state.layout(side)) == part.shards)
-      SS_RETURN_IF_ERROR(state.rewind(part.step, state.layout(side)));
+    if (state.step_of(side) == order_.step && shards_of(state.layout(side)) == from_shards_)
+      SS_RETURN_IF_ERROR(state.rewind(order_.step, state.layout(side)));
   std::set<uint32_t> sent;  // shards of this trainer's own memory
   for (const TransferPart& own : order_.transfers)
     if (const uint32_t layout = layout_of(own.shards, own.shard);
@@ -106,7 +104,7 @@ Result<TrainState::Side> Restore::room(TrainState& state, const TransferPart& pa
   if (sent.size() > 1)
     return Status(Code::internal,
                   "the trainer has to send both of its copies, and has no room for a third one");
-  if (!sent.empty()) SS_RETURN_IF_ERROR(state.rewind(part.step, *sent.begin()));
+  if (!sent.empty()) SS_RETURN_IF_ERROR(state.rewind(order_.step, *sent.begin()));
   SS_ASSIGN(room_, state.begin_write(timeout_ms_, layout_, total_));
   return *room_;
 }
@@ -115,7 +113,7 @@ Status Restore::receive(Collective& communicator, TrainState& state, const Trans
   SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
   Receipt receipt;
   receipt.values = shard_layout(units_, part.shards).total * state.format().bytes() / sizeof(float);
-  receipt.room = [&] { return room(state, part); };
+  receipt.room = [&] { return room(state); };
   receipt.pieces = pieces;
   bytes_ += receipt.values * sizeof(float);
   const Result<Hash128> hash = receive_state(communicator, receipt, part.step, part.source);
@@ -128,15 +126,16 @@ Status Restore::receive(Collective& communicator, TrainState& state, const Trans
   return {};
 }
 
-/// All elements of this generation's shard must have come.
-Status Restore::end_pieces() {
-  if (other_cut_ == 0) return {};
-  for (uint32_t shard = 0; shard < other_cut_; ++shard)
+/// All elements of this generation's shard must have come. A shard that is all padding has none.
+Status Restore::end_pieces(TrainState& state) {
+  if (!reshapes()) return {};
+  for (uint32_t shard = 0; shard < from_shards_; ++shard)
     if (!taken_.contains(shard) &&
-        !common_pieces(units_, other_cut_, shard, order_.shards, order_.shard).empty())
+        !common_pieces(units_, from_shards_, shard, order_.shards, order_.shard).empty())
       return {Code::bad_data, "nobody has sent shard " + std::to_string(shard) + " of " +
-                                  std::to_string(other_cut_) +
+                                  std::to_string(from_shards_) +
                                   ", of which this trainer needs a part"};
+  SS_RETURN_IF_ERROR(room(state).status());
   clear_padding(*room_, pieces_);
   received_ = true;
   hash_ = state_hash(*room_, parallel_);
@@ -186,7 +185,7 @@ Status Restore::send_copy(Collective* communicator, TrainState& state, TrainStat
 Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
                      const Hash128& hash) {
   SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
-  SS_ASSIGN(const TrainState::Side side, room(state, part));
+  SS_ASSIGN(const TrainState::Side side, room(state));
   if (!pieces.empty()) {
     take_pieces(copy, side, pieces, parallel_);
     return {};
@@ -242,7 +241,7 @@ Status Restore::commit(TrainState& state, const Axes& axes) {
   // trainer reaches after its commit.
   SS_RETURN_IF_ERROR(barrier(axes));
   SS_RETURN_IF_ERROR(commit_restored_state(state));
-  if (other_cut_ != 0) SS_RETURN_IF_ERROR(barrier(axes));
+  if (reshapes()) SS_RETURN_IF_ERROR(barrier(axes));
   // The engine writes steps to a side of the size of its shard.
   if (state.side(0).params.size() != total_ || state.side(1).params.size() != total_)
     SS_RETURN_IF_ERROR(state.begin_write(timeout_ms_, layout_, total_).status());

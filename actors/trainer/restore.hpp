@@ -3,7 +3,8 @@
 // calls.
 //
 // A transfer brings a whole shard of the cut that the senders hold. If the generation has another
-// cut, a trainer takes its elements out of each shard that has some of them (common_pieces()).
+// cut, a trainer takes its elements out of each shard that has some of them (common_pieces()). If its
+// own shard is all padding, no transfer goes to it, and it makes the shard by itself.
 //
 //   RESTORE-1  No trainer discards the state it held before all transfers of the generation are
 //              complete: all ranks meet before they commit. The state that a trainer held stays in the
@@ -53,6 +54,8 @@ class Restore {
   const RestoreFault& fault() const { return fault_; }
 
  private:
+  /// This trainer makes its shard of shards of another cut.
+  bool reshapes() const { return order_.group != no_group && from_shards_ != order_.shards; }
   Status transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part);
   Status send(Collective* communicator, TrainState& state, const TransferPart& part);
   Status send_copy(Collective* communicator, TrainState& state, TrainState& from, int side,
@@ -61,8 +64,8 @@ class Restore {
   Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
               const Hash128& hash);
   Result<std::vector<Piece>> pieces_of(const TransferPart& part);
-  Result<TrainState::Side> room(TrainState& state, const TransferPart& part);
-  Status end_pieces();
+  Result<TrainState::Side> room(TrainState& state);
+  Status end_pieces(TrainState& state);
   Status read_checkpoint(TrainState& state);
   Status check_own(TrainState& state);
   Status commit_restored_state(TrainState& state);
@@ -75,13 +78,13 @@ class Restore {
   const int timeout_ms_;
   const std::function<bool()> fenced_;
   const Parallel parallel_;
-  const uint32_t layout_;  // layout_of() this trainer's shard in this generation
-  bool received_ = false;  // that shard is in the state's other side, not yet committed
-  Hash128 hash_;           // of the received shard
+  const uint32_t layout_;       // layout_of() this trainer's shard in this generation
+  const uint32_t from_shards_;  // of the cut of the copies with which it begins
+  bool received_ = false;       // that shard is in the state's other side, not yet committed
+  Hash128 hash_;                // of the received shard
   std::optional<TrainState::Side> room_;  // that other side, once something is written to it
-  uint32_t other_cut_ = 0;     // the number of shards of the copies out of which pieces were taken
-  std::vector<Piece> pieces_;  // that were taken
-  std::set<uint32_t> taken_;   // those shards
+  std::vector<Piece> pieces_;             // that were taken
+  std::set<uint32_t> taken_;              // those shards
   uint64_t bytes_ = 0;
   RestoreFault fault_;
 };

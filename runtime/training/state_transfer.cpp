@@ -131,9 +131,9 @@ std::string state_of(uint64_t step) {
   return "state of step " + std::to_string(step);
 }
 
-Status damaged(uint64_t step, int rank) {
-  return {Code::bad_data,
-          state_of(step) + " was not received completely by rank " + std::to_string(rank)};
+/// code: aborted if the rank could not take the state, which tells nothing about the copy.
+Status not_received(uint64_t step, int rank, Code code) {
+  return {code, state_of(step) + " was not received completely by rank " + std::to_string(rank)};
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, co
   Opening opening{step, copy.values()};
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
   SS_ASSIGN(int failed, first_failed(c, false));
-  if (failed) return damaged(step, failed);
+  if (failed) return not_received(step, failed, Code::aborted);
   SS_ASSIGN(Hash128 sent, broadcast_side(c, copy));
   const bool good = hash == Hash128{} || hash == sent;
   Hash128 right = good ? sent : hash;
@@ -154,7 +154,7 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, co
     return {Code::mismatch,
             "the " + state_of(step) + " has changed in memory since it was committed"};
   }
-  return failed ? damaged(step, failed) : Status();
+  return failed ? not_received(step, failed, Code::bad_data) : Status();
 }
 
 Status send_nothing(Collective& c, uint64_t step) {
@@ -196,7 +196,7 @@ Result<Hash128> receive_state(Collective& c, const Receipt& receipt, uint64_t st
   }
   SS_ASSIGN(int failed, first_failed(c, !status.ok()));
   SS_RETURN_IF_ERROR(status);
-  if (failed) return damaged(step, failed);
+  if (failed) return not_received(step, failed, Code::aborted);
 
   SS_ASSIGN(const Hash128 here, receipt.pieces.empty()
                                     ? broadcast_side(c, side)
@@ -209,7 +209,7 @@ Result<Hash128> receive_state(Collective& c, const Receipt& receipt, uint64_t st
               here.hex());
     return Status(Code::bad_data, "the " + state_of(step) + " was damaged on the way from " + from);
   }
-  if (failed) return damaged(step, failed);
+  if (failed) return not_received(step, failed, Code::bad_data);
   return here;
 }
 

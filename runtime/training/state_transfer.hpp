@@ -26,9 +26,9 @@ namespace simplescale {
 Status send_state(Collective& c, TrainState& mine, uint64_t step,
                   std::optional<uint32_t> layout = std::nullopt);
 /// Rank 0: sends a copy that is elsewhere, such as one kept for a peer. hash: the hash at commit;
-/// zero: unknown. bad_data: a receiver could not take the copy, or got other bytes; that receiver
-/// fails, too. mismatch: the copy is not what was committed (STATE-2); then all receivers fail.
-/// aborted, deadline, unavailable: of the communicator.
+/// zero: unknown. bad_data: a receiver got other bytes; that receiver fails, too. aborted: a receiver
+/// could not take the copy, about which that says nothing. mismatch: the copy is not what was
+/// committed (STATE-2); then all receivers fail. aborted, deadline, unavailable: of the communicator.
 Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step,
                   const Hash128& hash = {});
 /// Rank 0 has no copy to send: all receivers get not_found.

@@ -108,6 +108,16 @@ class Reshape(EndlessRun):
         self.stop()
         self.check()
 
+    def test_a_group_comes_back_whose_last_shard_is_all_padding(self):
+        self.begin(3, 3, "--cluster.trainers_per_node=2")
+        self.trains_as(1, 6)
+        self.console("drain n2")
+        self.trains_as(2, 2)
+        self.console("undrain n2")
+        self.trains_as(1, 6)
+        self.stop()
+        self.check()
+
     def test_groups_keep_their_size_if_told_to(self):
         self.begin(4, 2, "--cluster.prefer=group_nodes")
         self.console("drain n3")

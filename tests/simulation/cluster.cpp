@@ -22,9 +22,12 @@ uint64_t content_of(const Shard& of, uint64_t step, uint64_t made) {
   return splitmix64_at(made << 44 ^ step << 24 ^ uint64_t{of.shards} << 12 ^ of.shard, 0);
 }
 
-bool overlap(const Shard& a, const Shard& b) {
-  return uint64_t{a.shard} * b.shards < (uint64_t{b.shard} + 1) * a.shards &&
-         uint64_t{b.shard} * a.shards < (uint64_t{a.shard} + 1) * b.shards;
+bool overlap(const Shard& a, const Shard& b, uint32_t blocks) {
+  // As common_pieces() of one unit.
+  const uint32_t of_a = (blocks + a.shards - 1) / a.shards,
+                 of_b = (blocks + b.shards - 1) / b.shards;
+  return a == b || std::max(a.shard * of_a, b.shard * of_b) <
+                       std::min({(a.shard + 1) * of_a, (b.shard + 1) * of_b, blocks});
 }
 
 namespace {

@@ -56,8 +56,8 @@ struct Shard {
   uint32_t shard = 0, shards = 1;
   auto operator<=>(const Shard&) const = default;
 };
-/// True if the shards have elements in common.
-bool overlap(const Shard& a, const Shard& b);
+/// True if the shards are the same or have elements in common. blocks: as Options::blocks.
+bool overlap(const Shard& a, const Shard& b, uint32_t blocks);
 
 /// The correct content of a shard's state after `step`, as generation `made` makes it.
 uint64_t content_of(const Shard& of, uint64_t step, uint64_t made);
@@ -467,10 +467,10 @@ class Cluster {
   int sender_of(const job::Move& move) const;
   const StoredCopy* copy_of_node(int node, const job::Move& move, const Generation& g) const;
   bool send_copies(Generation& g);
-  bool take_room(const Generation& g, Generation::Member& m, const job::Move& part);
+  bool take_room(const Generation& g, Generation::Member& m);
   bool load_states(Generation& g);
   std::optional<StoredCopy> shard_of(const Generation& g, const Generation::Member& m,
-                                     const std::vector<StoredCopy>& parts);
+                                     const StoredCopy& like);
   void end_transfer(std::shared_ptr<Generation> g);
   using RankAct = void (Cluster::*)(const std::shared_ptr<Generation>&, Generation::Member&);
   void each_rank(const std::shared_ptr<Generation>& g, RankAct act);

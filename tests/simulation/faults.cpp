@@ -192,7 +192,8 @@ const Kind kinds[] = {
      }},
     {"damaged_transfer", 4,
      [](Cluster& c) -> Time {
-       c.transit_damage_due = 1;
+       c.transit_damage_due = static_cast<int>(c.random.chance(70) ? 1 : c.random.between(2, 6));
+       c.causes += static_cast<size_t>(c.transit_damage_due - 1);
        c.after(5 * second, [&c] { c.transit_damage_due = 0; });
        return 5 * second;
      }},

@@ -58,9 +58,8 @@ class Invariants {
   void memory_changed(const Generation& g, const char* what);
   /// A member is to send these shards and gets another one, which needs a third side.
   void no_room(const Generation& g, const Generation::Member& m, const std::set<Shard>& sent) const;
-  /// A member has made its shard of shards of another cut.
-  void shard_made(const Generation& g, const Generation::Member& m,
-                  const std::vector<StoredCopy>& parts) const;
+  /// A member has made its shard of shards of another cut, of which `like` is one.
+  void shard_made(const Generation& g, const Generation::Member& m, const StoredCopy& like) const;
   /// All members have restored the state that `g` begins with.
   void state_restored(const Generation& g);
 

@@ -127,16 +127,17 @@ void Invariants::no_room(const Generation& g, const Generation::Member& m,
 }
 
 void Invariants::shard_made(const Generation& g, const Generation::Member& m,
-                            const std::vector<StoredCopy>& parts) const {
+                            const StoredCopy& like) const {
   const Shard own{m.shard, g.cut};
   std::map<Shard, int> needed;
-  for (uint32_t shard = 0; shard < parts.front().of.shards; ++shard)
-    if (const Shard old{shard, parts.front().of.shards}; overlap(old, own)) needed[old] = 0;
+  for (uint32_t shard = 0; shard < like.of.shards; ++shard)
+    if (const Shard old{shard, like.of.shards}; overlap(old, own, cluster_.options.blocks))
+      needed[old] = 0;
   const std::string who = cluster_.trainers[m.trainer].name + " makes its shard " +
                           number(m.shard) + " of " + number(g.cut) + " in generation " +
                           number(g.number);
-  for (const StoredCopy& part : parts) {
-    require(part.step == g.begun_at && part.made == parts.front().made, "JOB-3",
+  for (const StoredCopy& part : m.taken) {
+    require(part.step == g.begun_at && part.made == like.made, "JOB-3",
             who + " of copies of two versions");
     const auto found = needed.find(part.of);
     require(found != needed.end() && ++found->second == 1, "JOB-3",

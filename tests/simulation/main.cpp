@@ -101,6 +101,7 @@ void allow_sizes(Options& o, const Arguments& a, Random& random) {
   o.rate_first = random.chance(40);
   if (!o.sizes.empty() && random.chance(15))
     o.useless_size = o.sizes[static_cast<size_t>(random.pick(static_cast<int>(o.sizes.size())))];
+  if (random.chance(50)) o.blocks = static_cast<uint32_t>(random.between(2, 24));
 }
 
 Options options_of(const Arguments& a, uint64_t seed) {

@@ -86,6 +86,7 @@ enum class Bug : unsigned char {
   removed_return,            // an agent that was removed joins again, in an old generation
   name_taken_twice,          // a host looks which names are free, and takes one later
   range_moved_twice,         // elements of another cut are taken from two versions of a shard
+  padding_awaited,           // a trainer whose new shard is all padding waits for its elements
   range_not_sent,            // nobody sends one of the old shards to trainers of another cut
   old_cut_joined,            // a trainer takes its copy of the old cut for its shard of the new one
   old_side_freed,            // trainers free the old cut before all have committed the new one
@@ -172,6 +173,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::removed_return, "removed_return"},
     {Bug::name_taken_twice, "name_taken_twice"},
     {Bug::range_moved_twice, "range_moved_twice"},
+    {Bug::padding_awaited, "padding_awaited"},
     {Bug::range_not_sent, "range_not_sent"},
     {Bug::old_cut_joined, "old_cut_joined"},
     {Bug::old_side_freed, "old_side_freed"},
@@ -190,6 +192,7 @@ struct Options {
   std::vector<int> sizes = {};  // other numbers of nodes that a failure domain may have, ascending
   bool rate_first = false;      // as LayoutRules::rate_first
   int useless_size = 0;         // of these sizes: its trainers lack memory for a step; 0: none
+  uint32_t blocks = 5040;       // of the state; shards have whole blocks, the last may be padding
   uint64_t steps = 100;
   Bug bug = Bug::none;
   bool verbose = false;                          // print every event

@@ -58,13 +58,13 @@ int Cluster::sender_of(const job::Move& move) const {
 
 /// As Restore::room(): the side for what a member gets is that without the copy which it sends. False:
 /// it has to send both.
-bool Cluster::take_room(const Generation& g, Generation::Member& m, const job::Move& part) {
+bool Cluster::take_room(const Generation& g, Generation::Member& m) {
   if (std::exchange(m.has_room, true)) return true;
   Trainer& t = trainers[m.trainer];
   if (t.copies.empty()) return true;
   StoredCopy kept = t.copies.back();
   for (const StoredCopy& copy : t.copies)
-    if (copy.step == part.step && copy.of.shards == part.shards) kept = copy;
+    if (copy.step == g.begun_at && copy.of.shards == g.moves.front().shards) kept = copy;
   std::set<Shard> sent;
   for (const job::Move& move : g.moves)
     if (!move.peer && move.source == t.name)
@@ -114,8 +114,8 @@ bool Cluster::send_copies(Generation& g) {
         twice = *std::ranges::find_if(held, older);
     for (const std::string& target : move.targets) {
       Generation::Member& m = g.members[static_cast<size_t>(g.index.at(trainer_index.at(target)))];
-      if (!overlap(part_of(move), {m.shard, g.cut})) continue;
-      if (!take_room(g, m, move)) {
+      if (!overlap(part_of(move), {m.shard, g.cut}, options.blocks)) continue;
+      if (!take_room(g, m)) {
         abort_generation(g, job::Fault::failed, "");
         return false;
       }
@@ -126,19 +126,22 @@ bool Cluster::send_copies(Generation& g) {
   return true;
 }
 
-/// The shard of a member, made of shards of another cut; nothing if one is missing or came twice.
+/// The shard of a member, made of shards of another cut, of which `like` is one; nothing if one is
+/// missing or came twice.
 std::optional<StoredCopy> Cluster::shard_of(const Generation& g, const Generation::Member& m,
-                                            const std::vector<StoredCopy>& parts) {
+                                            const StoredCopy& like) {
   const Shard own{m.shard, g.cut};
-  const uint32_t cut = parts.front().of.shards;
+  const uint32_t cut = like.of.shards;
+  const std::vector<StoredCopy>& parts = m.taken;
   const bool checked = options.bug != Bug::range_moved_twice && options.bug != Bug::range_not_sent;
   std::set<Shard> taken;
   for (const StoredCopy& part : parts)
     if ((!taken.insert(part.of).second || part.of.shards != cut) && checked) return std::nullopt;
   for (uint32_t shard = 0; shard < cut; ++shard)
-    if (overlap({shard, cut}, own) && !taken.contains({shard, cut}) && checked) return std::nullopt;
-  invariants->shard_made(g, m, parts);
-  StoredCopy made = parts.front();
+    if (overlap({shard, cut}, own, options.blocks) && !taken.contains({shard, cut}) && checked)
+      return std::nullopt;
+  invariants->shard_made(g, m, like);
+  StoredCopy made = like;
   made.of = own;
   made.content = content_of(own, made.step, made.made);
   for (const StoredCopy& part : parts)
@@ -156,6 +159,9 @@ bool Cluster::load_states(Generation& g) {
     abort_generation(g, job::Fault::bad_checkpoint, "");
     return false;
   }
+  std::optional<StoredCopy> sent;  // one of the copies of the old cut, if the cut changes
+  for (const Generation::Member& m : g.members)
+    if (g.reshapes() && !m.taken.empty()) sent = m.taken.front();
   for (Generation::Member& m : g.members) {
     if (m.helper) continue;
     Trainer& t = trainers[m.trainer];
@@ -168,15 +174,23 @@ bool Cluster::load_states(Generation& g) {
     if (checkpoint) {
       m.taken.clear();
       for (const auto& [shard, copy] : checkpoint->shards)
-        if (overlap(copy.of, own)) m.taken.push_back(copy);
-      if (m.taken.front().of.shards != g.cut && m.shard + m.group == 0)
+        if (overlap(copy.of, own, options.blocks)) m.taken.push_back(copy);
+      if (checkpoint->shards.begin()->second.of.shards != g.cut && m.shard + m.group == 0)
         ++faults["reshaped_from_disk"];
       if (t.copies.size() > 1) t.copies.erase(t.copies.begin());
     }
     if (m.taken.size() == 1 && m.taken.front().of == own)
       m.incoming = m.taken.front();
-    else if (!m.taken.empty())
-      m.incoming = shard_of(g, m, m.taken);
+    else if (checkpoint)
+      m.incoming = shard_of(g, m, checkpoint->shards.begin()->second);
+    else if (sent && (!m.taken.empty() || options.bug != Bug::padding_awaited)) {
+      if (!take_room(g, m)) {
+        abort_generation(g, job::Fault::failed, "");
+        return false;
+      }
+      m.incoming = shard_of(g, m, *sent);
+      faults["shard_all_padding"] += m.taken.empty();
+    }
     if (options.bug == Bug::old_cut_joined && g.reshapes() &&
         std::ranges::any_of(t.copies, [&](const StoredCopy& copy) {
           return copy.of.shard == m.shard && copy.step == g.begun_at;

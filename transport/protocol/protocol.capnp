@@ -314,7 +314,9 @@ struct AxisMembers {
 struct JoinTrainer {
   # Node to trainer: its name (new to a warm process) and its place in a generation, among `groups` and `shards`. Axes are
   # in the order in which they make up a rank. group = no_group: it takes part only in the transfers and is then idle again.
-  # weights: as in JoinGeneration.
+  # weights: as in JoinGeneration. fromShards: the number of shards of the state that the generation begins with, if it is
+  # another one than `shards`, else 0. Then every trainer makes its shard anew, also one to which no transfer goes because
+  # its shard is all padding.
 
   trainer @0 :Text;
   generation @1 :UInt64;
@@ -332,6 +334,7 @@ struct JoinTrainer {
   rates @13 :List(RateChange);
   weights @14 :List(UInt32);
   shards @15 :UInt32 = 1;
+  fromShards @16 :UInt32 = 0;
 }
 
 enum Fault {

@@ -53,11 +53,20 @@ enum class TrainerState : unsigned char {
   finished,  // has trained the run's last step
 };
 
-/// Replicas computed different states of `step` in `generation`.
+/// Replicas computed different states of `step` in `generation`, or its copies cannot be used.
 struct SuspectStep {
   uint64_t step = 0, generation = 0;
 };
 constexpr size_t suspect_steps_kept = 16;
+
+/// Generations could not begin because of the copies of `step` that `source`, a trainer or a node,
+/// has: they are damaged or missing, whatever its agent reports.
+struct BadCopy {
+  std::string source;
+  uint64_t step = 0, generation = 0;  // generation: the newest of those
+  int times = 0;                      // their number
+  bool operator==(const BadCopy&) const = default;
+};
 
 /// A rollback: states of `step` and later steps do not count if a generation in [since, generation)
 /// made them. tentative: `generation` began with an older state, and no copy of a step that it made
@@ -186,6 +195,7 @@ struct State {
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
   std::vector<SuspectStep> suspect_steps;   // the newest last, suspect_steps_kept at most
+  std::vector<BadCopy> bad_copies;          // since the last committed step
   std::vector<Rollback> rollbacks;  // rollbacks, the newest last, tentative ones at the end;
                                     // rollbacks_kept at most
   uint64_t committed_step = 0;

@@ -35,6 +35,7 @@ bool Decider::waiting_for_disk() const {
 
 void Decider::plan() {
   if (over() || plan_waits()) return;
+  discard_bad_copies();
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::draining) return;
   if (s_.saving.step > 0) return;

@@ -27,6 +27,7 @@ void Decider::operator()(const StepCommitted& e) {
   s_.proven_size = s_.rules.size_of(s_.layout);
   s_.failed_sizes.erase(s_.proven_size);
   s_.bad_samples.clear();
+  s_.bad_copies.clear();
   forget_old_failures(s_);
   if (s_.phase == Phase::recovering || s_.phase == Phase::starting) {
     if (s_.incident) record("resume", "committed", "", "step " + number(e.step));

@@ -9,6 +9,13 @@
 
 namespace simplescale::job {
 
+namespace {
+// So many generations that fail because of the same copy tell that it is not what its agent reports.
+constexpr int copy_tries = 3;
+// So many tell that no generation can begin with the step. By default, a run does not give up before.
+constexpr int step_tries = 4;
+}  // namespace
+
 void Decider::operator()(const TrainerUp& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
@@ -68,7 +75,7 @@ void Decider::operator()(const TrainerDown& e) {
 }
 
 void Decider::agent_failed(const TrainerIdle& e) {
-  if (e.fault == Fault::bad_copy) discard_copy(e.suspect, e.step);
+  if (e.fault == Fault::bad_copy) bad_copy(e);
   const bool current = e.generation == s_.generation && all_in_generation(s_);  // GEN-1
   if (!current || !awaiting_first_step(s_)) return;
   if (e.fault == Fault::bad_copy) record_failure(s_, now_, e.trainer);
@@ -100,14 +107,15 @@ void Decider::operator()(const TrainerIdle& e) {
   }
   trainer->state = TrainerState::idle;
   if (s_.leaving && !any_in_generation(s_)) begin_wait("nodes");  // the wait to leave is over
-  if (e.fault == Fault::mismatch && e.step > 0) suspect_step(e.step, e.generation);
+  if (e.fault == Fault::mismatch && e.step > 0)
+    suspect_step(e.step, e.generation, "replicas computed different states");
   if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason.text);
   if (e.fault == Fault::bad_disk) {
     trainer->unreadable = true;
     if (!current) record("", "bad_disk", e.trainer, e.reason);
   }
   if (e.fault == Fault::bad_copy) {
-    discard_copy(e.suspect, e.step);
+    bad_copy(e);
     if (!current) record("", "bad_copy", e.suspect, e.reason);
   }
   if (current && !(s_.leaving && e.fault == Fault::none)) {
@@ -171,14 +179,32 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   });
 }
 
-void Decider::suspect_step(uint64_t step, uint64_t generation) {
+void Decider::bad_copy(const TrainerIdle& e) {
+  discard_copy(e.suspect, e.step);
+  auto bad = std::ranges::find_if(s_.bad_copies, [&](const BadCopy& copy) {
+    return copy.source == e.suspect && copy.step == e.step;
+  });
+  if (bad == s_.bad_copies.end())
+    bad = s_.bad_copies.insert(bad, {.source = e.suspect, .step = e.step});
+  if (e.generation <= bad->generation) return;  // another trainer has reported it
+  bad->generation = e.generation;
+  if (++bad->times == step_tries)
+    suspect_step(e.step, e.generation, "no generation could begin with it: " + e.reason.text);
+}
+
+void Decider::discard_bad_copies() {
+  for (const BadCopy& bad : s_.bad_copies)
+    if (bad.times >= copy_tries) discard_copy(bad.source, bad.step);
+}
+
+void Decider::suspect_step(uint64_t step, uint64_t generation, const std::string& why) {
   if (is_suspect(s_, step, generation)) return;
   s_.suspect_steps.push_back({step, generation});
   if (s_.suspect_steps.size() > suspect_steps_kept)
     s_.suspect_steps.erase(s_.suspect_steps.begin());
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
-  record("", "steps_undone", number(s_.committed_step - step + 1),
-         "replicas computed different states", s_.committed_step - step + 1);
+  record("", "steps_undone", number(s_.committed_step - step + 1), why,
+         s_.committed_step - step + 1);
   s_.committed_step = step - 1;
 }
 

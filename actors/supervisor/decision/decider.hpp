@@ -119,9 +119,14 @@ class Decider {
   void agent_failed(const TrainerIdle& e);
   /// Forgets the copies of `step` that `trainer` and the peer store of its node hold.
   void discard_copy(const std::string& trainer, uint64_t step);
-  /// Records that replicas computed different states of `step` in `generation`: no generation
-  /// begins with these states.
-  void suspect_step(uint64_t step, uint64_t generation);
+  /// A generation could not begin because of a copy. Discards it; if that has happened often since
+  /// the last committed step, also what is reported of it later, and at last the step. So a
+  /// generation begins with another source, if there is one.
+  void bad_copy(const TrainerIdle& e);
+  void discard_bad_copies();
+  /// Records that no generation begins with the states of `step` that generations up to this one
+  /// made, and why.
+  void suspect_step(uint64_t step, uint64_t generation, const std::string& why);
   /// Kills trainers that do not leave their generation in time.
   void kill_trainers_ignoring_fence();
 

@@ -426,6 +426,7 @@ TEST_SUITE("join") {
     CHECK(made->fill.layout.shards() == 3);
     const JoinTrainer& order = made->trainers[0];
     CHECK(order.shards == 3);
+    CHECK(order.from_shards == 2);  // also if no transfer goes to it
     CHECK(order.axes[0].members.size() == 3);
     CHECK(order.transfers[0].shards == 2);
     CHECK(order.transfers[0].takes);

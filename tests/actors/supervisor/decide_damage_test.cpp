@@ -69,6 +69,92 @@ TEST_CASE("job: a damaged copy is not used again") {
   CHECK(only<Join>(d).step == 2);
 }
 
+namespace {
+
+/// The generation cannot begin because of what `suspect` has of step 3; `reporter`, which lacks it,
+/// and n2.1 say so. All others report again that they hold steps 2 and 3.
+Join after_bad_copy(State& s, const std::string& reporter, const std::string& suspect) {
+  TrainerIdle bad{reporter, s.generation, {}, Fault::bad_copy, 3, suspect, "it is not there"};
+  decide(0, s, bad);
+  bad.trainer = "n2.1";
+  bad.held = of(1, made(1, {2, 3}));
+  decide(0, s, bad);
+  const std::vector<StateVersion> held = made(1, {2, 3});
+  return only<Join>(all_idle(s, held));
+}
+
+/// Three nodes train, and one is a spare. n0 is lost, and n1.0 or n2.0 has to send shard 0 to n3.0.
+State with_one_lost() {
+  State s = training(3, 1);
+  s.max_restarts = 1'000;
+  decide(0, s, NodeLost{"n0", "gone"});
+  const std::vector<StateVersion> held = made(1, {2, 3});
+  REQUIRE(only<Join>(all_idle(s, held)).moves.front().source == "n1.0");
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("job: JOB-4, a copy that fails again and again is replaced by a replica's") {
+  State s = with_one_lost();
+  std::string source = "n1.0";
+  int tries = 0;
+  for (; source == "n1.0"; ++tries) {
+    REQUIRE(tries < 5);
+    const Join join = after_bad_copy(s, "n3.0", source);
+    CHECK(join.step == 3);
+    source = join.moves.front().source;
+  }
+  CHECK(source == "n2.0");
+  CHECK(tries == 3);  // the damage may have come on the way
+  CHECK(s.suspect_steps.empty());
+  decide(0, s, StepCommitted{s.generation, 4});
+  CHECK(s.bad_copies.empty());
+}
+
+TEST_CASE("job: JOB-4, a step that no generation can begin with is left for an older one") {
+  for (const bool checkpoint : {false, true}) {
+    State s = training(1);
+    s.max_restarts = 1'000;
+    s.has_checkpoint = s.had_checkpoint = checkpoint;
+    s.checkpoint_step = checkpoint ? 3 : 0;
+    decide(0, s, TrainerDown{"n0.1", "signal 9"});
+    all_idle(s, Steps{2, 3});
+    Join join = only<Join>(back(s, "n0.1", 1, made(1, {2, 3})));
+    // Its agent goes on to report the copy, and the decision to order nothing for it.
+    int tries = 0;
+    for (; join.source == Source::memory && join.step == 3; ++tries) {
+      REQUIRE(tries < s.give_up_after_cycles);
+      decide(0, s, TrainerIdle{"n0.0", s.generation, {}, Fault::bad_copy, 3, "n0.0", "not there"});
+      all_answer(s);
+      decide(0, s, TrainerIdle{"n0.0", s.generation - 1, of(0, made(1, {2, 3}))});
+      const TrainerIdle other{"n0.1", s.generation - 1, of(1, made(1, {2, 3}))};
+      const Decision d = decide(0, s, other);
+      join = only<Join>(all<Join>(d).empty() ? decide(s.join_timeout_ms + 1, s, Tick{}) : d);
+    }
+    CHECK(tries == 3);
+    CHECK(join.step == (checkpoint ? 3 : 2));
+    CHECK(join.source == (checkpoint ? Source::checkpoint : Source::memory));
+  }
+}
+
+TEST_CASE("job: JOB-4, a trainer that says for ever that it lacks a copy does not end the run") {
+  // What it lacks is no copy that the decision knows, so there is none to leave out.
+  State s = with_one_lost();
+  s.has_checkpoint = s.had_checkpoint = true;
+  s.checkpoint_step = 2;
+  Join join = after_bad_copy(s, "n3.1", "n3.1");
+  int tries = 1;
+  for (; join.step == 3; ++tries) {
+    CAPTURE(tries);
+    REQUIRE(tries < s.give_up_after_cycles);
+    join = after_bad_copy(s, "n3.1", "n3.1");
+  }
+  CHECK(tries == 4);
+  CHECK(join.step == 2);
+  CHECK(is_suspect(s, 3, 1));
+}
+
 TEST_CASE("job: for a damaged checkpoint the next older one is used, until none is left") {
   State s = job_of(2);
   s.has_checkpoint = true;

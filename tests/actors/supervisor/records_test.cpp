@@ -49,6 +49,7 @@ SupervisorState some_state() {
   s.job.rules.rate_first = true;
   s.job.proven_size = 2;
   s.job.failed_sizes = {{3, 1}};
+  s.job.bad_copies = {{"n1.0", 33, 6, 2}};
   s.job.rates = {{{20, 0.1}, {34, 3e-4}}, 2e-4};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
@@ -82,6 +83,7 @@ TEST_SUITE("job records") {
     CHECK(back->job.rules == s.job.rules);
     CHECK(back->job.proven_size == 2);
     CHECK(back->job.failed_sizes == std::map<int, int>{{3, 1}});
+    CHECK(back->job.bad_copies == s.job.bad_copies);
     CHECK(back->job.instructions == InstructionSet::avx512);
     CHECK(back->job.nodes["n0"].micro_batch_us == 1'700);
     CHECK(back->job.balance);

@@ -5,6 +5,7 @@
 
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/trainer/batch_reader.hpp"
@@ -121,6 +122,7 @@ TEST_SUITE("restore") {
       TrainState peers[] = {of_two("peer-0", 0), of_two("peer-1", 1)};
       JoinTrainer order{
           .trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
+      order.from_shards = 2;
       order.transfers = {{.step = 7, .members = {{}}, .shards = 2, .takes = true}};
       for (const uint32_t shard : others)
         order.transfers.push_back({.id = static_cast<uint32_t>(order.transfers.size()),
@@ -202,6 +204,7 @@ TEST_SUITE("restore") {
     JoinTrainer order{
         .trainer = "n0.0", .generation = 3, .shard = 1, .source = JoinSource::memory, .step = 7};
     order.shards = 2;
+    order.from_shards = 1;
     order.transfers = {{.step = 7, .segment = peer.name(), .members = {{}}, .takes = true}};
     Restore restore(
         order, shape(), 1'000, [] { return false; }, on_threads(2));
@@ -214,6 +217,48 @@ TEST_SUITE("restore") {
     for (const std::span<float> part : state.committed().parts())
       for (size_t i = 0; i < part.size(); ++i)
         if ((part[i] != 0) != is_real[i]) FAIL("element " << i << " is " << part[i]);
+  }
+
+  TEST_CASE("restore: RESHAPE-1, a shard that is all padding is made although nobody sends it") {
+    auto plane = must(DataPlane::create(
+        {.shm_prefix = "ss-test-restore-all-pad-" + std::to_string(getpid()), .network = false}));
+    const std::vector<Unit> units = units_of(shape());
+    constexpr uint32_t shards = 20, last = shards - 1;
+    REQUIRE(common_pieces(units, 1, 0, shards, last).empty());
+    TrainState whole =
+        must(TrainState::create(unique("whole"), layout_of(1, 0), shard_layout(units, 1).total))
+            .take();
+    commit(whole, 7, 3);
+    const size_t total = shard_layout(units, shards).total;
+    ThreadCommunicator both(2, 1'000);
+    // The trainer of shard 0 gets elements. Both meet the same number of times.
+    const auto restore_shard = [&](int rank, uint32_t shard) {
+      ThreadCommunicator alone(1, 1'000);
+      TrainState state = must(TrainState::create(unique("old"), layout_of(2, 0), total)).take();
+      commit(state, 5, 1);
+      commit(state, 6, 2);
+      JoinTrainer order{
+          .trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
+      order.shard = shard;
+      order.shards = shards;
+      order.from_shards = 1;
+      if (shard == 0)
+        order.transfers = {{.step = 7, .segment = whole.name(), .members = {{}}, .takes = true}};
+      Restore restore(
+          order, shape(), 1'000, [] { return false; }, on_threads(2));
+      const Status moved = restore.transfer(**plane, state);
+      CHECK_MESSAGE(moved.ok(), moved.message());
+      const Status done = restore.commit(state, axes_of(both.rank(rank), alone.rank(0)));
+      CHECK_MESSAGE(done.ok(), done.message());
+      CHECK(state.holds(7, layout_of(shards, shard)));
+      return state;
+    };
+    std::thread first([&] { restore_shard(0, 0); });
+    TrainState padding = restore_shard(1, last);
+    first.join();
+    CHECK(check_side(padding, padding.committed_side()).ok());
+    for (const std::span<float> part : padding.committed().parts())
+      CHECK(std::ranges::count(part, 0.0f) == std::ssize(part));
   }
 
   TEST_CASE("restore: STATE-2, a damaged copy is forgotten and reported") {
