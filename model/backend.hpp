@@ -41,7 +41,9 @@ struct BackendOptions {
   int device_index = 0;  // CUDA
   // CUDA: makes attention's backward pass reproducible; everything else always is.
   bool deterministic = true;
-  float z_loss = 0;   // coefficient; see Backend::head()
+  float z_loss = 0;  // coefficient; see Backend::head()
+  // Coefficients of the routers' own losses (model/router.hpp).
+  float router_z_loss = 0, router_balance_loss = 0;
   bool muon = false;  // orthogonalize() will be called
   // CUDA, with Recompute::block: the device holds two inputs of blocks of a frame, and pinned host
   // memory the others.
@@ -90,6 +92,9 @@ struct ParameterRun {
   size_t first, count;
   float rate_factor = 1, weight_decay = 0;  // parameter_groups.hpp
   float muon_scale = 0;  // Muon's 0.2 sqrt(max(rows, columns)); 0: AdamW updates the run
+  // Above 0: each element moves by so much in the direction of its gradient's sign, and has no moments.
+  // The balancing of routers (EngineOptions::router_bias_rate).
+  float sign_step = 0;
   // The first element's place in the model, whose units follow each other with the padding of one
   // shard: the same on every layout. Only the rounding of moments depends on it.
   uint64_t element = 0;
@@ -178,6 +183,19 @@ class Backend {
   /// targets are not trained.
   virtual void embed(int frame, const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int frame, int layer, const void* params) = 0;
+  /// Of a block with experts, after its forward_block(), which has chosen each token's experts: their
+  /// part of its output. params: of the unit of experts.
+  virtual void forward_experts(int /*frame*/, int /*layer*/, const void* /*params*/) {
+    SS_ASSERT(!"this backend has no experts");
+  }
+  /// grad: of the unit of experts. block: parameters of the block's other unit.
+  /// The choices of the frame's last forward_block() of each layer, as router_counts.hpp lays them out, in
+  /// host memory. Valid until the frame's next call.
+  virtual std::span<const int64_t> router_counts(int /*frame*/) { return {}; }
+  virtual void backward_experts(int /*frame*/, int /*layer*/, const void* /*block*/,
+                                const void* /*params*/, void* /*grad*/) {
+    SS_ASSERT(!"this backend has no experts");
+  }
   /// Final norm, lm_head and cross-entropy. If grad is not null, also runs this unit's backward pass
   /// with d loss scaled by `scale` (1/M): fills grad and the residual stream's gradient. The loss
   /// whose gradient it computes is loss() plus the z-loss, the mean of
@@ -192,6 +210,8 @@ class Backend {
   /// As loss(), but of each target: (B, T) in nats and in host memory; 0 of those that are not
   /// trained. Valid until the frame's next call.
   virtual std::span<const float> losses(int frame) = 0;
+  /// Both backward passes of a block with experts are given the gradient of the block's output; that of
+  /// the experts, with the parameters of both units, comes first.
   virtual void backward_block(int frame, int layer, const void* params, void* grad) = 0;
   /// Ends the micro-batch. grad: receives the embeddings' part of their matrix's gradient.
   virtual void backward_embed(int frame, void* grad) = 0;

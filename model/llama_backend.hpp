@@ -82,24 +82,42 @@ inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
 /// A block's parameters, or their gradients, in their flat unit; as units_of() orders them.
 template <class E>
 struct BlockParameters {
-  BlockParameters(E* unit, const ModelShape& s)
-      : norm1(unit),
+  BlockParameters(E* unit, const ModelShape& s, int64_t layer)
+      : hidden(s.mlp_width(layer)),
+        routed(s.has_experts(layer)),
+        norm1(unit),
         qkv(norm1 + s.dim),
         bias(qkv + (s.q_dim() + 2 * s.kv_dim()) * s.dim),
         q_norm(bias + s.bias_width()),
         k_norm(q_norm + s.q_norm_width()),
         o(k_norm + s.k_norm_width()),
         norm2(o + s.dim * s.q_dim()),
-        gate_up(norm2 + s.dim),
-        down(gate_up + 2 * s.hidden * s.dim) {}
-  E* norm1;            // (C)
-  E* qkv;              // (Q, C)
-  E* bias;             // (Q), if shape.qkv_bias
-  E *q_norm, *k_norm;  // (D) or (A) and (K), if shape.qk_norm
-  E* o;                // (C, A)
-  E* norm2;            // (C)
-  E* gate_up;          // (2F, C)
-  E* down;             // (C, F)
+        router(norm2 + s.dim),
+        router_bias(router + (routed ? s.experts.count * s.dim : 0)),
+        gate_up(router_bias + (routed && s.experts.bias ? s.experts.count : 0)),
+        down(gate_up + 2 * hidden * s.dim) {}
+  const int64_t hidden;  // F of the MLP or of the shared experts; may be 0 with experts
+  const bool routed;     // has experts
+  E* norm1;              // (C)
+  E* qkv;                // (Q, C)
+  E* bias;               // (Q), if shape.qkv_bias
+  E *q_norm, *k_norm;    // (D) or (A) and (K), if shape.qk_norm
+  E* o;                  // (C, A)
+  E* norm2;              // (C)
+  E* router;             // (experts, C), if routed
+  E* router_bias;        // (experts), if routed and shape.experts.bias
+  E* gate_up;            // (2F, C)
+  E* down;               // (C, F)
+};
+
+/// An expert's parameters, or their gradients, in the unit of a block's experts. F: experts.hidden.
+template <class E>
+struct ExpertParameters {
+  ExpertParameters(E* unit, const ModelShape& s, int64_t expert)
+      : gate_up(unit + expert * 3 * s.experts.hidden * s.dim),
+        down(gate_up + 2 * s.experts.hidden * s.dim) {}
+  E* gate_up;  // (2F, C)
+  E* down;     // (C, F)
 };
 
 /// A kernel's constants of the update of a run.
@@ -142,7 +160,7 @@ class LlamaBackend : public Backend {
         N_(B_ * T_),
         C_(options.shape.dim),
         D_(options.shape.head_dim()),
-        F_(options.shape.hidden),
+        F_(options.shape.widest_mlp()),
         A_(options.shape.q_dim()),
         K_(options.shape.kv_dim()),
         Q_(A_ + 2 * K_),

@@ -102,4 +102,37 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss, double grad_nor
   return found;
 }
 
+std::vector<Anomaly> Anomalies::experts(uint64_t step, std::span<const ExpertLoad> layers) {
+  std::vector<Anomaly> found;
+  for (const ExpertLoad& layer : layers) {
+    std::string hungry, full;
+    const auto counted = [&](auto& steps_for, size_t expert, bool bad, std::string& names) {
+      int& steps = steps_for[{layer.layer, expert}];
+      steps = bad ? steps + 1 : 0;
+      if (steps == expert_steps) names += (names.empty() ? "" : ", ") + std::to_string(expert);
+    };
+    const auto experts = static_cast<double>(layer.loads.size());
+    for (size_t e = 0; e < layer.loads.size(); ++e) {
+      counted(starved_for_, e, layer.loads[e] < starved, hungry);
+      counted(collapsed_for_, e,
+              layer.loads[e] * static_cast<double>(layer.per_token) > collapsed * experts &&
+                  layer.per_token < layer.loads.size(),
+              full);
+    }
+    const std::string subject = "layer " + std::to_string(layer.layer);
+    if (!hungry.empty())
+      found.push_back({"expert_starved", subject,
+                       fmt::format("step {}: experts {} of {} have had less than {:.0f} % of the "
+                                   "mean load for {} steps",
+                                   step, hungry, layer.loads.size(), 100 * starved, expert_steps)});
+    if (!full.empty())
+      found.push_back({"router_collapsed", subject,
+                       fmt::format("step {}: experts {} of {} have had more than {:.0f} % of all "
+                                   "tokens for {} steps; raise train.router_balance_loss or "
+                                   "train.router_bias_rate",
+                                   step, full, layer.loads.size(), 100 * collapsed, expert_steps)});
+  }
+  return found;
+}
+
 }  // namespace simplescale

@@ -1,4 +1,5 @@
-// Anomalies during training: trainers that are slower than the others, and jumps of the loss.
+// Anomalies during training: trainers that are slower than the others, jumps of the loss, and experts
+// with too few or too many tokens.
 //
 // Plain data; owned by the supervisor actor, which passes in every committed step and records the
 // anomalies that are returned.
@@ -7,14 +8,18 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "runtime/training/router_counts.hpp"
 
 namespace simplescale {
 
 struct Anomaly {
-  std::string kind;     // "straggler", "straggler_over", "loss_spike", "no_targets"
-  std::string subject;  // a trainer; of no_targets: a source, "": a whole step; else empty
+  std::string kind;  // "straggler", "straggler_over", "loss_spike", "no_targets", or of experts()
+  std::string subject;  // a trainer; of no_targets: a source, "": a whole step; a layer; or empty
   std::string reason;
 };
 
@@ -31,6 +36,10 @@ class Anomalies {
   /// divided by its micro-batches, of which trainers have unequally many.
   std::vector<Anomaly> step(uint64_t step, double loss, double grad_norm,
                             const std::map<std::string, double>& busy_ms);
+  /// The anomalies of a committed step's experts: "expert_starved", one for each layer with experts that
+  /// have had less than `starved` of the mean load for expert_steps steps, and "router_collapsed", of
+  /// experts that nearly every token has passed for as long although there are others.
+  std::vector<Anomaly> experts(uint64_t step, std::span<const ExpertLoad> layers);
   /// Every slow_steps steps: the median time of a micro-batch, in microseconds, of each node's
   /// slowest trainer over these steps. Otherwise empty.
   std::map<std::string, uint32_t> take_speeds();
@@ -44,6 +53,9 @@ class Anomalies {
 
   static constexpr double slow = 1.5;          // a trainer with at least this score is slow
   static constexpr int slow_steps = 20;        // slow steps in a row that make a straggler
+  static constexpr double starved = 0.1;       // of the mean load
+  static constexpr double collapsed = 0.9;     // of the tokens
+  static constexpr int expert_steps = 20;      // steps in a row that make an anomaly of an expert
   static constexpr int loss_memory = 50;       // steps in the mean of the loss
   static constexpr double spike_sigmas = 6.0;  // standard deviations above the mean
 
@@ -52,6 +64,8 @@ class Anomalies {
   std::map<std::string, int> slow_for_;
   std::map<std::string, std::vector<double>> times_;  // of micro-batches, since take_speeds()
   int steps_ = 0;                                     // since then
+  // By layer and expert: steps in a row with too small and with too large a load.
+  std::map<std::pair<int64_t, size_t>, int> starved_for_, collapsed_for_;
   double loss_mean_ = 0, loss_square_ = 0;
   int losses_ = 0;
 };

@@ -92,6 +92,7 @@ bool StepLedger::report(const StepDone& done) {
   step.newest = done;
   step.first_time = step.samples.empty() ? done.time : std::min(step.first_time, done.time);
   step.samples[done.trainer] = done.samples;
+  if (!done.router_counts.empty()) step.experts = expert_loads(done.router_counts, plan_.shape);
   uint64_t samples = 0;
   for (size_t run = 0; run + 1 < done.samples.size(); run += 2) samples += done.samples[run + 1];
   const auto micro_batches =
@@ -255,6 +256,7 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
                            : json(nullptr)},
                {"remaining_s", remaining_s(step.step)},
                {"generation", step.generation}};
+  if (!reports.experts.empty()) line["experts"] = json_of(reports.experts);
   if (reports.validation) line.update(*reports.validation);
   return line;
 }

@@ -21,6 +21,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/feed/sample_order.hpp"
+#include "runtime/training/router_counts.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -40,6 +41,7 @@ struct ReportedStep {
   std::map<std::string, double> busy_ms;
   double first_time = 0;                     // earliest StepDone::time, seconds since the epoch
   std::optional<nlohmann::json> validation;  // validation_of() the line, once the result is known
+  std::vector<ExpertLoad> experts;           // empty without experts, or if nobody could report it
 };
 
 class StepLedger {

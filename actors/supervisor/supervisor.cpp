@@ -182,6 +182,8 @@ void commit(Self* self, const ReportedStep& reports) {
   for (const Anomaly& a :
        s.anomalies.step(step, reports.newest.loss, reports.newest.grad_norm, reports.busy_ms))
     record(self, {"", a.kind, a.subject, a.reason});
+  for (const Anomaly& a : s.anomalies.experts(step, reports.experts))
+    record(self, {"", a.kind, a.subject, a.reason});
   if (auto speeds = s.anomalies.take_speeds(); s.job.balance && !speeds.empty())
     handle(self, job::SpeedsMeasured{reports.newest.generation, std::move(speeds),
                                      s.anomalies.stragglers()});

@@ -50,6 +50,7 @@ StepDone ComputeThread::step_done(const Generation& g, const JoinTrainer& order,
   done.time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   done.samples = samples_of(options_.plan, g.layout, order.group, order.shard, step);
+  if (order.group == 0 && order.shard == 0) done.router_counts = result.router_counts;
   return done;
 }
 

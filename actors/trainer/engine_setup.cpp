@@ -33,6 +33,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan, int shards)
   o.ema_decay = config.train.ema_decay;
   o.groups = config.train.group;
   o.z_loss = static_cast<float>(config.train.z_loss);
+  o.router_bias_rate = static_cast<float>(config.train.router_bias_rate);
   o.fp8 = config.train.fp8;
   o.seed = static_cast<uint64_t>(config.run.seed);
   o.memory_every_steps = static_cast<uint64_t>(config.checkpoint.memory_every_steps);
@@ -46,7 +47,7 @@ std::vector<Program> first_programs(const Config& config, const Plan& plan) {
   const bool host = config.cluster.device != DeviceKind::cuda;
   const Shares shares = shares_of(options, leaves_of(options, 1), groups, shards);
   const BufferPlan buffers = buffer_plan(options, groups, shards, host, false);
-  ProgramOptions of{.units = units_of(plan.shape).size(), .tied = plan.shape.tie_embeddings};
+  ProgramOptions of = program_options(units_of(plan.shape), plan.shape.tie_embeddings);
   std::vector<std::vector<int>> turns;
   std::vector<Program> programs;
   for (uint64_t group = 0; group < groups; ++group) {
@@ -83,6 +84,8 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int64_t w
   o.threads = threads;
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);
+  o.router_z_loss = static_cast<float>(config.train.router_z_loss);
+  o.router_balance_loss = static_cast<float>(config.train.router_balance_loss);
   o.muon = config.train.optimizer == Optimizer::muon;
   o.inputs_in_host = offloads_inputs(plan.offload);
   o.fp8 = config.train.fp8;

@@ -18,6 +18,7 @@
 #include "runtime/feed/samples_ahead.hpp"
 #include "runtime/feed/task_batches.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/training/router_counts.hpp"
 #include "runtime/training/token_marks.hpp"
 #include "tools/prepare/task_encode.hpp"
 #include "tools/prepare/task_file.hpp"
@@ -36,12 +37,15 @@ struct BatchModel : LoadedModel {
   const void* unit(size_t index) const {
     return rounded.empty() ? static_cast<const void*>(units[index].data()) : rounded[index].data();
   }
-  size_t last() const { return static_cast<size_t>(shape.layers) + 1; }
+  size_t last() const { return unit_of_block(shape, shape.layers); }
   const void* tied() const { return shape.tie_embeddings ? unit(0) : nullptr; }
   void forward(const int32_t* tokens) {
     backend->embed(0, unit(0), tokens);
-    for (int layer = 0; layer < shape.layers; ++layer)
-      backend->forward_block(0, layer, unit(static_cast<size_t>(layer) + 1));
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      const size_t of_block = unit_of_block(shape, layer);
+      backend->forward_block(0, layer, unit(of_block));
+      if (shape.has_experts(layer)) backend->forward_experts(0, layer, unit(of_block + 1));
+    }
   }
   /// As Backend::loss(), after forward().
   double loss() {
@@ -200,6 +204,7 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
 struct Losses {
   double sum = 0;
   uint64_t samples = 0, trained = 0;
+  std::vector<int64_t> router_counts;  // of all tokens
 
   /// Over the trained targets; NaN without any.
   double mean(int64_t block_size) const {
@@ -212,6 +217,22 @@ struct Losses {
 /// "none" for NaN.
 std::string shown(double value, int digits) {
   return std::isnan(value) ? "none" : fmt::format("{:.{}f}", value, digits);
+}
+
+void add(std::span<const int64_t> counts, int64_t divisor, std::vector<int64_t>& sum) {
+  sum.resize(std::max(sum.size(), counts.size()));
+  for (size_t i = 0; i < counts.size(); ++i) sum[i] += counts[i] / divisor;
+}
+
+/// The load of experts, a line for each layer.
+std::string load_table(std::span<const ExpertLoad> layers) {
+  std::string text;
+  for (const ExpertLoad& layer : layers)
+    text += fmt::format(
+        "experts of layer {}: load {:.2f} to {:.2f} of the mean, entropy {:.3f}, close choices "
+        "{:.1f} %, no token dropped\n",
+        layer.layer, layer.least(), layer.most(), layer.entropy, 100 * layer.close);
+  return text;
 }
 
 /// Of the first `samples` samples.
@@ -232,6 +253,9 @@ Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t 
     losses.trained +=
         trained_targets(tokens.data(), static_cast<int64_t>(count), model.shape.block_size);
     losses.sum += static_cast<double>(count) * model.loss();
+    // Each other sample has filled a batch with copies of itself.
+    add(model.backend->router_counts(0), kBatch / static_cast<int64_t>(count),
+        losses.router_counts);
     first += count;
   }
   return losses;
@@ -262,17 +286,21 @@ Status evaluate_command(const EvaluateOptions& o) {
     all.sum += losses.sum;
     all.samples += losses.samples;
     all.trained += losses.trained;
+    add(losses.router_counts, 1, all.router_counts);
   }
+  const std::vector<ExpertLoad> loads = expert_loads(all.router_counts, model.shape);
   const double loss = all.mean(model.shape.block_size);
   if (o.json) {
     nlohmann::json result = {{"val_loss", number_or_null(loss)},
                              {"perplexity", number_or_null(std::exp(loss))},
                              {"tokens", all.trained}};
     if (!by_source.is_null()) result["val_losses"] = by_source;
+    if (!loads.empty()) result["experts"] = json_of(loads);
     terminal::print("%s\n", json_text(result).c_str());
   } else {
     terminal::print("validation loss %s, perplexity %s, over %llu tokens\n", shown(loss, 4).c_str(),
                     shown(std::exp(loss), 2).c_str(), static_cast<unsigned long long>(all.trained));
+    terminal::text(load_table(loads));
   }
   return {};
 }

@@ -110,7 +110,7 @@ void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
       const Weight<T>& weight = weights[size_t(task)];
       const size_t orientation = weight.transpose == kYes;
       Packed& packed = packed_[orientation][task];
-      if (packed.holds == weight.data) return;
+      if (packed.holds == weight.data || weight.n * weight.k == 0) return;
       pack(weight);
       packed.holds = weight.data;
       Packed& other = packed_[1 - orientation][task];
@@ -121,8 +121,8 @@ void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
 template <class T>
 typename CpuBackend<T>::Factors CpuBackend<T>::factors(const BlockParameters<const T>& p,
                                                        Transpose transpose) {
-  const Weight<T> all[] = {factor(p.gate_up, 2 * F_, C_, transpose, 0),
-                           factor(p.down, C_, F_, transpose, 1),
+  const Weight<T> all[] = {factor(p.gate_up, 2 * p.hidden, C_, transpose, 0),
+                           factor(p.down, C_, p.hidden, transpose, 1),
                            factor(p.qkv, Q_, C_, transpose, 2), factor(p.o, C_, A_, transpose, 3)};
   pack_all(all);
   return {.qkv = all[2], .o = all[3], .gate_up = all[0], .down = all[1]};
@@ -131,9 +131,9 @@ typename CpuBackend<T>::Factors CpuBackend<T>::factors(const BlockParameters<con
 template <class T>
 void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_ASSERT(layer >= 0 && layer < shape_.layers);
-  const BlockParameters<const T> p(params, shape_);
+  const BlockParameters<const T> p(params, shape_, layer);
   const Factors f = factors(p, kYes);
-  const Saved& s = saved(layer);
+  Saved& s = saved(layer);
   const T* input = x(layer);
   T* output = recompute ? nullptr : x(layer + 1);
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { project_qkv(p, f, input, s, c, w); });
@@ -143,6 +143,7 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
                 });
   for_chunks(N_, kRows,
              [&](Chunk c, Workspace& w) { output_and_mlp(p, f, input, s, output, c, w); });
+  if (p.routed) dispatch(layer, s);
   held_ = {frame_, layer};
 }
 
@@ -152,8 +153,10 @@ void CpuBackend<T>::restore(int layer, const T* params) {
       held_ == std::pair<const Frame*, int>{frame_, layer})
     return;
   if (options_.recompute == Recompute::block) return forward(layer, params, true);
-  const BlockParameters<const T> p(params, shape_);
-  const Weight<T> gate_up_factor = factor(p.gate_up, 2 * F_, C_, kYes, 0);
+  const BlockParameters<const T> p(params, shape_, layer);
+  if (p.hidden == 0) return;
+  const int64_t F = p.hidden;
+  const Weight<T> gate_up_factor = factor(p.gate_up, 2 * F, C_, kYes, 0);
   pack_all({&gate_up_factor, 1});
   const Saved& s = saved(layer);
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
@@ -162,10 +165,10 @@ void CpuBackend<T>::restore(int layer, const T* params) {
       kernel_.rms_norm(c.rows, C_, input, p.norm2, eps_, w.normed);
       input = w.normed;
     }
-    T* gate_up = s.gate_up + c.first * 2 * F_;
+    T* gate_up = s.gate_up + c.first * 2 * F;
     float* product = direct(gate_up, w.wide);
     multiply(c.rows, input, Fp8::e4m3, gate_up_factor, product, w);
-    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
+    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F, product, 2 * F, gate_up, 2 * F);
   });
   held_ = {frame_, layer};
 }
@@ -204,24 +207,31 @@ void CpuBackend<T>::project_qkv(const BlockParameters<const T>& p, const Factors
 /// not computed.
 template <class T>
 void CpuBackend<T>::output_and_mlp(const BlockParameters<const T>& p, const Factors& f, const T* x,
-                                   const Saved& s, T* next, Chunk c, Workspace& w) {
+                                   Saved& s, T* next, Chunk c, Workspace& w) {
   const int64_t at = c.first * C_;
-  const T* input = post_norm() ? s.middle + at : w.normed;
+  const int64_t F = p.hidden;
+  T* const normed = p.routed ? frame_->expert_in + at : w.normed;
+  const T* input = post_norm() ? s.middle + at : normed;
   multiply(c.rows, s.attended + c.first * A_, Fp8::e4m3, f.o, w.narrow, w);
   if (post_norm()) {
     kernel_.store(c.rows, C_, w.narrow, C_, s.attention_out + at, C_);
     kernel_.norm_add(c.rows, C_, s.attention_out + at, p.norm1, eps_, x + at, s.middle + at);
   } else {
-    kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, w.normed);
+    kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, normed);
   }
-  T* gate_up = s.gate_up + c.first * 2 * F_;
+  if (p.routed) choose_experts(p, s, c, w);
+  if (F == 0) {
+    if (next) std::copy_n(s.middle + at, c.rows * C_, next + at);
+    return;
+  }
+  T* gate_up = s.gate_up + c.first * 2 * F;
   float* product = direct(gate_up, w.wide);
   multiply(c.rows, input, Fp8::e4m3, f.gate_up, product, w);
   if (!next && !post_norm()) {
-    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
+    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F, product, 2 * F, gate_up, 2 * F);
     return;
   }
-  kernel_.swiglu(c.rows, F_, product, gate_up, w.act);
+  kernel_.swiglu(c.rows, F, product, gate_up, w.act);
   multiply(c.rows, w.act, Fp8::e4m3, f.down, w.narrow, w);
   if (post_norm()) {
     kernel_.store(c.rows, C_, w.narrow, C_, s.mlp_out + at, C_);
@@ -255,12 +265,21 @@ void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factor
     backward_post_norm(c, frame_->d_out + at, s.mlp_out + at, p.norm2, normed2_ + at,
                        d_gamma2_ + partial, w);
   }
-  T* act = act_ + c.first * F_;
-  T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
-  float* d_act = direct(act, w.wide);
-  multiply(c.rows, d_mlp, Fp8::e5m2, f.down, d_act, w);
-  kernel_.swiglu_backward(c.rows, F_, s.gate_up + c.first * 2 * F_, d_act, d_gate_up, act);
-  multiply(c.rows, d_gate_up, Fp8::e5m2, f.gate_up, w.narrow, w);
+  if (const int64_t F = p.hidden; F > 0) {
+    T* act = act_ + c.first * F;
+    T* d_gate_up = d_gate_up_ + c.first * 2 * F;
+    float* d_act = direct(act, w.wide);
+    multiply(c.rows, d_mlp, Fp8::e5m2, f.down, d_act, w);
+    kernel_.swiglu_backward(c.rows, F, s.gate_up + c.first * 2 * F, d_act, d_gate_up, act);
+    multiply(c.rows, d_gate_up, Fp8::e5m2, f.gate_up, w.narrow, w);
+  } else {
+    std::fill_n(w.narrow, c.rows * C_, 0.0f);
+  }
+  if (p.routed) {
+    const int64_t E = shape_.experts.count;
+    gemm(kNo, kNo, c.rows, C_, E, frame_->d_router + c.first * E, E, p.router, C_, 1, w.narrow, C_);
+    kernels<float>().add(c.rows * C_, w.narrow, frame_->d_expert_in + at, w.narrow);
+  }
   const T* d_attention = d_middle_ + at;
   if (post_norm()) {
     kernel_.add(c.rows * C_, frame_->d_out + at, w.narrow, d_middle_ + at);
@@ -308,9 +327,9 @@ void CpuBackend<T>::backward_block(int frame, int layer, const void* params, voi
   SS_ASSERT(options_.training);
   use(frame, Pass::backward, layer);
   restore(layer, static_cast<const T*>(params));
-  const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
+  const BlockParameters<const T> p(static_cast<const T*>(params), shape_, layer);
   const Factors f = factors(p, kNo);
-  const BlockParameters<T> g(static_cast<T*>(grad), shape_);
+  const BlockParameters<T> g(static_cast<T*>(grad), shape_, layer);
   const Saved& s = saved(layer);
   const T* input = x(layer);
 
@@ -328,12 +347,15 @@ void CpuBackend<T>::backward_block(int frame, int layer, const void* params, voi
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_qkv(p, f, input, s, c, w); });
   const bool post = post_norm();
   const bool fp8 = options_.fp8;
+  const int64_t F = p.hidden, E = p.routed ? shape_.experts.count : 0;
   const WeightGradient gradients[] = {
-      {2 * F_, C_, d_gate_up_, 2 * F_, post ? s.middle : normed2_, g.gate_up, fp8},
-      {C_, F_, post ? normed2_ : frame_->d_out, C_, act_, g.down, fp8},
-      {Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv, fp8},
-      {C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o, fp8}};
-  weight_gradients(N_, gradients, true, true, nullptr);
+      {N_, 2 * F, C_, d_gate_up_, 2 * F, post ? s.middle : normed2_, g.gate_up, fp8},
+      {N_, F > 0 ? C_ : 0, F, post ? normed2_ : frame_->d_out, C_, act_, g.down, fp8},
+      {N_, Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv, fp8},
+      {N_, C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o, fp8},
+      {N_, E, C_, frame_->d_router, E, normed2_, g.router}};
+  weight_gradients(gradients, true, true, nullptr);
+  if (p.routed && shape_.experts.bias) std::fill_n(g.router_bias, E, T{});
   const int64_t chunks = (N_ + kRows - 1) / kRows;
   vector_gradient(d_gamma1_, chunks, C_, g.norm1);
   vector_gradient(d_gamma2_, chunks, C_, g.norm2);
@@ -345,12 +367,12 @@ void CpuBackend<T>::backward_block(int frame, int layer, const void* params, voi
   std::swap(frame_->d_out, d_in_);
 }
 
-/// Adds the part of `rows` tokens to each gradient. first: these are the first tokens of the
+/// Adds the part of these tokens to each gradient. first: these are the first tokens of the
 /// micro-batch. last: these are the last ones, and the gradient is rounded to T. sums: (out, in)
 /// fp32, keeps the sum of a single gradient between calls; null if first and last.
 template <class T>
-void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradient> gradients,
-                                     bool first, bool last, float* sums) {
+void CpuBackend<T>::weight_gradients(std::span<const WeightGradient> gradients, bool first,
+                                     bool last, float* sums) {
   int64_t tasks = 0;
   for (const WeightGradient& g : gradients) tasks += g.pieces();
   pool_.run(tasks, [&](int64_t task, int worker) {
@@ -361,8 +383,9 @@ void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradien
     T* grad = g->grad + begin * g->in;
     float* product = sums ? sums + begin * g->in : workspaces_[size_t(worker)].wide;
     if (std::is_same_v<T, float>) product = direct(grad, product);
-    for (int64_t row = 0; row < rows; row += kWeightTokens) {
-      const int64_t tokens = std::min(kWeightTokens, rows - row);
+    if (g->rows == 0) std::fill_n(grad, count * g->in, T{});
+    for (int64_t row = 0; row < g->rows; row += kWeightTokens) {
+      const int64_t tokens = std::min(kWeightTokens, g->rows - row);
       const T *dy = g->dy + row * g->ld_dy + begin, *x = g->x + row * g->in;
       int64_t ld_dy = g->ld_dy;
       if (g->fp8) {
@@ -375,7 +398,8 @@ void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradien
       gemm(kYes, kNo, count, g->in, tokens, dy, ld_dy, x, g->in, first && row == 0 ? 0 : 1, product,
            g->in);
     }
-    if (!std::is_same_v<T, float> && last) kernel_.store(count, g->in, product, g->in, grad, g->in);
+    if (!std::is_same_v<T, float> && last && g->rows > 0)
+      kernel_.store(count, g->in, product, g->in, grad, g->in);
   });
 }
 

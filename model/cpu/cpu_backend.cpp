@@ -36,12 +36,14 @@ template <class T>
 Status CpuBackend<T>::allocate_buffers() {
   const bool training = options_.training;
   const int64_t rows = std::min(kRows, N_), head_rows = std::min(kHeadRows, N_);
+  const int64_t E = shape_.experts.count, X = shape_.experts.hidden;
   const int64_t wide =
-      std::max({rows * 2 * F_, rows * Q_, head_rows * V_,
-                std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_})) * std::max({C_, F_, A_})});
+      std::max({rows * 2 * F_, rows * Q_, head_rows * V_, rows * 2 * E, kExpertRows * 2 * X,
+                std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_, 2 * X, E})) *
+                    std::max({C_, F_, A_, X})});
   for (Workspace& w : workspaces_) {
     w.wide = take<float>(wide);
-    w.narrow = take<float>(rows * std::max(C_, A_));
+    w.narrow = take<float>(std::max(rows, E > 0 ? kExpertRows : 0) * std::max(C_, A_));
     w.normed = take<T>(rows * C_);
     w.act = take<T>(rows * F_);
     if (options_.fp8)
@@ -54,6 +56,7 @@ Status CpuBackend<T>::allocate_buffers() {
   sine_ = take<float>(T_ * (D_ / 2));
   take_packed();
   for (Frame& frame : frames_) take_frame(frame);
+  if (E > 0) take_expert_buffers();
   if (!training) return allocated_;
 
   if (options_.muon) {
@@ -97,18 +100,23 @@ void CpuBackend<T>::take_frame(Frame& frame) {
   if (options_.training) frame.d_out = take<T>(N_ * C_);
   if (!keep && &frame != &first) {
     frame.saved = first.saved;
+    take_routing(frame.saved[0], false);  // is read when the next frames have passed the block, too
     return;
   }
   frame.saved.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
-  for (Saved& s : frame.saved) {
+  const bool own_gate_up = keep && options_.recompute == Recompute::nothing;
+  for (size_t layer = 0; layer < frame.saved.size(); ++layer) {
+    Saved& s = frame.saved[layer];
+    const int64_t F = own_gate_up ? shape_.mlp_width(static_cast<int64_t>(layer)) : F_;
     const bool share = options_.recompute == Recompute::mlp && first.saved[0].gate_up;
     s = {.qkv = take<T>(N_ * Q_),
          .attended = take<T>(N_ * A_),
          .lse = take<float>(N_ * shape_.heads),
          .middle = take<T>(N_ * C_),
-         .gate_up = share ? first.saved[0].gate_up : take<T>(N_ * 2 * F_)};
+         .gate_up = share ? first.saved[0].gate_up : take<T>(N_ * 2 * F)};
     if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
     if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
+    if (!keep || shape_.has_experts(static_cast<int64_t>(layer))) take_routing(s, own_gate_up);
   }
 }
 

@@ -27,6 +27,7 @@
 #include "model/cpu/memory.hpp"
 #include "model/cpu/thread_pool.hpp"
 #include "model/llama_backend.hpp"
+#include "model/router.hpp"
 #include "model/tokens.hpp"
 
 namespace simplescale::cpu {
@@ -55,6 +56,12 @@ class CpuBackend final : public LlamaBackend {
     return {frames_[static_cast<size_t>(frame)].losses, static_cast<size_t>(N_)};
   }
   void backward_block(int frame, int layer, const void* params, void* grad) override;
+  void forward_experts(int frame, int layer, const void* params) override;
+  void backward_experts(int frame, int layer, const void* block, const void* params,
+                        void* grad) override;
+  std::span<const int64_t> router_counts(int frame) override {
+    return frames_[static_cast<size_t>(frame)].router_counts;
+  }
   void backward_embed(int frame, void* grad) override;
   void logits(int frame, const void* params, const void* tied, float* logits) override;
 
@@ -83,7 +90,18 @@ class CpuBackend final : public LlamaBackend {
   static constexpr int64_t kWeightRows = arithmetic::kWeightRows;
   static constexpr int64_t kWeightTokens = arithmetic::kWeightTokens;
   static constexpr int64_t kLogitBytes = arithmetic::kLogitBytes;
+  static constexpr int64_t kExpertRows = arithmetic::kExpertRows;
 
+  /// The rows of a block's experts, expert by expert. An expert has its tokens in their order, then
+  /// padding up to a multiple of kExpertRows. R: the most rows that there can be.
+  struct Dispatch {
+    int32_t* place = nullptr;    // (N, k): the row of each token's j-th expert
+    int32_t* token = nullptr;    // (R): of a row; -1: padding
+    float* weight = nullptr;     // (R): its token's weight of the expert; 0 in padding
+    std::vector<int64_t> first;  // (experts + 1): each expert's first row
+    std::vector<int64_t> count;  // (experts): its tokens
+    std::vector<int64_t> close;  // (chunks): close choices
+  };
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {
     T* qkv = nullptr;       // (N, Q), q and k rotated
@@ -94,6 +112,11 @@ class CpuBackend final : public LlamaBackend {
     // Inputs of norms that only some shapes have:
     T* qk = nullptr;                                 // (N, A + K), q and k before their norms
     T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
+    // Of a block with experts:
+    Routing routing;          // of all N tokens
+    float* logits = nullptr;  // (N, experts), if the router has a loss of its own
+    Dispatch dispatch;
+    T* expert_gate_up = nullptr;  // (R, 2 expert_hidden); null: expert_gate_up_
   };
   /// One of the micro-batches that are under way.
   struct Frame {
@@ -103,6 +126,12 @@ class CpuBackend final : public LlamaBackend {
     std::vector<Saved> saved;  // per layer, or one
     T* d_out = nullptr;        // gradient of the residual stream after the unit, (N, C)
     float* losses = nullptr;   // (N)
+    float scale = 1;           // of the loss's gradient, by the tokens
+    // With experts, of the layer whose pass is under way:
+    T* expert_in = nullptr;        // (N, C): what router and experts read
+    T* d_router = nullptr;         // (N, experts): gradient of the router's logits
+    float* d_expert_in = nullptr;  // (N, C): the experts' part of the gradient of expert_in
+    std::vector<int64_t> router_counts;
   };
   /// A block's matrices as right factors of the products of one pass.
   struct Factors {
@@ -119,7 +148,7 @@ class CpuBackend final : public LlamaBackend {
   };
   /// grad (out, in) = dy^T x over `rows` tokens.
   struct WeightGradient {
-    int64_t out, in;
+    int64_t rows, out, in;
     const T* dy;  // (rows, out), rows ld_dy apart
     int64_t ld_dy;
     const T* x;  // (rows, in)
@@ -134,6 +163,20 @@ class CpuBackend final : public LlamaBackend {
   };
 
   Status allocate_buffers() override;
+  /// R: with N tokens of k experts each, whatever they choose.
+  int64_t expert_rows() const;
+  void take_expert_buffers();
+  /// What a layer with experts keeps. own_rows: also expert_gate_up, which other layers share if not.
+  void take_routing(Saved& s, bool own_rows);
+  /// Rows c: the tokens' choice, from expert_in.
+  void choose_experts(const BlockParameters<const T>& p, Saved& s, Chunk c, Workspace& w);
+  /// Sorts the tokens by their experts.
+  void dispatch(int layer, Saved& s);
+  /// Calls body(expert, first row, workspace) for blocks of kExpertRows rows, in parallel.
+  template <class Body>
+  void for_expert_rows(const Dispatch& d, Body body);
+  /// to = rows of x by their tokens, zero in padding. x: (N, C); to: (kExpertRows, C).
+  void gather_rows(const Dispatch& d, int64_t first, const T* x, T* to) const;
   void take_frame(Frame& frame);
   void take_packed();
 
@@ -152,8 +195,8 @@ class CpuBackend final : public LlamaBackend {
   void forward(int layer, const T* params, bool recompute);
   void project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
                    Chunk c, Workspace& w);
-  void output_and_mlp(const BlockParameters<const T>& p, const Factors& f, const T* x,
-                      const Saved& s, T* next, Chunk c, Workspace& w);
+  void output_and_mlp(const BlockParameters<const T>& p, const Factors& f, const T* x, Saved& s,
+                      T* next, Chunk c, Workspace& w);
   void backward_mlp(const BlockParameters<const T>& p, const Factors& f, const Saved& s, Chunk c,
                     Workspace& w);
   void backward_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
@@ -184,8 +227,8 @@ class CpuBackend final : public LlamaBackend {
   /// other; position: of the first one, plus a multiple of T.
   template <class Body>
   void for_positions(Chunk c, Body body) const;
-  void weight_gradients(int64_t rows, std::span<const WeightGradient> gradients, bool first,
-                        bool last, float* sums);
+  void weight_gradients(std::span<const WeightGradient> gradients, bool first, bool last,
+                        float* sums);
   void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);
 
   T* x(int layer) const { return frame_->x[static_cast<size_t>(layer) % frame_->x.size()]; }
@@ -233,9 +276,15 @@ class CpuBackend final : public LlamaBackend {
   T *d_qkv_ = nullptr, *act_ = nullptr, *d_gate_up_ = nullptr;           // (N, Q), (N, F), (N, 2F)
   float *d_gamma1_ = nullptr, *d_gamma2_ = nullptr;                      // (chunks, C)
   float *d_bias_ = nullptr, *d_q_norm_ = nullptr, *d_k_norm_ = nullptr;  // (chunks, their widths)
-  int64_t kept_rows_ = 0;       // rows of d logits that are kept at a time
-  T* d_logits_ = nullptr;       // (kept_rows_, V)
-  float* head_sums_ = nullptr;  // (V, C), if bf16 and not all rows are kept
+  // Rows of experts: what they read and return or its gradient, the gradient of what they return, their
+  // SwiGLU and the gradient before it. (R, C), (R, C), (R, C), (R, expert_hidden) and twice as wide.
+  T *expert_rows_in_ = nullptr, *expert_rows_out_ = nullptr, *d_expert_out_ = nullptr;
+  T *expert_act_ = nullptr, *d_expert_gate_up_ = nullptr;
+  T* expert_gate_up_ = nullptr;  // (R, 2 expert_hidden), if layers do not have their own
+  float* d_weight_ = nullptr;    // (R): the gradients of Dispatch::weight
+  int64_t kept_rows_ = 0;        // rows of d logits that are kept at a time
+  T* d_logits_ = nullptr;        // (kept_rows_, V)
+  float* head_sums_ = nullptr;   // (V, C), if bf16 and not all rows are kept
   int32_t *token_begin_ = nullptr, *token_rows_ = nullptr;  // (V + 1), (N): the rows of each token
 };
 

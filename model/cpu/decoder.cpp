@@ -19,7 +19,7 @@ Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>&
       T_(shape.block_size),
       C_(shape.dim),
       D_(shape.head_dim()),
-      F_(shape.hidden),
+      F_(std::max(shape.widest_mlp(), shape.experts.hidden)),
       A_(shape.q_dim()),
       K_(shape.kv_dim()),
       Q_(A_ + 2 * K_),
@@ -27,7 +27,7 @@ Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>&
       eps_(static_cast<float>(shape.norm_eps)),
       pool_(threads),
       workspaces_(static_cast<size_t>(threads)) {
-  SS_ASSERT(units.size() == static_cast<size_t>(shape.layers) + 2);
+  SS_ASSERT(units.size() == unit_of_block(shape, shape.layers) + 1);
   const auto rows = [](int64_t columns) { return static_cast<size_t>(kRows * columns); };
   for (Workspace& w : workspaces_)
     w = {std::vector<float>(rows(T_)), std::vector<float>(rows(D_)), std::vector<float>(kRows),
@@ -42,6 +42,12 @@ Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>&
   gate_up_.resize(rows(2 * F_));
   act_.resize(rows(F_));
   logits_.resize(static_cast<size_t>(V_));
+  if (shape.experts.count == 0) return;
+  sum_.resize(static_cast<size_t>(C_));
+  for (std::vector<float>* buffer : {&logits_of_router_, &scores_})
+    buffer->resize(rows(shape.experts.count));
+  weights_.resize(rows(shape.experts.per_token));
+  chosen_.resize(weights_.size());
 }
 
 std::span<const float> Decoder::append(std::span<const int32_t> tokens) {
@@ -86,7 +92,8 @@ void Decoder::project_qkv(const BlockParameters<const float>& p, int64_t rows, c
 
 /// x_ becomes the block's output.
 void Decoder::block(int64_t layer, int64_t rows) {
-  const BlockParameters<const float> p(units_[static_cast<size_t>(layer) + 1].data(), shape_);
+  const size_t unit = unit_of_block(shape_, layer);
+  const BlockParameters<const float> p(units_[unit].data(), shape_, layer);
   const bool post = shape_.norm == NormPlacement::post;
   if (!post) kernel_.rms_norm(rows, C_, x_.data(), p.norm1, eps_, normed_.data());
   project_qkv(p, rows, post ? x_.data() : normed_.data());
@@ -101,13 +108,48 @@ void Decoder::block(int64_t layer, int64_t rows) {
   else
     kernel_.add_rms_norm(rows, C_, x_.data(), delta_.data(), p.norm2, eps_, middle_.data(),
                          normed_.data());
-  multiply(rows, post ? middle_.data() : normed_.data(), C_, p.gate_up, 2 * F_, gate_up_.data());
-  kernel_.swiglu(rows, F_, gate_up_.data(), gate_up_.data(), act_.data());
-  multiply(rows, act_.data(), F_, p.down, C_, delta_.data());
+  if (p.routed) choose_experts(p, rows);
+  if (p.hidden > 0)
+    swiglu(rows, post ? middle_.data() : normed_.data(), p.hidden, p.gate_up, p.down);
+  else
+    std::ranges::fill(delta_, 0.0f);
   if (post)
     kernel_.norm_add(rows, C_, delta_.data(), p.norm2, eps_, middle_.data(), x_.data());
   else
     kernel_.add(rows * C_, middle_.data(), delta_.data(), x_.data());
+  if (p.routed) add_experts(units_[unit + 1].data(), rows);
+}
+
+/// delta_ = the SwiGLU of these rows. x: (rows, C); gate_up: (2 hidden, C); down: (C, hidden).
+void Decoder::swiglu(int64_t rows, const float* x, int64_t hidden, const float* gate_up,
+                     const float* down) {
+  multiply(rows, x, C_, gate_up, 2 * hidden, gate_up_.data());
+  kernel_.swiglu(rows, hidden, gate_up_.data(), gate_up_.data(), act_.data());
+  multiply(rows, act_.data(), hidden, down, C_, delta_.data());
+}
+
+/// The experts of the rows of normed_.
+void Decoder::choose_experts(const BlockParameters<const float>& p, int64_t rows) {
+  multiply(rows, normed_.data(), C_, p.router, shape_.experts.count, logits_of_router_.data());
+  route(shape_.experts, rows, logits_of_router_.data(),
+        shape_.experts.bias ? p.router_bias : nullptr,
+        {scores_.data(), weights_.data(), chosen_.data()});
+}
+
+/// Adds to x_ what the experts that were chosen make of the rows of normed_, row by row in the order of
+/// the choice. unit: of experts.
+void Decoder::add_experts(const float* unit, int64_t rows) {
+  const int64_t k = shape_.experts.per_token;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::ranges::fill(sum_, 0.0f);
+    for (int64_t j = r * k; j < (r + 1) * k; ++j) {
+      const ExpertParameters<const float> p(unit, shape_, chosen_[static_cast<size_t>(j)]);
+      swiglu(1, normed_.data() + r * C_, shape_.experts.hidden, p.gate_up, p.down);
+      for (size_t i = 0; i < sum_.size(); ++i)
+        sum_[i] += weights_[static_cast<size_t>(j)] * delta_[i];
+    }
+    kernel_.add(C_, x_.data() + r * C_, sum_.data(), x_.data() + r * C_);
+  }
 }
 
 /// The query heads of one key/value head, from qkv_ and the cache to attended_.

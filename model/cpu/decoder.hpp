@@ -13,6 +13,7 @@
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/thread_pool.hpp"
 #include "model/llama_backend.hpp"
+#include "model/router.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale::cpu {
@@ -44,6 +45,10 @@ class Decoder {
   void forward(std::span<const int32_t> tokens);
   void block(int64_t layer, int64_t rows);
   void project_qkv(const BlockParameters<const float>& p, int64_t rows, const float* x);
+  void swiglu(int64_t rows, const float* x, int64_t hidden, const float* gate_up,
+              const float* down);
+  void choose_experts(const BlockParameters<const float>& p, int64_t rows);
+  void add_experts(const float* unit, int64_t rows);
   void attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w);
   void multiply(int64_t rows, const float* x, int64_t in, const float* weight, int64_t out,
                 float* to);
@@ -63,6 +68,11 @@ class Decoder {
   std::vector<float> attended_, qk_;                // (kRows, A), (kRows, A + K)
   std::vector<float> qkv_, gate_up_, act_;          // (kRows, Q), (kRows, 2F), (kRows, F)
   std::vector<float> logits_;                       // (V)
+  // Of a block with experts:
+  std::vector<float> logits_of_router_, scores_;  // (kRows, experts)
+  std::vector<float> weights_;                    // (kRows, k)
+  std::vector<int32_t> chosen_;                   // (kRows, k)
+  std::vector<float> sum_;                        // (C)
 };
 
 }  // namespace simplescale::cpu

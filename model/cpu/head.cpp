@@ -37,6 +37,7 @@ void CpuBackend<T>::head(int frame, const void* params, const void* tied, float 
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
   const T* last = x(static_cast<int>(shape_.layers));
   const float dscale = scale / static_cast<float>(N_);
+  frame_->scale = dscale;
   const Weight<T> to_logits = this->weight(weight, V_, C_, kYes, 0);
   const Weight<T> from_logits = this->weight(weight, V_, C_, kNo, 1);
   const Weight<T> both[] = {to_logits, from_logits};
@@ -60,8 +61,8 @@ void CpuBackend<T>::head(int frame, const void* params, const void* tied, float 
     });
     if (!grad) continue;
     T* weight_grad = tied ? static_cast<T*>(tied_grad) : static_cast<T*>(grad) + C_;
-    const WeightGradient gradient{V_, C_, d_logits_, V_, normed1_ + begin * C_, weight_grad};
-    weight_gradients(rows, {&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
+    const WeightGradient gradient{rows, V_, C_, d_logits_, V_, normed1_ + begin * C_, weight_grad};
+    weight_gradients({&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
   }
   if (grad) vector_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, C_, static_cast<T*>(grad));
 }

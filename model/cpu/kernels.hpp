@@ -69,6 +69,11 @@ struct Kernels {
   /// (rows, hidden); act may be dact.
   void (*swiglu_backward)(int64_t rows, int64_t hidden, const T* gate_up, const float* dact,
                           T* dgate_up, T* act);
+  /// swiglu_backward() of rows whose SwiGLU is multiplied by weights[r]. dact: the gradient of the
+  /// weighted SwiGLU; act: that, again; dots[r]: the gradient of weights[r]. weights, dots: (rows).
+  void (*weighted_swiglu_backward)(int64_t rows, int64_t hidden, const T* gate_up,
+                                   const float* dact, const float* weights, T* dgate_up, T* act,
+                                   float* dots);
   /// Causal softmax without its division. Row r sees the first visible + r columns, of them only
   /// the last `window` if that is not 0; p is zero in the others. scores, p: (rows, columns), rows
   /// ld apart; p may be scores. inverse_sum, lse: (rows).
@@ -101,6 +106,10 @@ struct Kernels {
   /// out = the sum of the rows x[which[i]], added in that order. which: (count); x: (any, C); out:
   /// (C).
   void (*sum_rows)(int64_t count, const int32_t* which, int64_t C, const T* x, T* out);
+  /// out = the sum of weights[i] * x[which[i]], added in that order. weights: (count), or null: all 1.
+  /// out: (C); the others as in sum_rows().
+  void (*weighted_sum_rows)(int64_t count, const int32_t* which, const float* weights, int64_t C,
+                            const T* x, float* out);
 };
 
 /// Kernels over the fp32 state of a shard.

@@ -438,6 +438,27 @@ void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float
     });
 }
 
+/// gate_up, dgate_up: (rows, 2 * hidden); dact: (rows, hidden) fp32; act: (rows, hidden); weights,
+/// dots: (rows).
+template <class T>
+void weighted_swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float* dact,
+                              const float* weights, T* dgate_up, T* act, float* dots) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float weight = weights[r];
+    Vf sums{};
+    each(hidden, [&](int64_t i, auto w) {
+      const Vf gate = load(gate_up + i, w), up = load(gate_up + hidden + i, w);
+      const Vf dy = load(dact + i, w), d = dy * weight, s = sigmoid(gate), silu = gate * s;
+      sums += dy * silu * up;
+      save(dgate_up + i, d * up * (s + silu * (1.0f - s)), w);
+      save(dgate_up + hidden + i, d * silu, w);
+      save(act + i, silu * up * weight, w);
+    });
+    dots[r] = sum_of(sums);
+    gate_up += 2 * hidden, dgate_up += 2 * hidden, dact += hidden, act += hidden;
+  }
+}
+
 // --- Attention, arXiv 1706.03762 ---
 
 /// The columns that a row sees.
@@ -554,6 +575,17 @@ void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, T* out
   each(C, [&](int64_t i, auto w) {
     Vf sum = {};
     for (int64_t k = 0; k < count; ++k) sum += load(x + which[k] * C + i, w);
+    save(out + i, sum, w);
+  });
+}
+
+template <class T>
+void weighted_sum_rows(int64_t count, const int32_t* which, const float* weights, int64_t C,
+                       const T* x, float* out) {
+  each(C, [&](int64_t i, auto w) {
+    Vf sum = {};
+    for (int64_t k = 0; k < count; ++k)
+      sum += load(x + which[k] * C + i, w) * (weights ? weights[k] : 1.0f);
     save(out + i, sum, w);
   });
 }
@@ -754,13 +786,15 @@ constexpr Kernels<T> table() {
           .rope = rope<T>,
           .swiglu = swiglu<T>,
           .swiglu_backward = swiglu_backward<T>,
+          .weighted_swiglu_backward = weighted_swiglu_backward<T>,
           .softmax = softmax<T>,
           .softmax_backward = softmax_backward<T>,
           .row_dots = row_dots<T>,
           .cross_entropy = cross_entropy<T>,
           .combine = combine<T>,
           .muon_update = muon_update<T>,
-          .sum_rows = sum_rows<T>};
+          .sum_rows = sum_rows<T>,
+          .weighted_sum_rows = weighted_sum_rows<T>};
 }
 
 }  // namespace

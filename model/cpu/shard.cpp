@@ -28,12 +28,25 @@ struct AdamWArrays {
   void* rounded;
 };
 
+void sign_piece(const AdamW& o, const ParameterRun& run, size_t at, size_t n,
+                const AdamWArrays& a) {
+  for (size_t i = at; i < at + n; ++i) {
+    const float g = a.gradient[i];
+    a.to_params[i] = a.from_params[i] + (g > 0 ? run.sign_step : g < 0 ? -run.sign_step : 0);
+  }
+  const size_t size = bytes_of(o.moments.dtype);
+  for (void* moments : {a.to_avg, a.to_avg_sq})
+    std::memset(static_cast<char*>(moments) + at * size, 0, n * size);
+}
+
 /// The elements [at, at + n) of the shard, which are in `run`.
 void adamw_piece(DType precision, const AdamW& o, const ParameterRun& run, size_t at, size_t n,
                  const AdamWArrays& a) {
   const auto constants = adamw_constants<ShardKernels::AdamWConstants>(o, run);
   const auto count = static_cast<int64_t>(n);
-  if (o.moments.dtype == DType::f32)
+  if (run.sign_step > 0)
+    sign_piece(o, run, at, n, a);
+  else if (o.moments.dtype == DType::f32)
     shard_kernels().adamw(count, constants, a.gradient + at, a.from_params + at,
                           static_cast<const float*>(a.from_avg) + at,
                           static_cast<const float*>(a.from_avg_sq) + at, a.to_params + at,

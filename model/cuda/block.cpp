@@ -74,7 +74,7 @@ void CudaBackend<T>::project_qkv(int layer, const BlockParameters<const T>& p, S
 template <class T>
 void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_ASSERT(layer >= 0 && layer < shape_.layers);
-  const BlockParameters<const T> p(params, shape_);
+  const BlockParameters<const T> p(params, shape_, layer);
   Saved& s = saved(layer);
   const T* input = x(layer);
   project_qkv(layer, p, s);
@@ -150,7 +150,7 @@ void CudaBackend<T>::restore(int layer, const T* params) {
   const bool whole = mlp_rows_ == N_;
   if (whole && (keeps_gate_up() || holds(layer))) return;
   if (options_.recompute == Recompute::block && !holds(layer)) return forward(layer, params, true);
-  const BlockParameters<const T> p(params, shape_);
+  const BlockParameters<const T> p(params, shape_, layer);
   const Saved& s = saved(layer);
   if (!post_norm()) SS_CUDA(rms_norm<T>(stream_, N_, C_, s.middle, p.norm2, eps_, normed_));
   if (whole) mlp_forward(p, s, post_norm() ? s.middle : normed_, 0, N_, false);
@@ -218,8 +218,8 @@ void CudaBackend<T>::backward_block(int frame, int layer, const void* params, vo
   use(frame);
   fetch_inputs(layer);
   restore(layer, static_cast<const T*>(params));
-  const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
-  const BlockParameters<T> g(static_cast<T*>(grad), shape_);
+  const BlockParameters<const T> p(static_cast<const T*>(params), shape_, layer);
+  const BlockParameters<T> g(static_cast<T*>(grad), shape_, layer);
   const Saved& s = saved(layer);
   const T* input = x(layer);
   backward_mlp(p, g, s);

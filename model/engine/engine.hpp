@@ -76,10 +76,12 @@ struct StepResult {
                          // same bits on every rank; NaN if no target is trained
   double grad_norm = 0;  // before clipping; the same bits on every rank
   StepControl agreed;    // all ranks' requests, combined
-  Hash128 state_hash;    // of this rank's shard before the step, as compared among replicas; zero
-                         // with one group
-  double step_ms = 0;    // the whole of step()
-  double data_ms = 0;    // inside batch()
+  // Of the global batch (router_counts.hpp); empty without experts. The same on every rank.
+  std::vector<int64_t> router_counts;
+  Hash128 state_hash;  // of this rank's shard before the step, as compared among replicas; zero
+                       // with one group
+  double step_ms = 0;  // the whole of step()
+  double data_ms = 0;  // inside batch()
   double forward_ms = 0;
   double backward_ms = 0;  // with the end of the reductions, the gradient norm and the vote
   double optimizer_ms = 0;

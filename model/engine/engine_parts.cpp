@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <bit>
+#include <numeric>
 
 #include "runtime/observe/trace.hpp"
+#include "runtime/training/router_counts.hpp"
 #include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
@@ -42,7 +44,8 @@ Status Engine::Parts::create() {
   SS_ASSIGN(gathered, GatheredUnits::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(sums, GradientSums::create(plan, units, layout, options.precision, backend, shard,
                                        replicate, shares));
-  loss_tasks = loss_program({.units = units.size()}, plan);
+  order = program_options(units, tied());
+  loss_tasks = loss_program(order, plan);
   SS_RETURN_IF_ERROR(create_optimizer());
   vote.emplace(units, layout, shares, axes);
   deal(static_cast<uint64_t>(options.leaves));
@@ -55,7 +58,7 @@ Status Engine::Parts::create() {
 Status Engine::Parts::create_optimizer() {
   std::vector<ParameterRun> runs =
       parameter_runs(units, layout, static_cast<size_t>(shard.rank()), options.groups,
-                     options.weight_decay, options.optimizer);
+                     options.weight_decay, options.optimizer, options.router_bias_rate);
   const auto first = std::stable_partition(
       runs.begin(), runs.end(), [](const ParameterRun& run) { return run.muon_scale == 0; });
   std::vector<ParameterRun> of_muon(first, runs.end());
@@ -72,8 +75,8 @@ Status Engine::Parts::create_optimizer() {
 void Engine::Parts::deal(uint64_t leaves) {
   shares = shares_of(options, leaves, static_cast<uint64_t>(replicate.size()), layout.shards);
   leaf_scale = 1.0f / static_cast<float>(leaves);
-  step_tasks =
-      step_program({.units = units.size(), .tied = tied(), .turns = shares.turns(group())}, plan);
+  order.turns = shares.turns(group());
+  step_tasks = step_program(order, plan);
 }
 
 void Engine::Parts::load() {
@@ -151,7 +154,8 @@ Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepC
                 .signature = options.signature,
                 .layout = layout_of_step,
                 .learning_rate = learning_rate,
-                .control = mine};
+                .control = mine,
+                .router_counts = std::vector<int64_t>(router_count_size(options.shape))};
   if (optimizer->step() + 1 != step)
     ballot.failure = {Code::internal,
                       "holds " + at_step(optimizer->step()) + ", cannot make " + at_step(step)};
@@ -272,17 +276,17 @@ Status Engine::Parts::read_tokens(int micro_batch, Run& r) {
 /// A pass of one unit.
 Status Engine::Parts::compute(const Task& task, Run& r) {
   const bool forward = task.op == Op::embed || task.op == Op::forward || task.op == Op::evaluate;
-  const bool of_block = task.op == Op::forward || task.op == Op::backward;
-  const int layer = of_block ? static_cast<int>(task.unit) - 1 : -1;
+  const Unit& unit = units[task.unit];
+  const int layer = unit.layer;
+  const bool of_experts = unit.kind == Unit::Kind::experts;
   at(forward ? StepPhase::forward : StepPhase::backward, layer);
   if (task.op != Op::embed) SS_RETURN_IF_ERROR(unit_computed());
-  const bool is_head = task.op == Op::head || task.op == Op::evaluate;
-  const void *params = nullptr, *tied_params = nullptr;
+  const void *params = nullptr, *second = nullptr;
   if (task.op != Op::backward_embed) {
     SS_ASSIGN(params, gathered->use(task.unit, wait));
   }
-  if (is_head && tied()) {
-    SS_ASSIGN(tied_params, gathered->use(0, wait));
+  if (const std::optional<size_t> other = second_unit(task, order)) {
+    SS_ASSIGN(second, gathered->use(*other, wait));
   }
   if (!r.loss_only && !has_leaf(task.micro_batch)) return {};
   void* const grad = forward ? nullptr : sums->gradient(task.unit, task.slot);
@@ -294,19 +298,25 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
       break;
     }
     case Op::forward: {
-      const trace::Span span("forward block", layer);
-      backend.forward_block(task.frame, layer, params);
+      const trace::Span span(of_experts ? "forward experts" : "forward block", layer);
+      if (of_experts)
+        backend.forward_experts(task.frame, layer, params);
+      else
+        backend.forward_block(task.frame, layer, params);
       break;
     }
     case Op::head: {
       const trace::Span span("forward and backward head");
-      backend.head(task.frame, params, tied_params, leaf_scale, grad,
+      backend.head(task.frame, params, second, leaf_scale, grad,
                    tied() ? sums->gradient(sums->tied_head(), task.slot2) : nullptr);
       break;
     }
     case Op::backward: {
-      const trace::Span span("backward block", layer);
-      backend.backward_block(task.frame, layer, params, grad);
+      const trace::Span span(of_experts ? "backward experts" : "backward block", layer);
+      if (of_experts)
+        backend.backward_experts(task.frame, layer, second, params, grad);
+      else
+        backend.backward_block(task.frame, layer, params, grad);
       break;
     }
     case Op::backward_embed: {
@@ -315,7 +325,7 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
       break;
     }
     default:
-      backend.head(task.frame, params, tied_params, 0, nullptr, nullptr);
+      backend.head(task.frame, params, second, 0, nullptr, nullptr);
   }
   return {};
 }
@@ -324,6 +334,8 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
 void Engine::Parts::record(const Task& task, Run& r) {
   if (!has_leaf(task.micro_batch)) return;
   const double loss = backend.loss(task.frame);
+  const std::span<const int64_t> counts = backend.router_counts(task.frame);
+  for (size_t i = 0; i < counts.size(); ++i) r.ballot.router_counts[i] += counts[i];
   const bool poisoned = take_fault(EngineFault::nan_loss) || !sums->take_finite();
   r.ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
   r.turn.end();
@@ -374,6 +386,7 @@ Status Engine::Parts::hold_vote(Run& r) {
                                       : std::numeric_limits<double>::quiet_NaN();
   r.result.grad_norm = verdict.grad_norm * r.over_trained;
   r.result.agreed = verdict.agreed;
+  r.result.router_counts = verdict.router_counts;
   if (replicate.size() > 1) r.result.state_hash = r.ballot.state_hash;
   return {};
 }
@@ -394,6 +407,21 @@ float* Engine::Parts::gradient_of_update() {
   return sums->host_total();
 }
 
+/// The gradient of a router's bias becomes how many tokens an expert had below the mean.
+void Engine::Parts::balance_routers(std::span<const int64_t> counts, float* gradient) {
+  for (size_t u = 0; u < units.size(); ++u)
+    for (const Parameter& p : units[u].parameters) {
+      if (!p.is_router_bias()) continue;
+      const auto of_layer = counts_of(counts, options.shape, units[u].layer).first(p.count);
+      const auto E = static_cast<int64_t>(p.count);
+      const int64_t all = std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0});
+      const size_t first = static_cast<size_t>(shard.rank()) * layout.count[u];
+      for (size_t e = 0; e < p.count; ++e)
+        if (const size_t at = p.offset + e; at >= first && at < first + layout.count[u])
+          gradient[layout.offset[u] + at - first] = static_cast<float>(all - E * of_layer[e]);
+    }
+}
+
 /// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm; then the
 /// average.
 Status Engine::Parts::update(Run& r) {
@@ -410,6 +438,7 @@ Status Engine::Parts::update(Run& r) {
               newest_step,
               {o.moments, rounding_key(o.seed, newest_step)}};
   float* const gradient = gradient_of_update();
+  if (options.router_bias_rate > 0) balance_routers(r.result.router_counts, gradient);
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit(gradient);
   at(StepPhase::copy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));

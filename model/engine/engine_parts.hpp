@@ -46,6 +46,7 @@ struct Engine::Parts {
   Hash128 layout_of_step;
   bool layout_agreed = false;  // all ranks have the same
   float leaf_scale = 1;        // 1/M
+  ProgramOptions order;        // of the current step
   Program step_tasks, loss_tasks;
   std::optional<GatheredUnits> gathered;
   std::optional<GradientSums> sums;
@@ -126,6 +127,7 @@ struct Engine::Parts {
   void record(const Task& task, Run& r);
   Status check_committed_state(Ballot& ballot);
   Status finish_sums(Ballot& ballot);
+  void balance_routers(std::span<const int64_t> counts, float* gradient);
   float* gradient_of_update();
   Status hold_vote(Run& r);
   Status update(Run& r);

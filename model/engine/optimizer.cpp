@@ -12,20 +12,22 @@ namespace simplescale {
 
 std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                          size_t shard, std::span<const ParameterGroup> groups,
-                                         float weight_decay, Optimizer optimizer) {
+                                         float weight_decay, Optimizer optimizer,
+                                         float router_bias_rate) {
   std::vector<ParameterRun> runs;
   // element_at: the element of the model that lies at 0 of the shard
   auto add = [&](size_t first, size_t end, uint64_t element_at, const ParameterRates& rates,
-                 float muon_scale) {
+                 float muon_scale, float sign_step = 0) {
     if (first >= end) return;
     const uint64_t element = element_at + first;
     if (!runs.empty() && runs.back().element + runs.back().count == element &&
         runs.back().rate_factor == rates.rate_factor &&
-        runs.back().weight_decay == rates.weight_decay && runs.back().muon_scale == muon_scale)
+        runs.back().weight_decay == rates.weight_decay && runs.back().muon_scale == muon_scale &&
+        runs.back().sign_step == sign_step)
       runs.back().count += end - first;
     else
-      runs.push_back(
-          {first, end - first, rates.rate_factor, rates.weight_decay, muon_scale, element});
+      runs.push_back({first, end - first, rates.rate_factor, rates.weight_decay, muon_scale,
+                      sign_step, element});
   };
   const std::vector<MuonMatrix> matrices =
       optimizer == Optimizer::muon ? muon_matrices(units) : std::vector<MuonMatrix>();
@@ -42,7 +44,8 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
       if (matrix != matrices.end() && matrix->unit == unit && matrix->offset == parameter.offset)
         scale = (matrix++)->update_scale();
       add(to_shard(parameter.offset), to_shard(parameter.offset + parameter.count), element_at,
-          rates_of(parameter, groups, weight_decay), scale);
+          rates_of(parameter, groups, weight_decay), scale,
+          parameter.is_router_bias() ? router_bias_rate : 0);
     }
     add(to_shard(units[unit].count), to_shard(end), element_at, {}, 0);
     before += shard_count(units[unit].count, 1);

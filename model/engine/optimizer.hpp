@@ -23,11 +23,12 @@
 namespace simplescale {
 
 /// Splits the shard's elements [0, layout.total) into runs that are treated alike: with the rates
-/// of rates_of(), and with Muon where it updates them. Padding does not decay.
+/// of rates_of(), and with Muon where it updates them. Padding does not decay. A router's bias moves by
+/// router_bias_rate, if that is above 0.
 std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                          size_t shard, std::span<const ParameterGroup> groups,
-                                         float weight_decay,
-                                         Optimizer optimizer = Optimizer::adamw);
+                                         float weight_decay, Optimizer optimizer = Optimizer::adamw,
+                                         float router_bias_rate = 0);
 
 /// The state that an update reads and the state that it writes; both the same in device memory.
 /// (total) each; the moments fp32 or bf16, all others fp32.

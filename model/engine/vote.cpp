@@ -183,22 +183,26 @@ double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
   return std::sqrt(total);
 }
 
-/// Folds the ranks' records over the axes. A rank's numbers are its sums of squares, its state's hash
-/// and its losses. Of a group the first become the norm; nothing else is combined.
+/// Folds the ranks' records over the axes. A rank's numbers are its sums of squares, its routers' counts,
+/// its state's hash and its losses. Of a group the first become the norm, and the counts, which are
+/// whole numbers, are added; nothing else is combined.
 Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   SS_ASSERT(ballot.squares.size() == trees_.size());
   const size_t shards = layout_->shards,
                losses_max = (shares_->most_leaves() + shards - 1) / shards,  // room in every record
       own = kHashNumbers + losses_max;
+  const size_t counts = ballot.router_counts.size();
   std::vector<double> numbers = ballot.squares;
-  numbers.resize(squares_ + own);
-  std::memcpy(&numbers[squares_], &ballot.state_hash, sizeof(Hash128));
-  std::ranges::copy(ballot.losses, &numbers[squares_ + kHashNumbers]);
+  numbers.resize(squares_ + counts + own);
+  double* const mine = numbers.data() + squares_;
+  std::ranges::copy(ballot.router_counts, mine);
+  std::memcpy(mine + counts, &ballot.state_hash, sizeof(Hash128));
+  std::ranges::copy(ballot.losses, mine + counts + kHashNumbers);
   BallotHeader header = header_of(ballot);
   for (size_t level = 0; level < axes_.size(); ++level) {
     SS_ASSIGN(Votes votes, exchange(axes_[level], header, numbers, wait));
     header = combined(votes.headers, axes_, level);
-    numbers = level == 0 ? of_group(votes.numbers) : std::move(votes.numbers);
+    numbers = level == 0 ? of_group(votes.numbers, counts) : std::move(votes.numbers);
   }
 
   Verdict verdict;
@@ -223,6 +227,7 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   std::vector<double> losses(shares_->leaves());
   Status norms;
   verdict.grad_norm = numbers[0];
+  verdict.router_counts.resize(counts);
   const double* next = numbers.data();
   for (uint64_t group = 0; group < shares_->groups(); ++group) {
     const double norm = *next++;
@@ -231,6 +236,7 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
       norms = {Code::mismatch,
                "the replicas computed different gradient norms: " + text(verdict.grad_norm) +
                    " in group 0, " + text(norm) + " in group " + std::to_string(group)};
+    for (int64_t& count : verdict.router_counts) count += static_cast<int64_t>(*next++);
     for (uint64_t shard = 0; shard < shards; ++shard, next += own) {
       std::memcpy(static_cast<void*>(&hashes.emplace_back()), next, sizeof(Hash128));
       for (uint64_t k = 0; k < shares_->count(group, shard); ++k)
@@ -254,14 +260,18 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   return verdict;
 }
 
-/// Its norm, then of each trainer what follows the sums of squares.
-std::vector<double> Vote::of_group(const std::vector<double>& numbers) const {
+/// Its norm, its routers' counts, then of each trainer what follows these.
+std::vector<double> Vote::of_group(const std::vector<double>& numbers, size_t counts) const {
   const size_t of_trainer = numbers.size() / layout_->shards;
   std::vector<const double*> squares;
   for (size_t rank = 0; rank < layout_->shards; ++rank)
     squares.push_back(&numbers[rank * of_trainer]);
   std::vector<double> group = {grad_norm(squares)};
-  for (const double* of : squares) group.insert(group.end(), of + squares_, of + of_trainer);
+  group.resize(1 + counts);
+  for (const double* of : squares)
+    for (size_t i = 0; i < counts; ++i) group[1 + i] += of[squares_ + i];
+  for (const double* of : squares)
+    group.insert(group.end(), of + squares_ + counts, of + of_trainer);
   return group;
 }
 

@@ -27,14 +27,16 @@ struct Ballot {
   Status failure;              // why this rank cannot commit; its numbers are then meaningless
   std::vector<double> losses;  // of this rank's leaves
   uint64_t trained = 0;        // targets of these leaves that count in the loss
+  std::vector<int64_t> router_counts;  // of these leaves; the same size on every rank
   // (Vote::square_trees()): sums of squares of this shard's total gradient.
   std::vector<double> squares;
 };
 
 struct Verdict {
   Status status;  // ok: every rank commits. Otherwise no rank does; every rank has the same code
-  double loss = 0, grad_norm = 0;  // as if all targets of the step counted
-  uint64_t trained = 0;            // targets of the step that count in the loss
+  double loss = 0, grad_norm = 0;      // as if all targets of the step counted
+  uint64_t trained = 0;                // targets of the step that count in the loss
+  std::vector<int64_t> router_counts;  // of the step
   StepControl agreed;
   std::optional<Mismatch> mismatch;  // set if the status is mismatch because states differ
   std::optional<int> suspect;        // as Engine::suspect()
@@ -78,7 +80,7 @@ class Vote {
   };
   Run run_of(size_t unit, size_t rank) const;
   double grad_norm(std::span<const double* const> squares_of_rank) const;
-  std::vector<double> of_group(const std::vector<double>& numbers) const;
+  std::vector<double> of_group(const std::vector<double>& numbers, size_t counts) const;
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;

@@ -124,6 +124,18 @@ ordered_json json_of(const ModelShape& s) {
                            {"original_block_size", rope.original_block_size}};
   if (const double factor = s.rope_scaling.attention_factor; factor > 0)
     out["rope_attention_factor"] = factor;
+  if (const Experts& e = s.experts; e.count > 0)
+    out["experts"] = {{"count", e.count},
+                      {"per_token", e.per_token},
+                      {"hidden", e.hidden},
+                      {"shared", e.shared},
+                      {"dense_layers", e.dense_layers},
+                      {"score", to_string(e.score)},
+                      {"normalize", e.normalize},
+                      {"scale", e.scale},
+                      {"bias", e.bias},
+                      {"groups", e.groups},
+                      {"groups_per_token", e.groups_per_token}};
   return out;
 }
 
@@ -159,7 +171,8 @@ Status read_options(const json& object, ModelShape& s) {
                                    "norm",
                                    "sliding_window",
                                    "rope_scaling",
-                                   "rope_attention_factor"};
+                                   "rope_attention_factor",
+                                   "experts"};
   // A key of a later version would mean another model.
   for (const auto& [key, value] : object.items())
     if (std::ranges::find(known, key) == std::end(known))
@@ -178,6 +191,17 @@ Status read_options(const json& object, ModelShape& s) {
     s.rope_scaling.high_factor = rope.real("high_factor");
     s.rope_scaling.original_block_size = size_of(rope, "original_block_size");
     SS_RETURN_IF_ERROR(rope.status("shape"));
+  }
+  if (object.contains("experts")) {
+    Fields of(fields.object("experts"));
+    Experts& e = s.experts;
+    e.count = size_of(of, "count"), e.per_token = size_of(of, "per_token");
+    e.hidden = size_of(of, "hidden"), e.shared = size_of(of, "shared");
+    e.dense_layers = size_of(of, "dense_layers");
+    e.groups = size_of(of, "groups"), e.groups_per_token = size_of(of, "groups_per_token");
+    SS_RETURN_IF_ERROR(named(of.text("score"), 2, e.score));
+    e.normalize = of.flag("normalize"), e.bias = of.flag("bias"), e.scale = of.real("scale");
+    SS_RETURN_IF_ERROR(of.status("shape"));
   }
   if (object.contains("rope_attention_factor"))
     s.rope_scaling.attention_factor = fields.real("rope_attention_factor");
@@ -269,9 +293,9 @@ std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t sh
 }
 
 Status validate_stored_shape(const ModelShape& s) {
-  constexpr int64_t width_max = 1 << 24, layers_max = 1 << 12;
+  constexpr int64_t width_max = 1 << 24, layers_max = 1 << 12, experts_max = 1 << 20;
   for (const int64_t n : {s.dim, s.hidden, s.vocab, s.block_size, s.heads, s.kv_heads, s.head_width,
-                          s.sliding_window})
+                          s.sliding_window, s.experts.count, s.experts.hidden, s.experts.shared})
     if (n > width_max)
       return bad_data("a size of " + std::to_string(n) + " is more than " +
                       std::to_string(width_max));
@@ -280,6 +304,11 @@ Status validate_stored_shape(const ModelShape& s) {
                     std::to_string(layers_max));
   if (s.heads * s.head_width > width_max)
     return bad_data("heads * head_dim is more than " + std::to_string(width_max));
+  if (s.experts.count * std::max<int64_t>(1, s.layers) > experts_max ||
+      s.experts.shared * s.experts.hidden > width_max)
+    return bad_data("more than " + std::to_string(experts_max) +
+                    " experts in all blocks, or shared ones wider than " +
+                    std::to_string(width_max));
   const Status status = validate(s);
   return status.ok() ? Status() : bad_data(status.message());
 }

@@ -120,6 +120,26 @@ Status check_model(const Config& c) {
              "is more than the model's vocab = " + std::to_string(shape.vocab));
 }
 
+/// What experts do not work with, by name.
+Status check_experts(const Config& c) {
+  const Result<ModelShape> shape = model_shape(c);
+  if (!shape.ok()) return {};  // check_model() says why
+  const TrainConfig& train = c.train;
+  if (shape->experts.count == 0) {
+    if (train.router_balance_loss > 0 || train.router_z_loss > 0)
+      return bad(train.router_z_loss > 0 ? "train.router_z_loss" : "train.router_balance_loss", c,
+                 "has no effect without experts; remove it, or set model.experts");
+    return {};
+  }
+  if (c.cluster.device == DeviceKind::cuda)
+    return bad("cluster.device", c,
+               "cannot be \"cuda\" with model.experts: only CPU trainers compute experts yet");
+  if (train.optimizer == Optimizer::muon)
+    return bad("train.optimizer", c, "cannot be \"muon\" with model.experts yet; use \"adamw\"");
+  if (train.fp8) return bad("train.fp8", c, "cannot be true with model.experts yet");
+  return {};
+}
+
 Status check_fp8(const Config& c) {
   if (!c.train.fp8 || c.cluster.device == DeviceKind::cpu) return {};
   const Result<ModelShape> shape = model_shape(c);
@@ -150,8 +170,8 @@ std::vector<Status> check_combinations(const Config& c) {
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");
-  for (const Status& of_gpu : {check_fp8(c), check_gpu_heads(c)})
-    if (!of_gpu.ok()) problems.push_back(of_gpu);
+  for (const Status& of_model : {check_experts(c), check_fp8(c), check_gpu_heads(c)})
+    if (!of_model.ok()) problems.push_back(of_model);
   unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
          "is above " + shown("train.learning_rate", c));
   unless(

@@ -53,6 +53,7 @@ enum class SweepMode : unsigned char { grid, zip };
 enum class Choice : unsigned char { automatic, no, yes };
 enum class QkNormChoice : unsigned char { automatic, none, head, whole };
 enum class NormChoice : unsigned char { automatic, pre, post };
+enum class RouterScoreChoice : unsigned char { automatic, softmax, sigmoid };
 enum class RopeScalingChoice : unsigned char { automatic, none, linear, llama3, yarn, dynamic };
 /// The name in a config file: "auto", "full_shard", ...
 const char* to_string(DataFormat format);
@@ -85,6 +86,13 @@ struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
   double rope_factor = 0, rope_low_factor = 0, rope_high_factor = 0;
   int64_t rope_original_block_size = 0;
   double rope_attention_factor = 0;
+  // -1: from the preset.
+  int64_t experts = -1, experts_per_token = 0, expert_hidden = 0;
+  int64_t shared_experts = -1, dense_layers = -1;
+  RouterScoreChoice router_score = RouterScoreChoice::automatic;
+  Choice router_normalize = Choice::automatic, router_bias = Choice::automatic;
+  double router_scale = 0;
+  int64_t router_groups = 0, router_groups_per_token = 0;
 };
 
 struct TokenizerConfig {
@@ -169,7 +177,9 @@ struct TrainConfig {
   double ema_decay = 0;               // 0: no average of the weights
   std::vector<ParameterGroup> group;  // other learning rates and decays, by parameter
   double z_loss = 0;                  // coefficient; 0: none
-  double grad_clip = 1.0;             // global norm; 0: none
+  // Of models with experts: coefficients of the routers' losses, and how far a bias moves in a step.
+  double router_z_loss = 0, router_balance_loss = 0, router_bias_rate = 0.001;
+  double grad_clip = 1.0;  // global norm; 0: none
   Recompute activation_checkpointing = Recompute::nothing;
   bool deterministic = true;
   int64_t validation_samples = 64;     // of each validation; 0: none

@@ -40,7 +40,7 @@ struct Widths {
         C(static_cast<double>(shape.dim)),
         A(static_cast<double>(shape.q_dim())),
         K(static_cast<double>(shape.kv_dim())),
-        F(static_cast<double>(shape.hidden)),
+        F(static_cast<double>(shape.widest_mlp())),
         V(static_cast<double>(shape.vocab)),
         layers(static_cast<double>(shape.layers)),
         of_qk_norm(shape.qk_norm == QkNorm::none ? 0 : A + K),
@@ -61,6 +61,26 @@ double in_parts(double N, double row) {
   return row * std::clamp(std::floor(double{arithmetic::kPartBytes} / row), 1.0, N);
 }
 
+/// As model/cpu/experts.cpp allocates, with R rows of experts, k of each token and padding. Of each block:
+/// the choice and its scores, each row's place, gate and up; of a micro-batch: the experts' input and its
+/// gradient, gradients of the choice; of one block: the rows, what they return and its gradient, the
+/// product and its gradients.
+double cpu_expert_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave) {
+  const Experts& x = shape.experts;
+  if (x.count == 0) return 0;
+  const Widths w(train, shape);
+  const auto E = static_cast<double>(x.count), k = static_cast<double>(x.per_token),
+             X = static_cast<double>(x.hidden);
+  const double frames = static_cast<double>(std::max<int64_t>(1, wave)),
+               layers = w.layers - static_cast<double>(x.dense_layers),
+               R = w.N * k + E * (static_cast<double>(arithmetic::kExpertRows) - 1);
+  const double choice = w.N * (8 * E + 12 * k) + 8 * R, gate_up = w.c * R * 2 * X;
+  const bool keeps_gate_up = train.activation_checkpointing == Recompute::nothing;
+  const double of_frame = w.N * (w.c * (w.C + E) + 4 * w.C) + choice * blocks_kept(train, layers) +
+                          (keeps_gate_up ? gate_up * layers : 0);
+  return frames * of_frame + (keeps_gate_up ? 0 : gate_up) + w.c * R * (3 * w.C + 3 * X) + 4 * R;
+}
+
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
 /// attention, k, v, gate, up, product.
 double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave) {
@@ -76,7 +96,7 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_
   const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
   const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
   const double rounded = train.fp8 ? w.c * w.C * (2 * w.A + 2 * w.K + 3 * w.F) : 0;
-  return kept + of_wave + logits + backward + rounded;
+  return kept + of_wave + logits + backward + rounded + cpu_expert_activations(train, shape, wave);
 }
 
 /// While attention's gradients are computed: of libtorch dq in fp32 (of deterministic flash attention

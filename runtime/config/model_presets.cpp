@@ -33,6 +33,14 @@ ModelShape with_window(ModelShape shape, int64_t window) {
   shape.sliding_window = window;
   return shape;
 }
+ModelShape with_experts(ModelShape shape, const Experts& experts) {
+  shape.experts = experts;
+  return canonical(shape);
+}
+ModelShape olmoe(ModelShape shape) {
+  shape.qk_norm = QkNorm::whole;
+  return with_experts(shape, {.count = 64, .per_token = 8, .hidden = 1024, .normalize = false});
+}
 ModelShape tied(ModelShape shape) {
   shape.tie_embeddings = true;
   return shape;
@@ -42,6 +50,8 @@ ModelShape tied(ModelShape shape) {
 // context is longer than 8192, the block size is 8192, or rope_scaling's original one.
 const Preset presets[] = {
     {"micro", {128, 352, 4, 4, 2, 4096, 256, 10'000, 1e-5}},
+    {"moe-micro", with_experts({128, 352, 4, 4, 2, 4096, 256, 10'000, 1e-5},
+                               {.count = 8, .per_token = 2, .hidden = 176})},
     {"mini", {384, 1024, 6, 6, 2, 8192, 256, 10'000, 1e-5}},
     {"small", {768, 2048, 12, 12, 4, 32'000, 1024, 10'000, 1e-5}},
     {"tinyllama", {2048, 5632, 22, 32, 4, 32'000, 2048, 10'000, 1e-5}},
@@ -55,6 +65,11 @@ const Preset presets[] = {
     {"qwen2.5-7b", qwen({3584, 18'944, 28, 28, 4, 152'064, 8192}, 0, false)},
     {"qwen3-0.6b", qwen({1024, 3072, 28, 16, 8, 151'936, 8192}, 128, true)},
     {"qwen3-8b", qwen({4096, 12'288, 36, 32, 8, 151'936, 8192}, 128, false)},
+    {"qwen3-30b-a3b", with_experts(qwen({2048, 6144, 48, 32, 4, 151'936, 8192}, 128, false),
+                                   {.count = 128, .per_token = 8, .hidden = 768})},
+    {"mixtral-8x7b", with_experts({4096, 14'336, 32, 32, 8, 32'000, 8192, 1'000'000, 1e-5},
+                                  {.count = 8, .per_token = 2, .hidden = 14'336})},
+    {"olmoe-1b-7b", olmoe({2048, 1024, 16, 16, 16, 50'304, 4096, 10'000, 1e-5})},
     {"olmo2-1b", olmo2({2048, 8192, 16, 16, 16, 100'352, 4096})},
     {"olmo2-7b", olmo2({4096, 11'008, 32, 32, 32, 100'352, 4096})},
 };
@@ -67,6 +82,44 @@ void choose(Key key, Member& member) {
 template <class Key, class Member>
 Key chosen(Member member) {
   return static_cast<Key>(static_cast<int>(member) + 1);
+}
+
+Status set_experts(const ModelConfig& model, ModelShape& shape) {
+  Experts& e = shape.experts;
+  if (model.experts >= 0) e.count = model.experts;
+  const std::pair<const char*, bool> set[] = {
+      {"experts_per_token", model.experts_per_token > 0},
+      {"expert_hidden", model.expert_hidden > 0},
+      {"shared_experts", model.shared_experts > 0},
+      {"dense_layers", model.dense_layers > 0},
+      {"router_score", model.router_score != RouterScoreChoice::automatic},
+      {"router_normalize", model.router_normalize != Choice::automatic},
+      {"router_scale", model.router_scale > 0},
+      {"router_bias", model.router_bias != Choice::automatic},
+      {"router_groups", model.router_groups > 0},
+      {"router_groups_per_token", model.router_groups_per_token > 0}};
+  if (e.count == 0) {
+    e = {};
+    for (const auto& [name, is_set] : set)
+      if (is_set)
+        return Status(Code::bad_config, std::string("model.") + name +
+                                            " has no effect without experts; remove it, or set "
+                                            "model.experts");
+    return {};
+  }
+  if (model.experts_per_token > 0) e.per_token = model.experts_per_token;
+  if (e.per_token == 0) e.per_token = 2;
+  if (model.expert_hidden > 0) e.hidden = model.expert_hidden;
+  if (e.hidden == 0) e.hidden = shape.hidden;
+  if (model.shared_experts >= 0) e.shared = model.shared_experts;
+  if (model.dense_layers >= 0) e.dense_layers = model.dense_layers;
+  choose(model.router_score, e.score);
+  choose(model.router_normalize, e.normalize);
+  choose(model.router_bias, e.bias);
+  if (model.router_scale > 0) e.scale = model.router_scale;
+  if (model.router_groups > 0) e.groups = model.router_groups;
+  if (model.router_groups_per_token > 0) e.groups_per_token = model.router_groups_per_token;
+  return {};
 }
 
 Status set_rope_scaling(const ModelConfig& model, RopeScaling& rope) {
@@ -154,6 +207,7 @@ Result<ModelShape> model_shape(const Config& config) {
   if (model.head_dim > 0) shape.head_width = model.head_dim;
   if (model.sliding_window >= 0) shape.sliding_window = model.sliding_window;
   SS_RETURN_IF_ERROR(set_rope_scaling(model, shape.rope_scaling));
+  SS_RETURN_IF_ERROR(set_experts(model, shape));
   if (const Status status = validate(shape); !status.ok()) {
     std::string text = status.message();  // "[model] heads = 5 ..." becomes "model.heads = 5 ..."
     if (text.starts_with("[model] ")) text = "model." + text.substr(8);
@@ -174,6 +228,16 @@ ModelConfig model_config(const ModelShape& s, const std::string& preset) {
   model.qk_norm = chosen<QkNormChoice>(s.qk_norm);
   model.norm = chosen<NormChoice>(s.norm);
   model.sliding_window = s.sliding_window;
+  if (const Experts& e = s.experts; e.count > 0) {
+    model.experts_per_token = e.per_token, model.expert_hidden = e.hidden;
+    model.shared_experts = e.shared, model.dense_layers = e.dense_layers;
+    model.router_score = chosen<RouterScoreChoice>(e.score);
+    model.router_normalize = chosen<Choice>(e.normalize);
+    model.router_bias = chosen<Choice>(e.bias);
+    model.router_scale = e.scale;
+    model.router_groups = e.groups, model.router_groups_per_token = e.groups_per_token;
+  }
+  model.experts = s.experts.count;
   const RopeScaling& rope = s.rope_scaling;
   model.rope_scaling = chosen<RopeScalingChoice>(rope.kind);
   if (rope.kind == RopeScaling::Kind::none) return model;

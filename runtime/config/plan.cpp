@@ -250,8 +250,8 @@ FlopsPerToken flops_per_token(const ModelShape& s) {
   const auto layers = static_cast<double>(s.layers), q_dim = static_cast<double>(s.q_dim());
   const auto seen = static_cast<double>(s.window() > 0 ? s.window() : s.block_size);
   const ForwardFlops forward = forward_flops(s);
-  return {.palm = 6 * static_cast<double>(parameter_count(s)) + 12 * layers * q_dim * seen,
-          .causal = 3 * (layers * forward.block + forward.head)};
+  return {.palm = 6 * static_cast<double>(active_parameters(s)) + 12 * layers * q_dim * seen,
+          .causal = 3 * (forward.of_layers(s) + forward.head)};
 }
 
 double mfu(const ModelShape& shape, double tokens_per_second, int world, double peak_flops) {

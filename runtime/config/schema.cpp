@@ -25,6 +25,7 @@ constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
 constexpr const char* qk_norm_names[] = {"auto", "none", "head", "whole"};
 constexpr const char* norm_names[] = {"auto", "pre", "post"};
+constexpr const char* router_names[] = {"auto", "softmax", "sigmoid"};
 constexpr const char* rope_names[] = {"auto", "none", "linear", "llama3", "yarn", "dynamic"};
 
 template <class Enum>
@@ -110,6 +111,17 @@ const Key table[] = {
   {"model", "rope_high_factor", REF(model.rope_high_factor), {0, 1e6}, run, "With rope_scaling = llama3 or yarn: waves shorter than rope_original_block_size / rope_high_factor stay as they are. 0: from the preset, else 4, or 32 with yarn."},
   {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3 or yarn: the sequence length before it was stretched. 0: from the preset, else 8192."},
   {"model", "rope_attention_factor", REF(model.rope_attention_factor), {0, 1e6}, run, "With rope_scaling = yarn: what cosines and sines are multiplied with, attention_factor of transformers. 0: 0.1 ln(rope_factor) + 1."},
+  {"model", "experts", REF(model.experts), {-1, 65'536}, run, "Experts of a block, of which each token passes experts_per_token, instead of an MLP. 0: none. -1: as the preset, else 0. Experts need cluster.device = cpu and AdamW (docs/models.md#experts)."},
+  {"model", "experts_per_token", REF(model.experts_per_token), {0, 65'536}, run, "Experts that each token passes. 0: from the preset, else 2."},
+  {"model", "expert_hidden", REF(model.expert_hidden), {0, 1e7}, run, "Width of an expert's SwiGLU. 0: from the preset, else model.hidden."},
+  {"model", "shared_experts", REF(model.shared_experts), {-1, 65'536}, run, "Experts that every token passes besides, as one SwiGLU of width shared_experts * expert_hidden. -1: as the preset, else 0."},
+  {"model", "dense_layers", REF(model.dense_layers), {-1, 10'000}, run, "The first so many blocks have an MLP of width model.hidden instead of experts. -1: as the preset, else 0."},
+  {"model", "router_score", ENUM(model.router_score, router_names), any, run, "What makes a token's weights of experts out of the router's logits: softmax: over all experts (Mixtral, Qwen3, OLMoE); sigmoid: of each logit (DeepSeek-V3). auto: as the preset, else softmax."},
+  {"model", "router_normalize", ENUM(model.router_normalize, choice_names), any, run, "Divide the weights of a token's experts by their sum. auto: as the preset, else true."},
+  {"model", "router_scale", REF(model.router_scale), {0, 1e6}, run, "What these weights are multiplied with. 0: from the preset, else 1."},
+  {"model", "router_bias", ENUM(model.router_bias, choice_names), any, run, "Choose experts by score plus a bias, which is not a gradient's but moves against their load (train.router_bias_rate), and weight them by score alone, as DeepSeek-V3 does. auto: as the preset, else false."},
+  {"model", "router_groups", REF(model.router_groups), {0, 65'536}, run, "Groups of experts that follow each other; must divide experts. 0: from the preset, else 1."},
+  {"model", "router_groups_per_token", REF(model.router_groups_per_token), {0, 65'536}, run, "Groups that a token's experts may be in: those with the largest score (softmax), or with the largest sum of two scores (sigmoid). 0: from the preset, else 1."},
 
   {"tokenizer", "path", REF(tokenizer.path), any, place, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3, which encodes ten times as fast. auto: as the run or the text's prepared folder has it, if there is one; else byte_bpe (docs/tokenizers.md#which-one)."},
@@ -164,6 +176,9 @@ const Key table[] = {
   {"train", "ema_decay", REF(train.ema_decay), fraction, recipe, "Keep an exponential moving average of the weights, in fp32: after each step it moves by 1 - ema_decay towards them. `export --ema` writes it. It begins with the initial weights, or, when the run is resumed with this key, with those of its newest checkpoint. Usual: 0.999. 0: none."},
   {"train", "group", REF(train.group), any, recipe, "Other rates for some parameters: [[train.group]] with pattern (of whole parameter names; * is any text, ? one character), learning_rate_factor and weight_decay. The first group that matches a parameter counts; a group that decides for none is refused."},
   {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
+  {"train", "router_balance_loss", REF(train.router_balance_loss), {0, 10}, recipe, "With model.experts: coefficient of a loss of each micro-batch that spreads its tokens over the experts: experts / experts_per_token times the sum over experts of their share of the tokens and their mean score. The reported loss is without it. Usual: 0.01. 0: none."},
+  {"train", "router_z_loss", REF(train.router_z_loss), {0, 10}, recipe, "With model.experts: coefficient of a loss that keeps the routers' logits small: the mean of logsumexp(logits)^2. Usual: 0.001. 0: none."},
+  {"train", "router_bias_rate", REF(train.router_bias_rate), {0, 1}, recipe, "With model.router_bias: after each step the bias of an expert that had more tokens of the global batch than the mean falls by this, and that of one with fewer rises. 0: the biases stay."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", ENUM(train.activation_checkpointing, recompute_names), any, no, "What the backward pass computes again, to need less memory. true: each block from its input, about a third more compute. mlp: the first product of each block's MLP, about a sixth more compute. The bits are the same."},
   {"train", "deterministic", REF(train.deterministic), any, bits, "Give the same bits on every layout and after every recovery; on GPUs, another run has them if it begins with control/products of the first. false: on GPUs, NCCL's own sums, whose bits depend on the layout, and attention whose bits may differ when a step is made again. CPU trainers give the same bits anyway."},

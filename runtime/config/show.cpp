@@ -114,9 +114,11 @@ std::string plan_text(const Config& config, const Plan& plan) {
   auto line = [&](const char* name, const std::string& text) {
     out += "  " + padded(name, 14) + text + "\n";
   };
-  line("model", std::to_string(plan.parameters) + " parameters, " + plain(flops.palm / 1e9) +
-                    " GFLOP per token (PaLM), " + plain(flops.causal / 1e9) +
-                    " (causal, products only)");
+  const size_t active = active_parameters(plan.shape);
+  line("model", std::to_string(plan.parameters) + " parameters, " +
+                    (active < plan.parameters ? std::to_string(active) + " of a token, " : "") +
+                    plain(flops.palm / 1e9) + " GFLOP per token (PaLM), " +
+                    plain(flops.causal / 1e9) + " (causal, products only)");
   if (const std::string options = options_text(plan.shape); !options.empty())
     line("block", options);
   const char* exported = hugging_face_class(plan.shape);

@@ -41,7 +41,7 @@ void add_keys(const Config& given, const Plan& plan, std::map<std::string, std::
     fields.erase(std::string("train.") + counted);
 }
 
-void add_arithmetic(const Config& config, const Arithmetic& of,
+void add_arithmetic(const Config& config, const Plan& plan, const Arithmetic& of,
                     std::map<std::string, std::string>& fields) {
   namespace a = arithmetic;
   const auto add = [&fields](const std::string& name, const auto& value) {
@@ -73,6 +73,7 @@ void add_arithmetic(const Config& config, const Arithmetic& of,
   add("logit_bytes", a::kLogitBytes);
   add("packed_bytes", a::kPackedBytes);
   add("packed_rows", a::kPackedRows);
+  if (plan.shape.experts.count > 0) add("expert_rows", a::kExpertRows);
   if (config.train.optimizer == Optimizer::muon)
     add("muon_rows", fmt::format("{} {}, sums of {}", a::kMuonGramRows, a::kMuonProductRows,
                                  a::kMuonNormElements));
@@ -102,7 +103,7 @@ Arithmetic arithmetic_of_host(const Config& config) {
 Signature signature_of(const Config& config, const Plan& plan, const Arithmetic& arithmetic) {
   Signature signature;
   add_keys(config, plan, signature.fields);
-  add_arithmetic(config, arithmetic, signature.fields);
+  add_arithmetic(config, plan, arithmetic, signature.fields);
   return signature;
 }
 

@@ -1,6 +1,7 @@
 // How many micro-batches pass a unit together, and what that saves and takes. No bit depends on it.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "runtime/config/check.hpp"
 #include "runtime/config/offload.hpp"
@@ -33,27 +34,43 @@ int64_t Plan::wave_of(int shards) const {
 //              a pass turns around; E and H once a step if they are tied. shard_grad_op: once a step
 //   reduced    T (L U + E + H), and E once more a turn if they are tied; a wave's sums in fp32
 //
+// Experts are units of their own, which have two buffers, too.
+//
 // A trainer sends its shard of what is gathered, and the other trainers' shards of what is reduced,
 // to each of the S - 1 others: (S - 1) / S of the elements. For many blocks that is (K / wave) (2 + 2
 // + 4) bytes a parameter in bf16, and 6 K with wave = 1.
 uint64_t bytes_in_group(const Config& config, const Plan& plan, int64_t wave) {
   const auto shards = static_cast<uint64_t>(plan.topology.shards);
   if (shards == 1) return 0;
-  std::vector<uint64_t> parts;  // elements of a shard of each unit
-  for (const Unit& unit : units_of(plan.shape)) parts.push_back(shard_count(unit.count, shards));
-  const uint64_t U = parts[1], L = parts.size() - 2, E = parts.front(), H = parts.back();
+  const std::vector<Unit> units = units_of(plan.shape);
+  std::vector<uint64_t>
+      blocks[2];  // elements of a shard of each block, and of each block's experts
+  for (const Unit& unit : units)
+    if (unit.layer >= 0)
+      blocks[unit.kind == Unit::Kind::experts].push_back(shard_count(unit.count, shards));
+  const uint64_t E = shard_count(units.front().count, shards),
+                 H = shard_count(units.back().count, shards);
   const bool tied = plan.shape.tie_embeddings;
   const std::vector<int> turns =
       Shares::even(static_cast<uint64_t>(plan.leaves), static_cast<uint64_t>(plan.topology.groups),
                    shards, static_cast<uint64_t>(wave))
           .turns(0);
-  const uint64_t T = turns.size(), kept = std::min<uint64_t>(L, 2);
+  const uint64_t T = turns.size();
+  uint64_t all = 0, gathered_again = 0;  // elements of blocks
+  for (const std::vector<uint64_t>& parts : blocks) {
+    const size_t kept = std::min<size_t>(parts.size(), 2);
+    const uint64_t whole = std::accumulate(parts.begin(), parts.end(), uint64_t{0}),
+                   first = std::accumulate(parts.begin(), parts.begin() + kept, uint64_t{0}),
+                   last = std::accumulate(parts.end() - kept, parts.end(), uint64_t{0});
+    all += whole;
+    gathered_again += T * (2 * whole - first - last) + first;
+  }
   const uint64_t gathered = plan.topology.sharding == Sharding::full_shard
-                                ? (T * 2 * (L - kept) + kept) * U + (tied ? 1 : T) * (E + H)
-                                : L * U + E + H;
+                                ? gathered_again + (tied ? 1 : T) * (E + H)
+                                : all + E + H;
   const uint64_t c = bytes_of(config.train.precision);
   uint64_t bytes = c * gathered;
-  for (const int size : turns) bytes += (size > 1 ? 4 : c) * (L * U + (tied ? 2 : 1) * E + H);
+  for (const int size : turns) bytes += (size > 1 ? 4 : c) * (all + (tied ? 2 : 1) * E + H);
   return bytes * (shards - 1);
 }
 

@@ -14,17 +14,26 @@ size_t bytes_of(const std::vector<BufferPool>& pools, DType precision) {
   return elements * simplescale::bytes_of(precision);
 }
 
-/// Blocks alternate between two buffers. Embeddings and head share one, unless they are tied: the
-/// head then needs both at once.
-void rotating(const std::vector<size_t>& padded, bool tied, std::vector<size_t>& pool_of_unit,
-              std::vector<BufferPool>& pools) {
-  const size_t layers = padded.size() - 2;
-  pool_of_unit.assign(padded.size(), 1);
-  pool_of_unit.front() = 0;
-  pool_of_unit.back() = tied ? 2 : 0;
-  pools = {{tied ? padded.front() : std::max(padded.front(), padded.back()), 1},
-           {padded[1], std::min<size_t>(layers, 2)}};
+/// Blocks alternate between two buffers, and so do their experts. Embeddings and head share one, unless
+/// they are tied: the head then needs both at once.
+void rotating(const std::vector<Unit>& units, const std::vector<size_t>& padded, bool tied,
+              std::vector<size_t>& pool_of_unit, std::vector<BufferPool>& pools) {
+  pools = {{tied ? padded.front() : std::max(padded.front(), padded.back()), 1}, {}};
   if (tied) pools.push_back({padded.back(), 1});
+  const bool has_experts =
+      std::ranges::any_of(units, [](const Unit& unit) { return unit.kind == Unit::Kind::experts; });
+  const size_t of_experts = has_experts ? pools.size() : 1;
+  if (has_experts) pools.push_back({});
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const Unit::Kind kind = units[unit].kind;
+    pool_of_unit.push_back(kind == Unit::Kind::block          ? 1
+                           : kind == Unit::Kind::experts      ? of_experts
+                           : kind == Unit::Kind::head && tied ? 2
+                                                              : 0);
+    if (kind != Unit::Kind::block && kind != Unit::Kind::experts) continue;
+    BufferPool& pool = pools[pool_of_unit.back()];
+    pool = {std::max(pool.elements, padded[unit]), std::min<size_t>(pool.slots + 1, 2)};
+  }
 }
 
 void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_unit,
@@ -61,19 +70,21 @@ bool has_one_turn(const EngineOptions& options, size_t groups, size_t shards) {
   return most_of_steps(options, turns) == 1;
 }
 
-std::vector<size_t> padded_units(const EngineOptions& options, size_t shards) {
-  std::vector<size_t> padded;  // elements of every unit, whole
-  for (const Unit& unit : units_of(options.shape))
+/// Elements of every unit, whole.
+std::vector<size_t> padded_units(const std::vector<Unit>& units, size_t shards) {
+  std::vector<size_t> padded;
+  for (const Unit& unit : units)
     padded.push_back(shard_count(unit.count, shards) * shards);
   return padded;
 }
 
 /// Three blocks: one is added to while the sums of the one before it are exchanged, and those of the
 /// one before that are copied.
-void make_windows(const std::vector<size_t>& padded, size_t shards, bool tied, BufferPlan& plan) {
+void make_windows(const std::vector<Unit>& units, const std::vector<size_t>& padded, size_t shards,
+                  bool tied, BufferPlan& plan) {
   std::vector<size_t> parts;
   for (const size_t elements : padded) parts.push_back(elements / shards);
-  rotating(parts, tied, plan.pool_of_unit_window, plan.windows);
+  rotating(units, parts, tied, plan.pool_of_unit_window, plan.windows);
   plan.windows[1].slots = std::min<size_t>(parts.size() - 2, 3);
   if (tied) {  // lm_head's part stays until the embeddings' is complete
     plan.pool_of_unit_window.push_back(plan.windows.size());
@@ -129,21 +140,22 @@ namespace {
 /// leaves_device: whether a unit's sums do, and with one shard its parameters.
 BufferPlan plan_of(const EngineOptions& options, size_t groups, size_t shards, bool host_memory,
                    bool native_sums, bool leaves_device) {
-  const std::vector<size_t> padded = padded_units(options, shards);
+  const std::vector<Unit> units = units_of(options.shape);
+  const std::vector<size_t> padded = padded_units(units, shards);
   const bool fp32 = options.precision == DType::f32, tied = options.shape.tie_embeddings;
   const auto leaves = static_cast<uint64_t>(options.leaves);
 
   BufferPlan plan;
   plan.through_host = options.state_in_host && !host_memory;
   if (shards > 1 ? options.sharding == Sharding::full_shard : leaves_device)
-    rotating(padded, tied, plan.pool_of_unit_gather, plan.gather);
+    rotating(units, padded, tied, plan.pool_of_unit_gather, plan.gather);
   else if (shards > 1 || !fp32 || plan.through_host)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
   plan.sums_in_background = shards > 1 || !host_memory;
   plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) {
-    rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
+    rotating(units, padded, tied, plan.pool_of_unit_gradient, plan.gradient);
     if (tied)
       plan.pool_of_unit_gradient.push_back(0);  // lm_head's part comes before the embeddings'
   }
@@ -156,12 +168,12 @@ BufferPlan plan_of(const EngineOptions& options, size_t groups, size_t shards, b
   // All groups must have the same plan: the group that needs most digits decides.
   if (!native_sums) plan.digits = most_digits(options, groups, shards);
   plan.separate_total = groups > 1 && !native_sums;
-  if (leaves_device) make_windows(padded, shards, tied, plan);
+  if (leaves_device) make_windows(units, padded, shards, tied, plan);
   plan.device_state = host_memory || plan.through_host ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
     plan.muon_unit = padded[1];
     plan.muon_part = shards > 1 ? padded[1] / shards : 0;
-    plan.muon_owned = most_owned(muon_matrices(units_of(options.shape)), shards * groups);
+    plan.muon_owned = most_owned(muon_matrices(units), shards * groups);
   }
   return plan;
 }

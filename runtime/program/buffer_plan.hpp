@@ -48,7 +48,8 @@ struct BufferBytes {
 ///      less
 ///   S  shards
 ///   P  elements of one padded shard
-///   U  elements of a whole padded block
+///   U  elements of a whole padded block; with experts, of the largest block and the largest block's
+///      experts
 ///   E  elements of the larger of embeddings and head; of both together if they are tied
 ///   H  elements of one padded shard of the embeddings if they are tied, else 0: lm_head's part of
 ///      their gradient has a tree of its own, and the two totals are added once

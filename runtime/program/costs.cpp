@@ -7,12 +7,24 @@ namespace simplescale {
 ForwardFlops forward_flops(const ModelShape& s) {
   const auto dim = static_cast<double>(s.dim), q_dim = static_cast<double>(s.q_dim()),
              kv_dim = static_cast<double>(s.kv_dim()), hidden = static_cast<double>(s.hidden);
+  const Experts& e = s.experts;
+  const auto expert_hidden = static_cast<double>(e.hidden);
   // Tokens that a token attends to on the average: the causal mask hides half of a square.
   const auto tokens = static_cast<double>(s.block_size);
   const double seen = s.window() > 0 ? static_cast<double>(s.window()) : tokens;
   const double seen_causal = seen - seen * seen / (2 * tokens);
-  return {.block = 2 * dim * (2 * q_dim + 2 * kv_dim + 3 * hidden) + 4 * q_dim * seen_causal,
+  const double attention = 2 * dim * (2 * q_dim + 2 * kv_dim) + 4 * q_dim * seen_causal;
+  const double shared = 3 * static_cast<double>(e.shared) * expert_hidden;
+  return {.block = attention + 2 * dim * 3 * hidden,
+          .routed = attention + 2 * dim * (static_cast<double>(e.count) + shared),
+          .experts = 2 * dim * 3 * expert_hidden * static_cast<double>(e.per_token),
           .head = 2 * static_cast<double>(s.vocab) * dim};
+}
+
+double ForwardFlops::of_layers(const ModelShape& s) const {
+  const int64_t dense = s.experts.count > 0 ? s.experts.dense_layers : s.layers;
+  return static_cast<double>(dense) * block +
+         static_cast<double>(s.layers - dense) * (routed + experts);
 }
 
 Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool recomputes,
@@ -21,7 +33,13 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
                         static_cast<double>(options.shape.block_size),
                size = static_cast<double>(bytes_of(options.precision));
   const ForwardFlops flops = forward_flops(options.shape);
-  const ShardLayout layout = shard_layout(units_of(options.shape), shards);
+  const std::vector<Unit> units = units_of(options.shape);
+  const ShardLayout layout = shard_layout(units, shards);
+  std::vector<double> of_unit;
+  for (const Unit& unit : units)
+    of_unit.push_back(unit.kind == Unit::Kind::experts        ? flops.experts
+                      : options.shape.has_experts(unit.layer) ? flops.routed
+                                                              : flops.block);
   const double state =
       static_cast<double>(layout.total) * static_cast<double>(state_format(options).bytes());
   const auto received = [](size_t ranks) {  // of all that the ranks of an axis have
@@ -51,13 +69,13 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       case Op::backward_embed:
         return memory(2 * tokens * static_cast<double>(options.shape.dim) * size);
       case Op::forward:
-        return block(flops.block);
+        return block(of_unit[unit]);
       case Op::head:
         return compute(3 * flops.head);
       case Op::evaluate:
         return compute(flops.head);
       case Op::backward:
-        return block((recomputes ? 3 : 2) * flops.block);
+        return block((recomputes ? 3 : 2) * of_unit[unit]);
       case Op::add:
         return memory(whole * (size + sizeof(float)));
       case Op::reduce: {

@@ -17,9 +17,14 @@ struct Speeds {
 };
 
 /// FLOP of a token in the forward pass, products without the embedding. The backward pass has twice as
-/// many. A token attends to half of a block, or to the sliding window.
+/// many. A token attends to half of a block, or to the sliding window, and passes the router, the
+/// shared experts and its own ones.
 struct ForwardFlops {
-  double block = 0, head = 0;
+  double block = 0;    // with an MLP
+  double routed = 0;   // of a block with experts, without them
+  double experts = 0;  // of such a block
+  double head = 0;
+  double of_layers(const ModelShape& shape) const;
 };
 ForwardFlops forward_flops(const ModelShape& shape);
 

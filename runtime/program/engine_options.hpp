@@ -45,10 +45,14 @@ struct EngineOptions {
   DType moments = DType::f32;          // of the state
   double ema_decay = 0;                // 0: the state has no average of the parameters
   std::vector<ParameterGroup> groups;  // checked by check_groups()
-  float z_loss = 0;                    // the backend's
-  bool fp8 = false;                    // the backend's
-  uint64_t seed = 1;                   // of the initial values and of the rounding of moments
-  int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
+  // With ModelShape::experts.bias: after each step the bias of an expert that had more tokens of the global
+  // batch than the mean falls by so much, and that of one with fewer rises (DeepSeek-V3, arXiv
+  // 2408.15664). The counts are whole numbers, so it is exact on every layout.
+  float router_bias_rate = 0;
+  float z_loss = 0;               // the backend's
+  bool fp8 = false;               // the backend's
+  uint64_t seed = 1;              // of the initial values and of the rounding of moments
+  int state_timeout_ms = 60'000;  // how long a reader may pin the side to be written
   // Device memory: every so many steps the state is copied to host memory; 0: only on demand.
   uint64_t memory_every_steps = 1;
 };

@@ -1,6 +1,6 @@
 #include "runtime/program/program.hpp"
 
-#include <optional>
+#include <algorithm>
 
 namespace simplescale {
 namespace {
@@ -81,7 +81,7 @@ void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, size
 }
 
 /// Gathers each unit one ahead of its use, unless a buffer still holds it.
-Program with_gathers(const Program& passes, const BufferPlan& plan) {
+Program with_gathers(const Program& passes, const ProgramOptions& o, const BufferPlan& plan) {
   Slots slots(plan.pool_of_unit_gather, plan.gather);
   if (slots.empty()) return passes;
   Program program;
@@ -94,6 +94,10 @@ Program with_gathers(const Program& passes, const BufferPlan& plan) {
   for (size_t i = 0; i < passes.size(); ++i) {
     const Task& task = passes[i];
     if (needs_unit(task)) {
+      if (const auto second = second_unit(task, o)) {
+        gather(*second, {});
+        slots.use(*slots.find(*second), *second);
+      }
       gather(task.unit, {});
       slots.use(*slots.find(task.unit), task.unit);
       size_t next = i + 1;
@@ -199,13 +203,27 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
 
 }  // namespace
 
+ProgramOptions program_options(const std::vector<Unit>& units, bool tied) {
+  ProgramOptions options{.units = units.size(), .tied = tied};
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    if (units[unit].kind == Unit::Kind::experts) options.of_experts.push_back(unit);
+  return options;
+}
+
+std::optional<size_t> second_unit(const Task& task, const ProgramOptions& o) {
+  if (o.tied && (task.op == Op::head || task.op == Op::evaluate)) return 0;
+  if (task.op == Op::backward && std::ranges::binary_search(o.of_experts, task.unit))
+    return task.unit - 1;
+  return {};
+}
+
 Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
   int k = 0;
   for (size_t turn = 0; turn < options.turns.size(); k += options.turns[turn++])
     add_passes(options, turn, k, true, plan.through_host ? options.units - 2 : 1, passes);
   passes.push_back({.op = Op::check});  // while the last sum is made
-  Program program = with_reductions(with_gathers(passes, plan), options, plan);
+  Program program = with_reductions(with_gathers(passes, options, plan), options, plan);
   program.push_back({.op = Op::finish});
   for (const Op op : {Op::vote, Op::update, Op::commit}) program.push_back({.op = op});
   return program;
@@ -214,7 +232,7 @@ Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
 Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
   Program passes;
   add_passes(options, 0, 0, false, 1, passes);
-  return with_gathers(passes, plan);
+  return with_gathers(passes, options, plan);
 }
 
 const char* to_string(Op op) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,10 @@ namespace simplescale {
 enum class Op : unsigned char {
   gather,          // starts to gather the unit into `slot`
   embed,           // begins micro-batch `micro_batch` in `frame`
-  forward,         // of a block
+  forward,         // of a block or its experts
   head,            // forward and backward; the gradient goes to `slot`
   evaluate,        // the head's loss only
-  backward,        // of a block; the gradient goes to `slot`
+  backward,        // of a block or its experts; the gradient goes to `slot`
   backward_embed,  // ends the micro-batch's passes; the gradient goes to `slot`
   add,             // adds the gradient in `slot` to the wave's in `sum`
   reduce,      // starts to add the gradient in `slot`, or the wave's in `sum`, to the sum of this
@@ -60,13 +61,20 @@ using Program = std::vector<Task>;
 struct ProgramOptions {
   size_t units = 0;  // of the model: embeddings, blocks, head
   bool tied = false;
-  std::vector<int> turns = {1};  // micro-batches of a trainer in each turn of the group
+  std::vector<int> turns = {1};         // micro-batches of a trainer in each turn of the group
+  std::vector<size_t> of_experts = {};  // the units of experts, in order
 };
+/// Of a model, with one micro-batch.
+ProgramOptions program_options(const std::vector<Unit>& units, bool tied);
 
 /// A step. plan: of the same model.
 Program step_program(const ProgramOptions& options, const BufferPlan& plan);
 /// The loss of one micro-batch, without gradients.
 Program loss_program(const ProgramOptions& options, const BufferPlan& plan);
+
+/// The other unit whose parameters the task reads beside its own: the embeddings for a head that is tied
+/// to them, the block for the backward pass of its experts.
+std::optional<size_t> second_unit(const Task& task, const ProgramOptions& options);
 
 const char* to_string(Op op);
 /// One line for each task, as `config show --program` prints it. units: the model's, for their names.

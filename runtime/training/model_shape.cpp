@@ -23,6 +23,42 @@ Status validate_rope_scaling(const RopeScaling& r) {
   return {};
 }
 
+Status validate_experts(const ModelShape& s) {
+  const Experts& e = s.experts;
+  const auto bad = [](const std::string& text) {
+    return Status(Code::bad_config, "[model] " + text);
+  };
+  const auto number = [](const char* name, int64_t value) {
+    return std::string(name) + " = " + std::to_string(value);
+  };
+  if (e.count < 0) return bad(number("experts", e.count) + " must be at least 0");
+  if (e.count == 0)
+    return e == Experts{} ? Status() : bad("experts is not set, but another key of experts is");
+  if (e.hidden < 1) return bad(number("expert_hidden", e.hidden) + " must be at least 1");
+  if (e.per_token < 1 || e.per_token > e.count)
+    return bad(number("experts_per_token", e.per_token) + " must be from 1 to " +
+               number("experts", e.count));
+  if (e.shared < 0) return bad(number("shared_experts", e.shared) + " must be at least 0");
+  if (e.dense_layers < 0 || e.dense_layers >= s.layers)
+    return bad(number("dense_layers", e.dense_layers) + " must be from 0 to below " +
+               number("layers", s.layers));
+  if (e.groups < 1 || e.count % e.groups)
+    return bad(number("router_groups", e.groups) + " does not divide " +
+               number("experts", e.count));
+  if (e.groups_per_token < 1 || e.groups_per_token > e.groups)
+    return bad(number("router_groups_per_token", e.groups_per_token) + " must be from 1 to " +
+               number("router_groups", e.groups));
+  if (e.per_token > e.count / e.groups * e.groups_per_token)
+    return bad(number("experts_per_token", e.per_token) + " is more than " +
+               number("router_groups_per_token", e.groups_per_token) + " groups have experts");
+  if (!(e.scale > 0) || !std::isfinite(e.scale)) return bad("router_scale must be above 0");
+  if (s.norm == NormPlacement::post)
+    return bad(
+        "experts need norm = \"pre\"; with norms after attention and MLP they are not "
+        "supported");
+  return {};
+}
+
 }  // namespace
 
 Status validate(const ModelShape& s) {
@@ -53,6 +89,7 @@ Status validate(const ModelShape& s) {
   if (s.rope_scaling.kind == RopeScaling::Kind::yarn && !(s.rope_theta > 1))
     return bad("rope_theta must be above 1 with rope_scaling = \"yarn\"");
   if (s.sliding_window < 0) return bad("sliding_window must be at least 0");
+  SS_RETURN_IF_ERROR(validate_experts(s));
   return validate_rope_scaling(s.rope_scaling);
 }
 
@@ -81,6 +118,7 @@ Status validate_gpu_heads(const ModelShape& s, DType precision) {
 
 ModelShape canonical(ModelShape s) {
   if (s.head_width * s.heads == s.dim) s.head_width = 0;
+  if (s.experts.count > 0 && s.experts.dense_layers == 0) s.hidden = s.experts.hidden;
   RopeScaling& r = s.rope_scaling;
   if (r.kind == RopeScaling::Kind::none) r = {};
   if (r.kind == RopeScaling::Kind::linear) r = {.kind = r.kind, .factor = r.factor};
@@ -95,6 +133,13 @@ std::string identity_text(const ModelShape& s) {
   for (int64_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.block_size,
                     s.head_dim(), s.sliding_window, s.rope_scaling.original_block_size})
     text << n << ' ';
+  if (const Experts& e = s.experts; e.count > 0) {
+    for (int64_t n :
+         {e.count, e.per_token, e.hidden, e.shared, e.dense_layers, e.groups, e.groups_per_token,
+          int64_t{e.normalize}, int64_t{e.bias}, static_cast<int64_t>(e.score)})
+      text << n << ' ';
+    text << e.scale << ' ';
+  }
   for (int n : {int(s.tie_embeddings), int(s.qkv_bias), int(s.qk_norm), int(s.norm),
                 int(s.rope_scaling.kind)})
     text << n << ' ';
@@ -117,6 +162,16 @@ std::string options_text(const ModelShape& s) {
   add(s.rope_scaling.kind != RopeScaling::Kind::none,
       "rope_scaling " + std::string(to_string(s.rope_scaling.kind)));
   add(s.tie_embeddings, "tied embeddings");
+  if (const Experts& e = s.experts; e.count > 0) {
+    add(true, std::to_string(e.per_token) + " of " + std::to_string(e.count) + " experts of " +
+                  std::to_string(e.hidden));
+    add(e.shared > 0, std::to_string(e.shared) + " shared");
+    add(e.dense_layers > 0, "dense layers " + std::to_string(e.dense_layers));
+    add(e.score != RouterScore::softmax, "router " + std::string(to_string(e.score)));
+    add(e.bias, "router bias");
+    add(e.groups > 1,
+        "router groups " + std::to_string(e.groups_per_token) + " of " + std::to_string(e.groups));
+  }
   return text;
 }
 
@@ -130,6 +185,10 @@ const char* to_string(QkNorm norm) {
 }
 const char* to_string(NormPlacement placement) {
   return placement == NormPlacement::pre ? "pre" : "post";
+}
+
+const char* to_string(RouterScore score) {
+  return score == RouterScore::softmax ? "softmax" : "sigmoid";
 }
 
 const char* hugging_face_class(const ModelShape& s) {
@@ -161,10 +220,19 @@ std::vector<Unit> units_of(const ModelShape& s) {
     unit.parameters.push_back({name, std::move(shape), unit.count, count, id++});
     unit.count += count;
   };
-  units.push_back({"embed", {}, 0});
+  const auto begin = [&](const std::string& name, Unit::Kind kind, int64_t layer) {
+    units.push_back({name, {}, 0, kind, static_cast<int>(layer)});
+  };
+  const auto add_mlp = [&](const std::string& at, int64_t hidden) {
+    add(at + "gate_proj.weight", {hidden, s.dim});
+    add(at + "up_proj.weight", {hidden, s.dim});
+    add(at + "down_proj.weight", {s.dim, hidden});
+  };
+  begin("embed", Unit::Kind::embed, -1);
   add("model.embed_tokens.weight", {s.vocab, s.dim});
   for (int64_t i = 0; i < s.layers; ++i) {
-    units.push_back({"layers." + std::to_string(i), {}, 0});
+    const std::string name = "layers." + std::to_string(i);
+    begin(name, Unit::Kind::block, i);
     const std::string at = "model.layers." + std::to_string(i) + ".", self = at + "self_attn.";
     const bool pre = s.norm == NormPlacement::pre;
     const std::pair<const char*, int64_t> qkv[] = {
@@ -180,20 +248,42 @@ std::vector<Unit> units_of(const ModelShape& s) {
     add(self + "o_proj.weight", {s.dim, s.q_dim()});
     add(at + (pre ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"),
         {s.dim});
-    add(at + "mlp.gate_proj.weight", {s.hidden, s.dim});
-    add(at + "mlp.up_proj.weight", {s.hidden, s.dim});
-    add(at + "mlp.down_proj.weight", {s.dim, s.hidden});
+    const std::string mlp = at + "mlp.";
+    const bool has_experts = s.has_experts(i);
+    if (has_experts) {
+      add(mlp + "gate.weight", {s.experts.count, s.dim});
+      if (s.experts.bias) add(mlp + "gate.e_score_correction_bias", {s.experts.count});
+    }
+    if (const int64_t width = s.mlp_width(i); width > 0)
+      add_mlp(has_experts ? mlp + "shared_experts." : mlp, width);
+    if (!has_experts) continue;
+    begin(name + ".experts", Unit::Kind::experts, i);
+    for (int64_t e = 0; e < s.experts.count; ++e)
+      add_mlp(mlp + "experts." + std::to_string(e) + ".", s.experts.hidden);
   }
-  units.push_back({"head", {}, 0});
+  begin("head", Unit::Kind::head, -1);
   add("model.norm.weight", {s.dim});
   if (!s.tie_embeddings) add("lm_head.weight", {s.vocab, s.dim});
   return units;
+}
+
+size_t unit_of_block(const ModelShape& s, int64_t layer) {
+  const int64_t with_experts =
+      s.experts.count > 0 ? std::max<int64_t>(0, layer - s.experts.dense_layers) : 0;
+  return static_cast<size_t>(1 + layer + with_experts);
 }
 
 size_t parameter_count(const ModelShape& shape) {
   size_t count = 0;
   for (const Unit& unit : units_of(shape)) count += unit.count;
   return count;
+}
+
+size_t active_parameters(const ModelShape& s) {
+  if (s.experts.count == 0) return parameter_count(s);
+  const int64_t resting = (s.layers - s.experts.dense_layers) *
+                          (s.experts.count - s.experts.per_token) * 3 * s.experts.hidden * s.dim;
+  return parameter_count(s) - static_cast<size_t>(resting);
 }
 
 ShardLayout shard_layout(const std::vector<Unit>& units, size_t shards) {

@@ -3,6 +3,7 @@
 // (docs/models.md). Pure functions, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,6 +40,27 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+/// How a router makes a token's weights of experts out of its logits: their softmax, or the sigmoid of
+/// each.
+enum class RouterScore : unsigned char { softmax, sigmoid };
+
+/// A mixture of experts instead of a block's MLP: each token goes to `per_token` of `count` SwiGLUs of
+/// width `hidden`, none is dropped, and what they give is added with the router's weights. Every token
+/// goes to the `shared` ones, too. In formulas E = count, k = per_token.
+struct Experts {
+  int64_t count = 0;  // 0: every block has an MLP
+  int64_t per_token = 0, hidden = 0;
+  int64_t shared = 0;        // computed as one SwiGLU of width shared * hidden
+  int64_t dense_layers = 0;  // the first so many blocks have an MLP of width ModelShape::hidden
+  // The router (model/router.hpp).
+  RouterScore score = RouterScore::softmax;
+  bool normalize = true;  // the weights of a token's experts are divided by their sum
+  double scale = 1;       // and multiplied by this
+  bool bias = false;      // experts are chosen by score + bias, and weighted by score
+  int64_t groups = 1, groups_per_token = 1;  // a token's experts are in so many of the groups
+  bool operator==(const Experts&) const = default;
+};
+
 /// In formulas T = block_size, C = dim, L = layers, V = vocab (and B = micro_batch_size).
 struct ModelShape {
   int64_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, block_size = 0;
@@ -51,11 +73,21 @@ struct ModelShape {
   NormPlacement norm = NormPlacement::pre;
   int64_t sliding_window = 0;  // a token attends to itself and window - 1 before it; 0: to all
   RopeScaling rope_scaling;
+  Experts experts;
 
   bool operator==(const ModelShape&) const = default;
   int64_t head_dim() const { return head_width > 0 ? head_width : dim / heads; }
   /// The sliding window; 0 if it is so long that every token of a block sees all tokens before it.
   int64_t window() const { return sliding_window < block_size ? sliding_window : 0; }
+  bool has_experts(int64_t layer) const {
+    return experts.count > 0 && layer >= experts.dense_layers;
+  }
+  /// Width of the SwiGLU that every token of a block passes: the MLP or the shared experts. May be 0.
+  int64_t mlp_width(int64_t layer) const {
+    return has_experts(layer) ? experts.shared * experts.hidden : hidden;
+  }
+  /// The largest mlp_width() of all blocks.
+  int64_t widest_mlp() const { return std::max(mlp_width(0), mlp_width(layers - 1)); }
   /// Width of a token's queries, and of its keys or values.
   int64_t q_dim() const { return heads * head_dim(); }
   int64_t kv_dim() const { return kv_heads * head_dim(); }
@@ -88,6 +120,7 @@ std::string options_text(const ModelShape& shape);
 const char* to_string(RopeScaling::Kind kind);
 const char* to_string(QkNorm norm);
 const char* to_string(NormPlacement placement);
+const char* to_string(RouterScore score);
 
 /// The class of Hugging Face's transformers that computes this model: "Qwen3ForCausalLM". Null if
 /// no class does.
@@ -101,23 +134,34 @@ struct Parameter {
   uint64_t id = 0;  // index among all parameters; initial values depend on it
   /// True for the parameters that AdamW decays. All others are norms and biases.
   bool is_matrix() const { return shape.size() == 2; }
-  bool is_bias() const { return name.ends_with(".bias"); }
+  bool is_router_bias() const { return name.ends_with("e_score_correction_bias"); }
+  bool is_bias() const { return name.ends_with("bias"); }
 };
 
 /// A group of parameters that is gathered at once. They are stored without gaps.
 struct Unit {
-  std::string name;  // "embed", "layers.0", ..., "head"
+  enum class Kind : unsigned char { embed, block, experts, head };
+  std::string name;  // "embed", "layers.0", "layers.0.experts", ..., "head"
   std::vector<Parameter> parameters;
   size_t count = 0;  // elements, without padding
+  Kind kind = Kind::embed;
+  int layer = -1;  // of a block and of its experts
 };
 
 /// The units of a model, in this order:
 ///   "embed"      embed_tokens
 ///   "layers.i"   norm of attention, q, k, v, their biases, norms of q and k, o, norm of the MLP,
-///                gate, up, down; biases and norms of q and k only if the shape has them
+///                gate, up, down; biases and norms of q and k only if the shape has them. A block
+///                with experts has the router and its bias after the norm of the MLP, and gate, up and
+///                down of the shared experts if there are any
+///   "layers.i.experts"   of such a block: gate, up, down of each expert
 ///   "head"       norm, lm_head (norm only if the embeddings are tied)
 std::vector<Unit> units_of(const ModelShape& shape);
+/// Index of a block's unit; that of its experts, if it has some, is the next one. Of `layers`: the head's.
+size_t unit_of_block(const ModelShape& shape, int64_t layer);
 size_t parameter_count(const ModelShape& shape);
+/// Those that a token passes: of the experts only experts.per_token in each block.
+size_t active_parameters(const ModelShape& shape);
 
 /// Shards are multiples of this many elements, so sums over blocks of this size do not depend on
 /// the number of shards.

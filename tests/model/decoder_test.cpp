@@ -30,8 +30,11 @@ std::vector<float> backend_logits(const TestModel& m) {
   options.training = false;
   auto backend = make_cpu_backend(options).take();
   backend->embed(0, m.params.front().data(), m.tokens.data());
-  for (int layer = 0; layer < m.shape.layers; ++layer)
-    backend->forward_block(0, layer, m.params[size_t(layer) + 1].data());
+  for (size_t unit = 1; unit + 1 < m.units.size(); ++unit)
+    if (const Unit& of = m.units[unit]; of.kind == Unit::Kind::experts)
+      backend->forward_experts(0, of.layer, m.params[unit].data());
+    else
+      backend->forward_block(0, of.layer, m.params[unit].data());
   std::vector<float> logits(size_t(m.shape.block_size * m.shape.vocab));
   backend->logits(0, m.params.back().data(),
                   m.shape.tie_embeddings ? m.params.front().data() : nullptr, logits.data());
@@ -44,6 +47,8 @@ TEST_SUITE("model") {
   TEST_CASE("decoder: the cache gives the logits of the whole sequence") {
     std::vector<ModelShape> shapes = simplescale::testing::with_options(shape(false));
     shapes.insert(shapes.end(), {shape(false), shape(true)});
+    const std::vector<ModelShape> routed = simplescale::testing::with_experts(shape(false));
+    shapes.insert(shapes.end(), routed.begin(), routed.end());
     for (const ModelShape& one : shapes) {
       CAPTURE(options_text(one));
       const TestModel m(one, 1);

@@ -87,9 +87,33 @@ def linear(s, x, *weights):
     return Fp8Linear.apply(x, torch.cat(weights)).split([len(weight) for weight in weights], -1)
 
 
-def forward(take, tokens, s, dtype):
-    """Logits in fp32. tokens: (B, T + 1), with their marks. take(*shape) returns the next parameter, unit by unit."""
-    C, hidden, heads, kv_heads = s["dim"], s["hidden"], s["heads"], s["kv_heads"]
+def experts(s, n, router, bias, weights, losses):
+    """What the experts make of n: (tokens, C). weights: of each expert, (gate, up, down). losses: receives the router's."""
+    x, logits = s["experts"], n.float() @ router.float().T
+    scores = logits.softmax(-1) if x["score"] == "softmax" else logits.sigmoid()
+    choice = scores.detach() + (0 if bias is None else bias.float())
+    if x["groups"] > 1:
+        of_group = choice.unflatten(-1, (x["groups"], -1))
+        best = of_group.amax(-1) if x["score"] == "softmax" else of_group.topk(2)[0].sum(-1)
+        kept = torch.zeros_like(best).scatter(-1, best.topk(x["groups_per_token"])[1], 1).bool()
+        choice = of_group.masked_fill(~kept[..., None], -math.inf).flatten(-2)
+    chosen = choice.topk(x["per_token"])[1]
+    w = scores.gather(-1, chosen)
+    w = x["scale"] * (w / w.sum(-1, keepdim=True) if x["normalize"] else w)
+    y = torch.zeros_like(n, dtype=torch.float32)
+    for e, (gate, up, down) in enumerate(weights):
+        of_expert = F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down).float()
+        y = y + (w * (chosen == e)).sum(-1, keepdim=True) * of_expert
+    load = F.one_hot(chosen, x["count"]).sum(1).float().mean(0)
+    mean = (scores / (1 if x["score"] == "softmax" else scores.sum(-1, keepdim=True))).mean(0)
+    losses.append(s["router_z_loss"] * logits.logsumexp(-1).square().mean())
+    losses.append(s["router_balance_loss"] * x["count"] / x["per_token"] * (load * mean).sum())
+    return y.to(n.dtype)
+
+
+def forward(take, tokens, s, dtype, losses=None):
+    """Logits in fp32. losses: receives those of the routers. tokens: (B, T + 1), with their marks. take(*shape) returns the next parameter, unit by unit."""
+    C, heads, kv_heads = s["dim"], s["heads"], s["kv_heads"]
     V, T, D, post, eps = s["vocab"], s["block_size"], s["head_dim"], s["norm"] == "post", 1e-5
     A, K = heads * D, kv_heads * D
     begins = (tokens >> 30 & 1).bool()
@@ -110,12 +134,20 @@ def forward(take, tokens, s, dtype):
     split = lambda y: y.unflatten(-1, (-1, D)).transpose(1, 2)
     table = take(V, C)
     x = F.embedding(tokens[:, :-1], table)
-    for _ in range(s["layers"]):
+    x_of = s.get("experts", {"count": 0})
+    for layer in range(s["layers"]):
+        routed = x_of["count"] > 0 and layer >= x_of["dense_layers"]
+        hidden = x_of["shared"] * x_of["hidden"] if routed else s["hidden"]
         norm1, weights = take(C), [take(A, C), take(K, C), take(K, C)]
         biases = [take(A), take(K), take(K)] if s["qkv_bias"] else [None] * 3
         qk = {"none": None, "head": (D, D), "whole": (A, K)}[s["qk_norm"]]
         qk_norms = [take(width) for width in qk] if qk else None
-        o, norm2, gate, up, down = take(C, A), take(C), take(hidden, C), take(hidden, C), take(C, hidden)
+        o, norm2 = take(C, A), take(C)
+        router = take(x_of["count"], C) if routed else None
+        bias = take(x_of["count"]) if routed and x_of["bias"] else None
+        mlp = lambda width: (take(width, C), take(width, C), take(C, width))
+        gate, up, down = mlp(hidden) if hidden else (None, None, None)
+        of_experts = [mlp(x_of["hidden"]) for _ in range(x_of["count"])] if routed else []
         n = x if post else norm(x, norm1)
         q, k, v = (y if b is None else y + b for y, b in zip(linear(s, n, *weights), biases))
         if s["qk_norm"] == "whole":
@@ -127,9 +159,12 @@ def forward(take, tokens, s, dtype):
         (y,) = linear(s, y.transpose(1, 2).flatten(2), o)
         x = x + (norm(y, norm1) if post else y)
         n = x if post else norm(x, norm2)
-        gate, up = linear(s, n, gate, up)
-        (y,) = linear(s, F.silu(gate) * up, down)
-        x = x + (norm(y, norm2) if post else y)
+        if hidden:
+            gate, up = linear(s, n, gate, up)
+            (y,) = linear(s, F.silu(gate) * up, down)
+            x = x + (norm(y, norm2) if post else y)
+        if routed:
+            x = x + experts(s, n.flatten(0, 1), router, bias, of_experts, losses).view_as(x)
     x = norm(x, take(C))
     logits = F.linear(x, table if s["tie_embeddings"] else take(V, C)).float()
     return logits
@@ -152,15 +187,16 @@ def main():
         params.append(p)
         return p
 
-    logits = forward(take, tokens, s, dtype)
+    losses = []
+    logits = forward(take, tokens, s, dtype, losses)
     assert used == flat.numel(), (used, flat.numel())
     trained = tokens[:, 1:] >> 29 & 1 == 0
     targets = torch.where(trained, tokens[:, 1:] & (1 << 29) - 1, -100)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / trained.numel()
     z = s["z_loss"] * (logits.logsumexp(-1).square() * trained).mean()
-    ((loss + z) * s["scale"]).backward()
+    ((loss + z + sum(losses)) * s["scale"]).backward()
     logits.detach().numpy().tofile(f"{folder}/logits.bin")
-    torch.cat([p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")
+    torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")
     np.float64(loss.item()).tofile(f"{folder}/loss.bin")
 
 

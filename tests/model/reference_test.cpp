@@ -41,8 +41,20 @@ double relative_error(const float* a, const float* b, size_t count) {
   return std::sqrt(difference / std::max(norm, 1e-60));
 }
 
+std::string experts_json(const Experts& x) {
+  std::ostringstream out;
+  out << R"({"count":)" << x.count << R"(,"per_token":)" << x.per_token << R"(,"hidden":)"
+      << x.hidden << R"(,"shared":)" << x.shared << R"(,"dense_layers":)" << x.dense_layers
+      << R"(,"score":")" << to_string(x.score) << R"(","normalize":)"
+      << (x.normalize ? "true" : "false") << R"(,"scale":)" << x.scale << R"(,"bias":)"
+      << (x.bias ? "true" : "false") << R"(,"groups":)" << x.groups << R"(,"groups_per_token":)"
+      << x.groups_per_token << "}";
+  return out.str();
+}
+
 void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float z_loss = 0,
-                        bool fp8 = false) {
+                        bool fp8 = false, float router_z_loss = 0, float router_balance_loss = 0,
+                        Recompute recompute = Recompute::nothing) {
   test::Python* const python = test::Python::with({"torch", "numpy"});
   if (!python) return skipped("no Python with torch");
   const test::TempFolder made;
@@ -61,7 +73,9 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float
            << R"(,"qkv_bias":)" << s.qkv_bias << R"(,"qk_norm":")" << to_string(s.qk_norm)
            << R"(","norm":")" << to_string(s.norm) << R"(","sliding_window":)" << s.sliding_window
            << R"(,"rope_scaling":")" << to_string(s.rope_scaling.kind) << R"(","rope_factor":)"
-           << s.rope_scaling.factor << R"(,"rope_low_factor":)" << s.rope_scaling.low_factor
+           << s.rope_scaling.factor << R"(,"router_z_loss":)" << router_z_loss
+           << R"(,"router_balance_loss":)" << router_balance_loss << R"(,"experts":)"
+           << experts_json(s.experts) << R"(,"rope_low_factor":)" << s.rope_scaling.low_factor
            << R"(,"rope_high_factor":)" << s.rope_scaling.high_factor
            << R"(,"rope_original_block_size":)" << s.rope_scaling.original_block_size << "}";
   REQUIRE_MESSAGE(python->run(source_dir() + "/tests/model/reference.py", made.path,
@@ -71,6 +85,9 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float
   BackendOptions options = m.options(dtype, 2);
   options.z_loss = z_loss;
   options.fp8 = fp8;
+  options.router_z_loss = router_z_loss;
+  options.router_balance_loss = router_balance_loss;
+  options.recompute = recompute;
   auto backend = must(make_cpu_backend(options));
   const Outcome ours = run_micro_batch(**backend, m, dtype, true, scale);
   const auto loss = read_file<double>(folder / "loss.bin");
@@ -156,6 +173,27 @@ TEST_SUITE("reference") {
     for (const ModelShape& shape : with_options(kGrouped)) {
       CAPTURE(options_text(shape));
       compare_with_torch(TestModel(shape, 2), DType::f32, 2e-5);
+    }
+  }
+  TEST_CASE("backend: experts equal torch, with each way of recomputing them, fp32") {
+    for (const ModelShape& shape : with_experts(kGrouped)) {
+      CAPTURE(options_text(shape));
+      for (const Recompute recompute : {Recompute::nothing, Recompute::mlp, Recompute::block})
+        compare_with_torch(TestModel(shape, 3), DType::f32, 2e-5, 0, false, 0, 0, recompute);
+    }
+  }
+  TEST_CASE("backend: the routers' own losses have torch's gradients, and change no loss") {
+    for (const ModelShape& shape : with_experts(kGrouped)) {
+      CAPTURE(options_text(shape));
+      compare_with_torch(TestModel(shape, 2), DType::f32, 2e-5, 0, false, 0.1f, 0);
+      compare_with_torch(TestModel(shape, 2), DType::f32, 2e-5, 0, false, 0, 0.5f);
+    }
+  }
+  TEST_CASE("backend: bf16 experts differ from torch's by rounding only") {
+    // Rounding would change a choice here and there.
+    for (const ModelShape& shape : with_all_experts(kGrouped)) {
+      CAPTURE(options_text(shape));
+      compare_with_torch(TestModel(shape, 2), DType::bf16, 0.12);
     }
   }
   TEST_CASE("backend: windows that begin and end in several query blocks equal torch") {

@@ -58,6 +58,49 @@ inline std::vector<ModelShape> with_options(const ModelShape& base) {
   return shapes;
 }
 
+/// `base` with mixtures of experts of several kinds, and three layers.
+inline std::vector<ModelShape> with_experts(ModelShape base) {
+  base.layers = 3;
+  std::vector<ModelShape> shapes;
+  const auto add = [&](const Experts& experts) {
+    shapes.emplace_back(base).experts = experts;
+    shapes.back() = canonical(shapes.back());
+  };
+  add({.count = 5, .per_token = 2, .hidden = 24});                      // Mixtral, Qwen3
+  add({.count = 3, .per_token = 3, .hidden = 70, .normalize = false});  // all of them
+  add({.count = 9,  // one; a weight that is divided by itself would have no gradient
+       .per_token = 1,
+       .hidden = 20,
+       .dense_layers = 1,
+       .normalize = false,
+       .scale = 2});
+  add({.count = 6, .per_token = 2, .hidden = 20, .shared = 2, .dense_layers = 2});
+  add({.count = 8, .per_token = 3, .hidden = 24, .groups = 4, .groups_per_token = 2});
+  add({.count = 8,  // DeepSeek-V3
+       .per_token = 2,
+       .hidden = 16,
+       .shared = 1,
+       .dense_layers = 1,
+       .score = RouterScore::sigmoid,
+       .scale = 2.5,
+       .bias = true,
+       .groups = 2,
+       .groups_per_token = 1});
+  shapes[0].qk_norm = QkNorm::head, shapes[1].qk_norm = QkNorm::whole;
+  shapes[2].tie_embeddings = true, shapes[3].sliding_window = 5, shapes[4].qkv_bias = true;
+  return shapes;
+}
+
+/// The same, but every token passes all experts: a choice is no smooth function of the parameters.
+inline std::vector<ModelShape> with_all_experts(const ModelShape& base) {
+  std::vector<ModelShape> shapes = with_experts(base);
+  for (ModelShape& shape : shapes) {
+    shape.experts.groups = shape.experts.groups_per_token = 1;
+    shape.experts.per_token = shape.experts.count;
+  }
+  return shapes;
+}
+
 struct TestModel {
   ModelShape shape;
   int micro_batch_size = 1;
@@ -155,14 +198,19 @@ inline std::vector<Outcome> run_frames(Backend& backend, const TestModel& m,
     backend.copy_to_host(bytes.data(), from, bytes.size());
     return decode(bytes, dtype);
   };
-  const int layers = int(m.shape.layers), frames = int(tokens.size());
+  const int frames = int(tokens.size());
   const size_t head = m.params.size() - 1;
   const void* tied = m.shape.tie_embeddings ? params[0] : nullptr;
   void* of_head = backward && tied ? upload(encode(m.params[0], dtype)) : nullptr;
   std::vector<Outcome> out(tokens.size());
   for (int f = 0; f < frames; ++f) backend.embed(f, params[0], tokens[size_t(f)].data());
-  for (int i = 0; i < layers; ++i)
-    for (int f = 0; f < frames; ++f) backend.forward_block(f, i, params[size_t(i) + 1]);
+  const auto has_experts = [&](size_t unit) { return m.units[unit].kind == Unit::Kind::experts; };
+  for (size_t unit = 1; unit < head; ++unit)
+    for (int f = 0; f < frames; ++f)
+      if (const int layer = m.units[unit].layer; has_experts(unit))
+        backend.forward_experts(f, layer, params[unit]);
+      else
+        backend.forward_block(f, layer, params[unit]);
   for (int f = 0; f < frames; ++f) {
     Outcome& o = out[size_t(f)];
     o.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
@@ -178,9 +226,12 @@ inline std::vector<Outcome> run_frames(Backend& backend, const TestModel& m,
     out[size_t(f)].losses.assign(backend.losses(f).begin(), backend.losses(f).end());
   }
   if (!backward) return out;
-  for (size_t unit = size_t(layers); unit > 0; --unit)
+  for (size_t unit = head - 1; unit > 0; --unit)
     for (int f = 0; f < frames; ++f) {
-      backend.backward_block(f, int(unit) - 1, params[unit], grads[unit]);
+      if (const int layer = m.units[unit].layer; has_experts(unit))
+        backend.backward_experts(f, layer, params[unit - 1], params[unit], grads[unit]);
+      else
+        backend.backward_block(f, layer, params[unit], grads[unit]);
       out[size_t(f)].grads[unit] = read(unit, grads[unit]);
     }
   for (int f = 0; f < frames; ++f) {

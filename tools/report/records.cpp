@@ -41,6 +41,21 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
     for (const auto& [name, ignored] : sources.items())
       if (const auto value = real(sources, name.c_str()))
         row.scalars.emplace_back("val_loss/" + name, *value);
+  const json& experts = member_of(line, "experts");
+  const auto add_figures = [&](const json& of, const std::string& name) {
+    for (const char* figure : {"least", "most", "entropy", "close", "dropped"})
+      if (const auto value = real(of, figure)) row.scalars.emplace_back(name + figure, *value);
+  };
+  add_figures(experts, "experts/");
+  if (const json& layers = member_of(experts, "layers"); layers.is_object())
+    for (const auto& [layer, figures] : layers.items())
+      add_figures(figures, "experts/layer_" + layer + "/");
+  if (const json& loads = member_of(experts, "loads"); loads.is_object())
+    for (const auto& [layer, of_experts] : loads.items())
+      for (size_t e = 0; e < of_experts.size(); ++e)
+        if (of_experts[e].is_number())
+          row.scalars.emplace_back("experts/layer_" + layer + "/load_" + std::to_string(e),
+                                   of_experts[e].get<double>());
   if (const json& tasks = member_of(line, "tasks"); tasks.is_object())
     for (const auto& [name, scores] : tasks.items())
       for (const char* figure : {"acc", "acc_norm", "word_perplexity", "byte_perplexity"})

@@ -398,6 +398,7 @@ struct StepDone {
   intervalMs @17 :Float64;
   validates @18 :Bool;
   computeMs @19 :Float64;
+  routerCounts @20 :List(Int64);  # of the first trainer of the first group (runtime/training/router_counts.hpp)
 }
 
 struct TaskScore $header("runtime/training/task_score.hpp") {

@@ -86,3 +86,31 @@ TEST_CASE("anomalies: a validation is told of for each source without targets") 
   REQUIRE(one.size() == 1);
   CHECK(one[0].subject == "validation of chat");
 }
+
+TEST_CASE("anomalies: an expert that starves and one that nearly every token passes are told once") {
+  Anomalies anomalies;
+  const ExpertLoad even{.layer = 2, .per_token = 1, .loads = {1, 1, 1, 1}},
+      bad{.layer = 2, .per_token = 1, .loads = {3.9, 0.05, 0.05, 0}};
+  const auto steps = [&](const ExpertLoad& load, int count) {
+    std::vector<Anomaly> all;
+    for (int i = 0; i < count; ++i)
+      for (Anomaly& found : anomalies.experts(static_cast<uint64_t>(i), {&load, 1}))
+        all.push_back(std::move(found));
+    return all;
+  };
+  CHECK(steps(even, 50).empty());
+  CHECK(steps(bad, 19).empty());
+  CHECK(steps(even, 1).empty());  // begins anew
+  CHECK(steps(bad, 19).empty());
+  const auto found = steps(bad, 50);
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].kind == "expert_starved");
+  CHECK(found[0].subject == "layer 2");
+  CHECK(found[0].reason.find("experts 1, 2, 3 of 4") != std::string::npos);
+  CHECK(found[1].kind == "router_collapsed");
+  CHECK(found[1].reason.find("experts 0 of 4") != std::string::npos);
+  // With every expert chosen by every token nothing has collapsed.
+  Anomalies other;
+  const ExpertLoad all{.layer = 0, .per_token = 2, .loads = {1, 1}};
+  for (int i = 0; i < 50; ++i) CHECK(other.experts(1, {&all, 1}).empty());
+}

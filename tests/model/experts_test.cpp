@@ -1,0 +1,236 @@
+// Mixtures of experts: the router's choice, what a row's bits depend on, and every layout of a step.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "model/cpu/gemm.hpp"
+#include "model/router.hpp"
+#include "tests/model/engine_world.hpp"
+#include "tests/model/test_model.hpp"
+#include "tests/must.hpp"
+
+namespace simplescale::testing {
+namespace {
+
+const ModelShape kBase{.dim = 48,
+                       .hidden = 80,
+                       .layers = 3,
+                       .heads = 6,
+                       .kv_heads = 2,
+                       .vocab = 101,
+                       .block_size = 150};
+
+struct Choice {
+  std::vector<float> scores, weights;
+  std::vector<int32_t> chosen;
+};
+Choice choice_of(const Experts& x, const std::vector<float>& logits, const float* bias = nullptr) {
+  const size_t rows = logits.size() / size_t(x.count), of_token = rows * size_t(x.per_token);
+  Choice c{std::vector<float>(logits.size()), std::vector<float>(of_token),
+           std::vector<int32_t>(of_token)};
+  route(x, int64_t(rows), logits.data(), bias,
+        {c.scores.data(), c.weights.data(), c.chosen.data()});
+  return c;
+}
+
+Outcome forward_of(const TestModel& m, DType precision) {
+  auto backend = must(make_cpu_backend(m.options(precision, 2)));
+  return run_micro_batch(**backend, m, precision);
+}
+
+/// True if row 0 of x W has the same bits with any number of rows from `least` on that is a multiple of
+/// `step`.
+template <class T>
+bool row_keeps_bits(int64_t K, int64_t N, cpu::Transpose transpose, bool packed, int64_t least,
+                    int64_t step) {
+  constexpr int64_t kMost = 256;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<T> x(size_t(kMost * K)), w(size_t(K * N));
+  const auto fill = [&](std::vector<T>& values) {
+    for (T& value : values) {
+      if constexpr (std::is_same_v<T, float>)
+        value = normal(random);
+      else
+        value.bits = f32_to_bf16(normal(random));
+    }
+  };
+  fill(x), fill(w);
+  cpu::Weight<T> weight{w.data(), K, N, transpose == cpu::Transpose::yes ? K : N, transpose};
+  std::vector<float> memory(packed ? cpu::packed_bytes(weight) / sizeof(float) + 1 : 0);
+  if (packed) weight.packed = memory.data(), cpu::pack(weight);
+  std::vector<float> expected, y(size_t(kMost * N));
+  for (int64_t rows = least; rows <= kMost; rows += step) {
+    cpu::gemm(rows, x.data(), K, weight, y.data(), N);
+    const std::vector<float> row(y.begin(), y.begin() + N);
+    if (expected.empty()) expected = row;
+    if (row != expected) return false;
+  }
+  return true;
+}
+
+EngineOptions engine_options(const Experts& experts, int leaves, DType precision, int wave,
+                             bool tied) {
+  EngineOptions options;
+  options.shape = test_shape(tied);
+  options.shape.experts = experts;
+  options.shape = canonical(options.shape);
+  options.precision = precision;
+  options.sharding = Sharding::full_shard;
+  options.leaves = leaves;
+  options.wave = wave;
+  options.micro_batch_size = 2;
+  options.seed = 5;
+  return options;
+}
+
+}  // namespace
+
+TEST_SUITE("experts") {
+  TEST_CASE("router: the largest scores, equal ones by index, in falling order") {
+    const Experts x{.count = 4, .per_token = 2, .hidden = 8};
+    const Choice c = choice_of(x, {0, 2, 1, 2, /**/ 1, 1, 1, 1, /**/ -3, 0, 5, 4});
+    CHECK(c.chosen == std::vector<int32_t>{1, 3, 0, 1, 2, 3});
+    CHECK(c.weights[0] == doctest::Approx(0.5));
+    CHECK(c.weights[4] == doctest::Approx(std::exp(5.0) / (std::exp(5.0) + std::exp(4.0))));
+    CHECK(std::accumulate(c.scores.begin(), c.scores.begin() + 4, 0.0) == doctest::Approx(1));
+  }
+  TEST_CASE("router: the bias chooses, and the score weights") {
+    const Experts x{.count = 3,
+                    .per_token = 1,
+                    .hidden = 8,
+                    .score = RouterScore::sigmoid,
+                    .normalize = false,
+                    .scale = 2.5,
+                    .bias = true};
+    const std::vector<float> bias = {0, 0, 0.9f};
+    const Choice c = choice_of(x, {0, 1, -1}, bias.data());
+    CHECK(c.chosen == std::vector<int32_t>{2});
+    CHECK(c.weights[0] == doctest::Approx(2.5 / (1 + std::exp(1.0))));
+  }
+  TEST_CASE("router: only the best groups, by their best score or by the sum of their two best") {
+    Experts x{.count = 6, .per_token = 2, .hidden = 8, .groups = 3, .groups_per_token = 1};
+    const std::vector<float> logits = {5, -9, /**/ 4, 4, /**/ 0, 1};
+    CHECK(choice_of(x, logits).chosen == std::vector<int32_t>{0, 1});
+    x.score = RouterScore::sigmoid;
+    CHECK(choice_of(x, logits).chosen == std::vector<int32_t>{2, 3});
+  }
+  TEST_CASE("router: the choice and its gradient have no other token in them") {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (const ModelShape& shape : with_experts(kBase)) {
+      const Experts& x = shape.experts;
+      std::vector<float> logits(size_t(7 * x.count)), bias(size_t(x.count));
+      for (float& logit : logits) logit = normal(random);
+      for (float& b : bias) b = normal(random) / 4;
+      const Choice all = choice_of(x, logits, bias.data());
+      for (size_t row = 0; row < 7; ++row) {
+        const auto at = logits.begin() + std::ptrdiff_t(row) * x.count;
+        const Choice one = choice_of(x, std::vector<float>(at, at + x.count), bias.data());
+        for (size_t j = 0; j < size_t(x.per_token); ++j) {
+          CHECK(one.chosen[j] == all.chosen[row * size_t(x.per_token) + j]);
+          CHECK(one.weights[j] == all.weights[row * size_t(x.per_token) + j]);
+        }
+      }
+    }
+  }
+
+  // The gate: an expert's products always have arithmetic::kExpertRows rows, since not every product of
+  // MKL gives a row the same bits with any number of rows. The table is in docs/models.md.
+  TEST_CASE("gate: which products give a row the same bits with any number of rows") {
+    using cpu::Bf16;
+    for (const auto& [K, N] : {std::pair<int64_t, int64_t>{64, 96}, {128, 352}, {768, 2048}}) {
+      CAPTURE(K);
+      for (const cpu::Transpose t : {cpu::Transpose::yes, cpu::Transpose::no}) {
+        CHECK(row_keeps_bits<float>(K, N, t, true, 1, 1));
+        CHECK(row_keeps_bits<Bf16>(K, N, t, false, 16, 16));
+        CHECK(row_keeps_bits<float>(K, N, t, false, 64, 64));
+      }
+    }
+  }
+
+  TEST_CASE("experts: a sample's logits have the same bits whatever its neighbours are") {
+    for (const ModelShape& shape : with_experts(kBase))
+      for (const DType precision : {DType::f32, DType::bf16}) {
+        CAPTURE(options_text(shape));
+        const TestModel m(shape, 3);
+        TestModel other = m;
+        const size_t row = size_t(shape.block_size) + 1;
+        for (size_t i = row; i < other.tokens.size(); ++i)  // all samples but the first
+          other.tokens[i] = int32_t((i * i + 7) % size_t(shape.vocab));
+        const Outcome a = forward_of(m, precision), b = forward_of(other, precision);
+        const size_t of_sample = size_t(shape.block_size * shape.vocab);
+        CHECK(std::equal(a.logits.begin(), a.logits.begin() + std::ptrdiff_t(of_sample),
+                         b.logits.begin()));
+        CHECK(a.logits != b.logits);
+      }
+  }
+
+  TEST_CASE("experts: those that no token chooses have a gradient of zero, and the load says so") {
+    ModelShape shape = kBase;
+    shape.experts = {.count = 40, .per_token = 1, .hidden = 8, .bias = true};
+    shape = canonical(shape);
+    TestModel m(shape, 1);
+    for (size_t unit = 0; unit < m.units.size(); ++unit)  // experts 30 and above cannot win
+      for (const Parameter& p : m.units[unit].parameters)
+        if (p.name.ends_with("e_score_correction_bias"))
+          for (size_t e = 0; e < p.count; ++e) m.params[unit][p.offset + e] = e < 30 ? 0 : -9;
+    auto backend = must(make_cpu_backend(m.options()));
+    const Outcome out = run_micro_batch(**backend, m, DType::f32);
+    const auto load = (*backend)->router_counts(0);
+    REQUIRE(load.size() == 3 * 41);
+    for (size_t layer = 0; layer < 3; ++layer) {
+      const auto of_layer = load.subspan(layer * 41, 40);
+      CHECK(std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0}) == shape.block_size);
+      for (size_t e = 0; e < 40; ++e) {
+        const auto grads = std::span(out.grads[unit_of_block(shape, int64_t(layer)) + 1])
+                               .subspan(e * 3 * 8 * 48, 3 * 8 * 48);
+        const bool zero = std::ranges::all_of(grads, [](float g) { return g == 0; });
+        CHECK(zero == (of_layer[e] == 0));
+        CHECK((e < 30 || of_layer[e] == 0));
+      }
+    }
+  }
+
+  TEST_CASE("engine: ENGINE-3, every layout and wave of a model with experts has the same bits") {
+    const Experts plain{.count = 6, .per_token = 2, .hidden = 12};
+    const Experts deep{.count = 4,
+                       .per_token = 2,
+                       .hidden = 8,
+                       .shared = 1,
+                       .dense_layers = 1,
+                       .score = RouterScore::sigmoid,
+                       .bias = true};
+    const int leaves = 11;
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const Recompute recompute : {Recompute::nothing, Recompute::mlp, Recompute::block}) {
+        const bool tied = recompute == Recompute::mlp;
+        const Experts& experts = recompute == Recompute::nothing ? plain : deep;
+        const MakeBackend cpu = [&](BackendOptions o) {
+          o.recompute = recompute;
+          o.router_balance_loss = 0.01f, o.router_z_loss = 0.001f;
+          return make_cpu_backend(o).take();
+        };
+        std::string digest;
+        std::vector<StepResult> steps;
+        for (const auto& [groups, shards, wave] :
+             {std::tuple{1, 1, 1}, {1, 2, 1}, {1, 3, 4}, {2, 1, 2}, {2, 2, 8}, {3, 1, 1}}) {
+          INFO("groups = ", groups, ", shards = ", shards, ", wave = ", wave);
+          World world(engine_options(experts, leaves, precision, wave, tied), groups, shards, cpu);
+          world.initialize();
+          const std::vector<StepResult> made = world.train(1, 3);
+          if (digest.empty()) digest = world.digest(), steps = made;
+          CHECK(std::isfinite(made.back().loss));
+          CHECK(world.digest() == digest);
+          for (size_t i = 0; i < steps.size(); ++i) {
+            CHECK(made[i].loss == steps[i].loss);
+            CHECK(made[i].grad_norm == steps[i].grad_norm);
+          }
+        }
+      }
+  }
+}
+
+}  // namespace simplescale::testing
