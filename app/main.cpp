@@ -253,11 +253,15 @@ class CommandLine {
     exporting->add_flag("--ema", ema_, kEmaHelp);
 
     CLI::App* importing =
-        add(app_, "import", "create a checkpoint from a Hugging Face folder",
-            [this](CLI::App*) { return report_status(import_text_command(folder_, checkpoint_)); });
+        add(app_, "import", "create a checkpoint from a Hugging Face folder", [this](CLI::App*) {
+          return report_status(import_text_command(folder_, checkpoint_, upcycle_));
+        });
     importing->add_option("FOLDER", folder_, "a folder with config.json and *.safetensors")
         ->required();
     importing->add_option("CHECKPOINT", checkpoint_, "the checkpoint to create")->required();
+    importing->add_option("--upcycle", upcycle_,
+                          "make experts of each MLP, as experts=8,top_k=2; FOLDER may then also be "
+                          "a checkpoint or a run (docs/models.md#experts)");
 
     add(app_, "verify", "check all checkpoints, the sample ledger and the event log of a run",
         [this](CLI::App*) { return report_status(verify_text_command(run_)); })
@@ -455,7 +459,8 @@ class CommandLine {
   CLI::App& app_;
   const std::vector<std::string> words_;  // of the command line, without the program's name
   int code_ = 0;
-  std::string join_, config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
+  std::string join_, config_, run_, folder_, checkpoint_, upcycle_, dtype_ = "float32", node_,
+                                                                    standby_of_;
   std::string process_, grep_, level_, key_, trace_name_, trace_output_, shell_, from_;
   std::string skip_samples_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";

@@ -180,8 +180,9 @@ Status export_text_command(const std::string& checkpoint, const std::string& fol
   return print(export_command(checkpoint, folder, dtype, ema));
 }
 
-Status import_text_command(const std::string& folder, const std::string& checkpoint) {
-  return print(import_command(folder, checkpoint));
+Status import_text_command(const std::string& folder, const std::string& checkpoint,
+                           const std::string& upcycle) {
+  return print(import_command(folder, checkpoint, upcycle));
 }
 
 Result<VerifyText> verify_folder(const std::string& run) {

@@ -45,7 +45,8 @@ Status config_explain_command(const std::string& key);
 Status digest_text_command(const std::string& checkpoint);
 Status export_text_command(const std::string& checkpoint, const std::string& folder,
                            const std::string& dtype, bool ema);
-Status import_text_command(const std::string& folder, const std::string& checkpoint);
+Status import_text_command(const std::string& folder, const std::string& checkpoint,
+                           const std::string& upcycle);
 Status verify_text_command(const std::string& run);
 /// Writes the run's page with its data to the file `output`.
 Status report_command(const std::string& run, const std::string& output);

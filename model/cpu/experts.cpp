@@ -1,7 +1,8 @@
 // The experts of the CPU backend: a token's choice, the rows of each expert, and the pass of these rows.
 //
-// The products of an expert always have kExpertRows rows, so that a row's bits do not depend on how many
-// tokens chose the expert. A token's owner adds what its experts return, in the order of its choice.
+//   BACKEND-4  A sample's logits do not depend on the other samples: the products of an expert always
+//              have kExpertRows rows, so that a row's bits do not depend on how many tokens chose the
+//              expert, and a token's outputs are added in the order of its choice.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

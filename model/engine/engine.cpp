@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "model/engine/engine_parts.hpp"
-#include "model/engine/initial_values.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/training/initial_values.hpp"
 #include "runtime/training/state_hash.hpp"
 
 namespace simplescale {

@@ -73,8 +73,7 @@ bool has_one_turn(const EngineOptions& options, size_t groups, size_t shards) {
 /// Elements of every unit, whole.
 std::vector<size_t> padded_units(const std::vector<Unit>& units, size_t shards) {
   std::vector<size_t> padded;
-  for (const Unit& unit : units)
-    padded.push_back(shard_count(unit.count, shards) * shards);
+  for (const Unit& unit : units) padded.push_back(shard_count(unit.count, shards) * shards);
   return padded;
 }
 

@@ -191,7 +191,30 @@ const char* to_string(RouterScore score) {
   return score == RouterScore::softmax ? "softmax" : "sigmoid";
 }
 
+namespace {
+
+/// hugging_face_class() of a model with experts.
+const char* class_with_experts(const ModelShape& s) {
+  const Experts& e = s.experts;
+  if (e.score == RouterScore::sigmoid) {
+    // Their routers add two experts of each group, and have a bias; their blocks have shared experts.
+    if (!e.bias || e.shared == 0 || e.count / e.groups < 2 || s.qk_norm == QkNorm::whole)
+      return nullptr;
+    if (s.qk_norm == QkNorm::head && !s.qkv_bias) return "Dots1ForCausalLM";
+    return s.sliding_window > 0 ? nullptr : "Glm4MoeForCausalLM";
+  }
+  if (s.qkv_bias || e.bias || e.shared > 0 || e.scale != 1 || e.groups_per_token < e.groups)
+    return nullptr;
+  if (s.qk_norm == QkNorm::head) return "Qwen3MoeForCausalLM";
+  if (e.dense_layers > 0) return nullptr;
+  if (s.qk_norm == QkNorm::none) return e.normalize ? "MixtralForCausalLM" : nullptr;
+  return s.sliding_window == 0 && s.q_dim() == s.dim ? "OlmoeForCausalLM" : nullptr;
+}
+
+}  // namespace
+
 const char* hugging_face_class(const ModelShape& s) {
+  if (s.experts.count > 0) return class_with_experts(s);
   if (s.norm == NormPlacement::post) {
     const bool olmo2 =
         s.qk_norm == QkNorm::whole && !s.qkv_bias && s.sliding_window == 0 && s.q_dim() == s.dim;

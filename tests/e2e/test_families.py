@@ -24,6 +24,23 @@ MODELS = {
     "qwen2_window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 20, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "olmo2": ("Olmo2ForCausalLM", {"rms_norm_eps": 1e-6}),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral_window": ("MixtralForCausalLM", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 7, "head_dim": 20,
+                                              "tie_word_embeddings": True}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "mlp_only_layers": [0],
+                                          "head_dim": 20, "norm_topk_prob": True}),
+    "qwen3_moe_window": ("Qwen3MoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+                                                 "use_sliding_window": True, "sliding_window": 5}),
+    "olmoe": ("OlmoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 3, "eos_token_id": 3}),
+    "dots1": ("Dots1ForCausalLM", {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_shared_experts": 2,
+                                   "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+                                   "routed_scaling_factor": 2.5}),
+    "dots1_window": ("Dots1ForCausalLM", {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+                                          "n_shared_experts": 1, "sliding_window": 5, "max_window_layers": 0}),
+    "glm4_moe": ("Glm4MoeForCausalLM", {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "attention_bias": True,
+                                        "partial_rotary_factor": 1.0, "routed_scaling_factor": 1.5}),
+    "glm4_moe_norms": ("Glm4MoeForCausalLM", {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+                                              "attention_bias": True, "use_qk_norm": True, "partial_rotary_factor": 1.0}),
 }
 SIZES = {"hidden_size": TINY["model.dim"], "intermediate_size": TINY["model.hidden"], "num_hidden_layers": 3,
          "num_attention_heads": TINY["model.heads"], "num_key_value_heads": TINY["model.kv_heads"],
@@ -38,6 +55,9 @@ for name, (architecture, keys) in json.load(open("models.json")).items():
     for parameter in model.named_parameters():
         if parameter[0].endswith(("norm.weight", "bias")):  # not all the same, or a missing one would not show
             torch.nn.init.normal_(parameter[1], mean=float("norm" in parameter[0]), std=0.2)
+    for buffer in model.named_buffers():
+        if buffer[0].endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer[1], std=0.1)
     model.generation_config.update(temperature=0.6, top_p=0.9, do_sample=True, eos_token_id=[2, 3])
     model.save_pretrained(name)
 """
@@ -112,6 +132,11 @@ with torch.no_grad():
     logits = model(rows[:, :-1], use_cache=False).logits
 print(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item())
 """
+DISTANCE = """
+import sys, numpy as np
+a, b = map(np.load, sys.argv[1:])
+assert a.shape == b.shape and np.abs(a).max() > 0.5 and np.abs(a - b).max() < 1e-5, np.abs(a - b).max()
+"""
 # What a configuration says of those models which are trained.
 QWEN3 = ["--model.qk_norm=head", "--model.head_dim=20", "--model.rope_theta=1e6", "--model.norm_eps=1e-6"]
 OLMO2 = ["--model.qk_norm=whole", "--model.norm=post", "--model.norm_eps=1e-6"]
@@ -119,6 +144,10 @@ MISTRAL = ["--model.sliding_window=7", "--model.norm_eps=1e-6"]
 LLAMA31 = ["--model.head_dim=16", "--model.tie_embeddings=true", "--model.rope_theta=5e5", "--model.rope_scaling=llama3",
            "--model.rope_factor=8", "--model.rope_low_factor=1", "--model.rope_high_factor=4", "--model.rope_original_block_size=16",
            "--model.norm_eps=1e-6"]
+MIXTRAL = ["--model.experts=5", "--model.rope_theta=1e6"]
+DOTS1 = ["--model.experts=8", "--model.experts_per_token=3", "--model.expert_hidden=20", "--model.shared_experts=2",
+         "--model.dense_layers=1", "--model.router_score=sigmoid", "--model.router_bias=true", "--model.router_groups=4",
+         "--model.router_groups_per_token=2", "--model.router_scale=2.5", "--model.qk_norm=head", "--model.norm_eps=1e-6"]
 
 
 @needs("torch", "transformers")
@@ -133,6 +162,9 @@ class Families(Case):
 
     def import_and_compute(self, name):
         self.command("import", name, f"{name}-checkpoint")
+        self.compute(name)
+
+    def compute(self, name):
         subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
                         "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
 
@@ -160,8 +192,9 @@ class Families(Case):
         self.python(LOGITS, SIZES["max_position_embeddings"], *names)
 
     def test_a_run_continues_an_imported_model_and_its_export_is_of_the_same_family(self):
-        self.make("qwen3", "olmo2")
-        for name, options in {"qwen3": QWEN3, "olmo2": OLMO2}.items():
+        families = {"qwen3": QWEN3, "olmo2": OLMO2, "mixtral": MIXTRAL, "dots1": DOTS1}
+        self.make(*families)
+        for name, options in families.items():
             steps = ["--train.global_batch_size=4", "--train.max_steps=3", "--model.layers=3", "--train.sample_tokens=8",
                      "--train.validation_samples=2", "--from", self.folder / name]
             runs = [self.train(f"{name}-{nodes}{trainers}", *steps, *options, *self.layout(nodes, trainers, strategy))
@@ -172,7 +205,7 @@ class Families(Case):
             self.assertEqual(exported["architectures"], [MODELS[name][0]])
             self.assertEqual(json.loads((self.folder / f"{name}-trained/generation_config.json").read_text())["top_p"], 0.9)
             self.train(f"{name}-plain", *steps, *self.layout(1, 1), code=78)
-            self.assertRegex(self.stderr, "another shape than the configuration's; set in \\[model\\]: .*qk_norm = ")
+            self.assertRegex(self.stderr, "another shape than the configuration's; set in \\[model\\]: .*(qk_norm|experts) = ")
             grown = self.train(f"{name}-grown", *steps, *options, "--model.vocab=230", *self.layout(1, 1))
             self.assertIn("model.embed_tokens.weight [230, 48]", self.command("digest", grown))
 
@@ -180,7 +213,8 @@ class Families(Case):
         """The digests of qwen3 and olmo2 on several layouts are compared above."""
         one, sharded, groups_of_one = (1, 1, "no_shard"), (1, 2, "full_shard"), (2, 1, "no_shard")
         families = {"qwen3": (QWEN3, [one]), "olmo2": (OLMO2, [groups_of_one]), "mistral": (MISTRAL, [sharded, groups_of_one]),
-                    "llama31": (LLAMA31, [one, sharded])}
+                    "llama31": (LLAMA31, [one, sharded]), "mixtral": (MIXTRAL, [one, sharded]),
+                    "dots1": (DOTS1, [one, groups_of_one])}
         self.make(*families)
         for name, (options, layouts) in families.items():
             for groups, trainers, strategy in layouts:
@@ -190,6 +224,31 @@ class Families(Case):
                 theirs = float(self.python(FIRST_LOSS, TINY["model.block_size"], name, run))
                 ours = lines(run / "metrics.jsonl")[0]["loss"]
                 self.assertLess(abs(ours - theirs), 1e-5, (name, groups, trainers, ours, theirs))
+
+    def test_an_upcycled_model_begins_with_the_logits_of_the_dense_one(self):
+        """Of a Hugging Face folder and of a run. Its export is transformers' class with experts, which computes the same."""
+        self.make("qwen3")
+        self.import_and_compute("qwen3")
+        kinds = {"plain": "experts=6,top_k=3,seed=5", "shared": "experts=4,top_k=1,shared=1,score=sigmoid"}
+        classes = {"plain": "Qwen3MoeForCausalLM", "shared": "Dots1ForCausalLM"}
+        for name, parts in kinds.items():
+            self.command("import", "qwen3", f"{name}-checkpoint", "--upcycle", parts)
+            self.command("export", f"{name}-checkpoint", name, "--dtype=float32")
+            self.assertEqual(json.loads((self.folder / name / "config.json").read_text())["architectures"], [classes[name]])
+            self.compute(name)
+            self.python(DISTANCE, "qwen3.npy", f"{name}.npy")
+            evaluated = [json.loads(self.command("evaluate", f"{of}-checkpoint", "--json", "--data", self.data, "--samples=8"))["val_loss"]
+                         for of in ("qwen3", name)]
+            self.assertLess(abs(evaluated[0] - evaluated[1]), 1e-5)
+        self.python(LOGITS, SIZES["max_position_embeddings"], *kinds)
+        dense = self.train("dense", "--train.global_batch_size=4", "--train.max_steps=2", *self.layout(1, 1))
+        step = ["--train.global_batch_size=4", "--train.max_steps=1", "--data.shuffle=false", *self.layout(1, 2)]
+        self.command("import", dense, "upcycled", "--upcycle", "experts=4")
+        losses = [lines(self.train(name, *step, "--from", of, *keys) / "metrics.jsonl")[0]["loss"]
+                  for name, of, keys in (("more", dense, []), ("sparse", self.folder / "upcycled", ["--model.experts=4"]))]
+        self.assertLess(abs(losses[0] - losses[1]), 1e-5)
+        self.train("refused", *step, "--from", dense, "--model.experts=4", code=78)
+        self.assertIn("NEW_CHECKPOINT --upcycle experts=4,top_k=2", self.stderr)
 
     def test_what_no_family_has_is_refused_with_the_reason(self):
         self.make("qwen2")
@@ -208,6 +267,7 @@ class Families(Case):
         refused("the angles of dynamic depend", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
         refused("asks for \"longrope\"", rope_parameters={"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4})
         refused("\"architectures\" names none of", architectures=["GemmaForCausalLM"])
+        refused("multi-head latent attention (MLA)", architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", kv_lora_rank=512)
 
 
 class Options(Case):

@@ -7,9 +7,9 @@
 #include <random>
 #include <thread>
 
-#include "model/engine/initial_values.hpp"
 #include "model/engine/optimizer.hpp"
 #include "model/engine/vote.hpp"
+#include "runtime/training/initial_values.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/must.hpp"
 

@@ -173,21 +173,26 @@ class World {
     return results[0];
   }
 
+  /// A unit of a part of a group's state, with padding.
+  std::vector<float> whole_unit(StateKind kind, size_t unit, int group = 0) {
+    const ShardLayout layout = shard_layout(units_of(options.shape), static_cast<size_t>(shards));
+    std::vector<float> whole;
+    for (int shard = 0; shard < shards; ++shard) {
+      const TrainState::Side side = states[static_cast<size_t>(group * shards + shard)].committed();
+      const std::vector<float> part = values_of(side, kind);
+      const auto first = part.begin() + static_cast<ptrdiff_t>(layout.offset[unit]);
+      whole.insert(whole.end(), first, first + static_cast<ptrdiff_t>(layout.count[unit]));
+    }
+    return whole;
+  }
+
   /// Hash of all parts of a group's state, without padding, and of its step.
   std::string digest(int group = 0) {
     const std::vector<Unit> units = units_of(options.shape);
-    const ShardLayout layout = shard_layout(units, static_cast<size_t>(shards));
     Hasher hasher;
     for (const StateKind kind : state_kinds(options.ema_decay > 0)) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
-        std::vector<float> whole;
-        for (int shard = 0; shard < shards; ++shard) {
-          const TrainState::Side side =
-              states[static_cast<size_t>(group * shards + shard)].committed();
-          const std::vector<float> part = values_of(side, kind);
-          const auto first = part.begin() + static_cast<ptrdiff_t>(layout.offset[unit]);
-          whole.insert(whole.end(), first, first + static_cast<ptrdiff_t>(layout.count[unit]));
-        }
+        const std::vector<float> whole = whole_unit(kind, unit, group);
         size_t dirty = 0;
         for (size_t i = units[unit].count; i < whole.size(); ++i) dirty += whole[i] != 0;
         CHECK(dirty == 0);  // padding is zero

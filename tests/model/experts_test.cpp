@@ -7,6 +7,7 @@
 
 #include "model/cpu/gemm.hpp"
 #include "model/router.hpp"
+#include "runtime/training/router_counts.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/model/test_model.hpp"
 #include "tests/must.hpp"
@@ -138,7 +139,7 @@ TEST_SUITE("experts") {
   }
 
   // The gate: an expert's products always have arithmetic::kExpertRows rows, since not every product of
-  // MKL gives a row the same bits with any number of rows. The table is in docs/models.md.
+  // MKL gives a row the same bits with any number of rows. The table is in docs/models.md#which-products-keep-their-bits.
   TEST_CASE("gate: which products give a row the same bits with any number of rows") {
     using cpu::Bf16;
     for (const auto& [K, N] : {std::pair<int64_t, int64_t>{64, 96}, {128, 352}, {768, 2048}}) {
@@ -151,7 +152,7 @@ TEST_SUITE("experts") {
     }
   }
 
-  TEST_CASE("experts: a sample's logits have the same bits whatever its neighbours are") {
+  TEST_CASE("experts: BACKEND-4, a sample's bits do not depend on its neighbours") {
     for (const ModelShape& shape : with_experts(kBase))
       for (const DType precision : {DType::f32, DType::bf16}) {
         CAPTURE(options_text(shape));
@@ -194,6 +195,33 @@ TEST_SUITE("experts") {
     }
   }
 
+  TEST_CASE(
+      "engine: a router's bias moves against the load of the global batch, and by no gradient") {
+    const Experts experts{.count = 4, .per_token = 1, .hidden = 8, .bias = true};
+    const MakeBackend cpu = [](BackendOptions o) { return make_cpu_backend(o).take(); };
+    for (const int shards : {1, 3}) {
+      EngineOptions options = engine_options(experts, 3, DType::f32, 1, false);
+      options.router_bias_rate = 0.25f;
+      World world(options, 1, shards, cpu);
+      world.initialize();
+      const StepResult step = world.train(1, 1).front();
+      const std::vector<Unit> units = units_of(options.shape);
+      for (size_t u = 0; u < units.size(); ++u)
+        for (const Parameter& p : units[u].parameters) {
+          if (!p.is_router_bias()) continue;
+          const auto counts =
+              counts_of(std::span(step.router_counts), options.shape, units[u].layer).first(4);
+          const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+          const std::vector<float> whole = world.whole_unit(StateKind::params, u);
+          const float* const bias = whole.data() + p.offset;
+          for (size_t e = 0; e < 4; ++e) {
+            const int64_t below = all - 4 * counts[e];
+            CHECK(bias[e] == (below > 0 ? 0.25f : below < 0 ? -0.25f : 0.0f));
+          }
+        }
+    }
+  }
+
   TEST_CASE("engine: ENGINE-3, every layout and wave of a model with experts has the same bits") {
     const Experts plain{.count = 6, .per_token = 2, .hidden = 12};
     const Experts deep{.count = 4,
@@ -215,6 +243,7 @@ TEST_SUITE("experts") {
         };
         std::string digest;
         std::vector<StepResult> steps;
+        const int64_t tokens = leaves * 2 * test_shape(tied).block_size;
         for (const auto& [groups, shards, wave] :
              {std::tuple{1, 1, 1}, {1, 2, 1}, {1, 3, 4}, {2, 1, 2}, {2, 2, 8}, {3, 1, 1}}) {
           INFO("groups = ", groups, ", shards = ", shards, ", wave = ", wave);
@@ -223,10 +252,20 @@ TEST_SUITE("experts") {
           const std::vector<StepResult> made = world.train(1, 3);
           if (digest.empty()) digest = world.digest(), steps = made;
           CHECK(std::isfinite(made.back().loss));
+          const ModelShape& shape = world.options.shape;
+          const auto loads = expert_loads(made.back().router_counts, shape);
+          CHECK(int64_t(loads.size()) == shape.layers - experts.dense_layers);
+          for (const ExpertLoad& load : loads) {  // no token is dropped, and none is counted twice
+            const auto of_layer =
+                counts_of(std::span(made.back().router_counts), shape, load.layer);
+            CHECK(std::accumulate(of_layer.begin(), of_layer.end() - 1, int64_t{0}) ==
+                  tokens * experts.per_token);
+          }
           CHECK(world.digest() == digest);
           for (size_t i = 0; i < steps.size(); ++i) {
             CHECK(made[i].loss == steps[i].loss);
             CHECK(made[i].grad_norm == steps[i].grad_norm);
+            CHECK(made[i].router_counts == steps[i].router_counts);
           }
         }
       }

@@ -2,11 +2,13 @@
 
 #include <filesystem>
 
+#include "runtime/base/bare_path.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tools/convert/digest.hpp"
 #include "tools/convert/huggingface.hpp"
+#include "tools/convert/upcycle.hpp"
 #include "tools/verify/verify_run.hpp"
 
 namespace simplescale {
@@ -72,13 +74,46 @@ Result<std::string> export_command(const std::string& path, const std::string& f
   return text;
 }
 
-Result<std::string> import_command(const std::string& folder, const std::string& path) {
-  SS_RETURN_IF_ERROR(import_hf(folder, path));
+namespace {
+
+/// The dense model is a Hugging Face folder, which is imported beside the target first, a checkpoint
+/// or a run.
+Status import_upcycled(const std::string& folder, const std::string& path,
+                       const std::string& parts) {
+  SS_ASSIGN(const Upcycle upcycle, parse_upcycle(parts));
+  std::error_code error;
+  const bool ours = std::filesystem::exists(folder + "/manifest.json", error) ||
+                    std::filesystem::exists(folder + "/config.toml", error) ||
+                    !std::filesystem::exists(folder + "/config.json", error);
+  if (ours)
+    return with_checkpoint(
+        folder, [&](Checkpoint& dense) { return upcycle_checkpoint(dense, upcycle, path); });
+  SS_ASSIGN(const CheckpointInfo found, check_hf(folder));
+  SS_RETURN_IF_ERROR(upcycled_shape(found.shape, upcycle).status().in(folder));
+  const std::string dense_folder = bare_path(path) + ".dense";
+  const auto make = [&]() -> Status {
+    SS_RETURN_IF_ERROR(import_hf(folder, dense_folder));
+    SS_ASSIGN(Checkpoint dense, Checkpoint::open(dense_folder));
+    return upcycle_checkpoint(dense, upcycle, path);
+  };
+  SS_RETURN_IF_ERROR(remove_folder(system_files(), dense_folder));  // of an import that was killed
+  const Status made = make();
+  const Status removed = remove_folder(system_files(), dense_folder);
+  return made.ok() ? removed : made;
+}
+
+}  // namespace
+
+Result<std::string> import_command(const std::string& folder, const std::string& path,
+                                   const std::string& upcycle) {
+  SS_RETURN_IF_ERROR(upcycle.empty() ? import_hf(folder, path)
+                                     : import_upcycled(folder, path, upcycle));
   SS_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
   const std::string& tokenizer = checkpoint.info().tokenizer;
   const Status usable = tokenizer.empty() ? Status() : Tokenizer::load(tokenizer).status();
-  return "imported " + std::to_string(parameter_count(checkpoint.info().shape)) +
-         " parameters from " + folder + " to " + path +
+  const ModelShape& shape = checkpoint.info().shape;
+  return (upcycle.empty() ? "imported " : "made " + options_text(shape) + ": ") +
+         std::to_string(parameter_count(shape)) + " parameters from " + folder + " to " + path +
          (tokenizer.empty() ? ", without a tokenizer (no tokenizer.model or tokenizer.json there)\n"
                             : "\n") +
          (usable.ok() ? ""

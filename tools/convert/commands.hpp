@@ -23,7 +23,9 @@ Result<std::string> digest_command(const std::string& checkpoint);
 /// dtype: "float32" or "bfloat16". ema: the average of the weights instead of the weights.
 Result<std::string> export_command(const std::string& checkpoint, const std::string& folder,
                                    const std::string& dtype, bool ema = false);
-Result<std::string> import_command(const std::string& folder, const std::string& checkpoint);
+/// upcycle: "", or what parse_upcycle() reads; then the folder may also be a checkpoint or a run.
+Result<std::string> import_command(const std::string& folder, const std::string& checkpoint,
+                                   const std::string& upcycle = "");
 /// What `verify` prints, and whether the run is valid.
 struct VerifyText {
   bool ok = true;

@@ -107,6 +107,20 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
   add("norm", std::string_view(to_string(wanted.norm)), std::string_view(to_string(has.norm)));
   add("sliding_window", wanted.sliding_window, has.sliding_window);
   add("rope_scaling", std::string_view(to_string(r.kind)), std::string_view(to_string(s.kind)));
+  const Experts &e = wanted.experts, &x = has.experts;
+  add("experts", e.count, x.count);
+  if (x.count > 0) {
+    add("experts_per_token", e.per_token, x.per_token);
+    add("expert_hidden", e.hidden, x.hidden);
+    add("shared_experts", e.shared, x.shared);
+    add("dense_layers", e.dense_layers, x.dense_layers);
+    add("router_score", std::string_view(to_string(e.score)), std::string_view(to_string(x.score)));
+    add("router_normalize", e.normalize, x.normalize);
+    add("router_scale", e.scale, x.scale);
+    add("router_bias", e.bias, x.bias);
+    add("router_groups", e.groups, x.groups);
+    add("router_groups_per_token", e.groups_per_token, x.groups_per_token);
+  }
   if (s.kind == RopeScaling::Kind::none) return text;
   add("rope_factor", r.factor, s.factor);
   if (s.kind == RopeScaling::Kind::linear) return text;
@@ -123,6 +137,14 @@ Status check_derivable(const std::string& from, ModelShape shape, const ModelSha
   shape.block_size = wanted.block_size;                        // no weight depends on it
   if (shape.vocab < wanted.vocab) shape.vocab = wanted.vocab;  // new tokens are added
   if (shape == wanted) return {};
+  if (shape.experts.count == 0 && wanted.experts.count > 0)
+    return {Code::bad_config,
+            from + " holds a model without experts, and the configuration's has " +
+                std::to_string(wanted.experts.count) +
+                "; to make experts of its MLPs: simplescale import " + from +
+                " NEW_CHECKPOINT --upcycle experts=" + std::to_string(wanted.experts.count) +
+                ",top_k=" + std::to_string(wanted.experts.per_token) +
+                "; then begin with that checkpoint"};
   return {Code::bad_config,
           from + " holds a model of another shape than the configuration's; set in [model]: " +
               keys_to_set(wanted, shape)};

@@ -30,7 +30,13 @@ struct Family {
   int64_t kv_heads;               // if num_key_value_heads is missing; 0: num_attention_heads
   int64_t block_size;             // if max_position_embeddings is missing
   bool attention_bias, mlp_bias;  // it has these keys
-  enum Window { never, always, by_layer } window;
+  /// Which layers have sliding_window: none; all; all if use_sliding_window is set; those of
+  /// layer_types or max_window_layers, for which some families need use_sliding_window, too.
+  enum Window { never, always, flagged, by_layer, by_layer_unflagged } window;
+  enum Router { none, mixtral, qwen, olmoe, deepseek } router = none;
+  double rope_theta = 10000;       // if it is missing
+  int64_t sliding_window = 4096;   // if it is missing; 0: none
+  int64_t max_window_layers = 28;  // if it is missing
 };
 constexpr Family families[] = {
     {"LlamaForCausalLM", "llama", false, QkNorm::none, NormPlacement::pre, 1e-6, 0, 0, 2048, true,
@@ -42,7 +48,22 @@ constexpr Family families[] = {
     {"Qwen3ForCausalLM", "qwen3", false, QkNorm::head, NormPlacement::pre, 1e-6, 128, 32, 32768,
      true, false, Family::by_layer},
     {"Olmo2ForCausalLM", "olmo2", false, QkNorm::whole, NormPlacement::post, 1e-5, 0, 0, 2048, true,
-     false, Family::never}};
+     false, Family::never},
+    {"MixtralForCausalLM", "mixtral", false, QkNorm::none, NormPlacement::pre, 1e-5, 0, 8, 131072,
+     false, false, Family::always, Family::mixtral, 1e6, 0},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", false, QkNorm::head, NormPlacement::pre, 1e-6, 0, 4, 32768,
+     true, false, Family::flagged, Family::qwen},
+    {"OlmoeForCausalLM", "olmoe", false, QkNorm::whole, NormPlacement::pre, 1e-5, 0, 0, 4096, true,
+     false, Family::never, Family::olmoe},
+    {"Dots1ForCausalLM", "dots1", false, QkNorm::head, NormPlacement::pre, 1e-6, 0, 32, 2048, true,
+     false, Family::by_layer_unflagged, Family::deepseek, 10000, 4096, 62},
+    // Its keys say whether it has biases and norms of queries and keys.
+    {"Glm4MoeForCausalLM", "glm4_moe", false, QkNorm::none, NormPlacement::pre, 1e-5, 0, 8, 131072,
+     false, false, Family::never, Family::deepseek}};
+
+bool is_glm(const Family& family) {
+  return family.architecture == std::string_view("Glm4MoeForCausalLM");
+}
 
 /// Reads values of config.json. status() is the first error, which names the key.
 class Config {
@@ -194,9 +215,16 @@ RopeScaling rope_scaling(Config& config, const char* key, const json& rope, cons
 
 /// rope_theta is a key of its own (transformers 4) or of rope_parameters (5), which then also has
 /// what was rope_scaling. Of both, transformers reads rope_scaling, if it has any member.
-void read_rope(Config& config, ModelShape& s) {
-  s.rope_theta = config.real("rope_theta", 10000.0);
+void read_rope(Config& config, const Family& family, ModelShape& s) {
+  s.rope_theta = config.real("rope_theta", family.rope_theta);
   config.expect("partial_rotary_factor", 1.0, "only whole heads can be rotated");
+  if (is_glm(family) && !config.find("partial_rotary_factor")) {
+    const json* rope = config.find("rope_parameters");
+    if (!rope || !rope->is_object() || !rope->contains("partial_rotary_factor"))
+      config.fail("partial_rotary_factor", "is missing, which means 0.5 to " +
+                                               std::string(family.architecture) +
+                                               "; only whole heads can be rotated");
+  }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* rope = config.find(key);
     if (!rope) continue;
@@ -229,10 +257,13 @@ void read_rope(Config& config, ModelShape& s) {
 int64_t read_window(Config& config, const Family& family, int64_t layers) {
   const auto window = [&]() -> int64_t {
     if (config.has("sliding_window") && !config.find("sliding_window")) return 0;  // null
-    return config.size("sliding_window", 4096);
+    return config.size("sliding_window", family.sliding_window);
   };
   if (family.window == Family::always) return window();
-  const bool uses = family.window == Family::by_layer && config.flag("use_sliding_window", false);
+  if (family.window == Family::flagged)
+    return config.flag("use_sliding_window", false) ? window() : 0;
+  const bool uses = family.window == Family::by_layer_unflagged ||
+                    (family.window == Family::by_layer && config.flag("use_sliding_window", false));
   if (const json* types = config.find("layer_types")) {
     const bool uniform =
         types->is_array() && types->size() == static_cast<uint64_t>(layers) &&
@@ -247,12 +278,105 @@ int64_t read_window(Config& config, const Family& family, int64_t layers) {
     return slides ? window() : 0;
   }
   if (!uses || window() == 0) return 0;
-  const int64_t first = config.size("max_window_layers", 28);  // the layers below see all
+  const int64_t first =
+      config.size("max_window_layers", family.max_window_layers);  // those below see all
   if (first > 0 && first < layers)
     config.fail("max_window_layers", "is " + std::to_string(first) +
                                          ": layers with and without a sliding window in one "
                                          "model are not supported");
   return first == 0 ? window() : 0;
+}
+
+/// mlp_only_layers: how many of the first layers have an MLP instead of experts.
+int64_t read_dense_layers(Config& config) {
+  const json* layers = config.find("mlp_only_layers");
+  if (!layers) return 0;
+  std::vector<int64_t> sorted;
+  for (const json& layer : *layers)
+    if (layer.is_number_unsigned() && layer.get<uint64_t>() < INT64_MAX)
+      sorted.push_back(layer.get<int64_t>());
+  std::ranges::sort(sorted);
+  bool first = layers->is_array() && sorted.size() == layers->size();
+  for (size_t i = 0; first && i < sorted.size(); ++i) first = sorted[i] == static_cast<int64_t>(i);
+  if (!first)
+    config.fail("mlp_only_layers", "is " + shown_name(json_text(*layers)) +
+                                       "; only the first layers can have an MLP instead of "
+                                       "experts, as [0, 1]");
+  return static_cast<int64_t>(sorted.size());
+}
+
+/// The router of DeepSeek-V3, which other families took over.
+void read_sigmoid_router(Config& config, bool glm, Experts& e) {
+  e.score = RouterScore::sigmoid, e.bias = true;
+  e.scale = config.real("routed_scaling_factor", 1.0);
+  e.groups = config.size("n_group", 1), e.groups_per_token = config.size("topk_group", 1);
+  e.shared = config.size("n_shared_experts", glm ? 1 : 0);
+  e.dense_layers = config.size("first_k_dense_replace", glm ? 1 : 0);
+  if (e.shared == 0)
+    config.fail("n_shared_experts",
+                "is 0 or missing; only models with shared experts are supported");
+  if (e.groups > 0 && e.count / e.groups < 2)
+    config.fail("n_group", "is " + std::to_string(e.groups) +
+                               ", so that groups have fewer than two "
+                               "experts");
+  config.expect("topk_method", "noaux_tc", "only noaux_tc is supported");
+  if (const json* score = config.find("scoring_func"); score && *score != "noaux_tc")
+    config.expect("scoring_func", "sigmoid", "only sigmoid is supported");
+  config.expect("moe_layer_freq", 1, "all layers after the first ones must have experts");
+}
+
+void read_experts(Config& config, const Family& family, ModelShape& s) {
+  if (family.router == Family::none) return;
+  Experts& e = s.experts;
+  const bool glm = is_glm(family), deepseek = family.router == Family::deepseek;
+  const bool qwen = family.router == Family::qwen, olmoe = family.router == Family::olmoe;
+  // transformers reads both keys as one.
+  const char* const key = deepseek ? "n_routed_experts" : "num_experts";
+  e.count = config.size(config.find(key) ? key : "num_local_experts");
+  config.expect("num_local_experts", e.count, std::string(key) + " is " + std::to_string(e.count));
+  if (e.count == 0) config.fail(key, "is 0; a model without experts is of another class");
+  e.per_token = config.size("num_experts_per_tok");
+  e.hidden = qwen || deepseek ? config.size("moe_intermediate_size") : s.hidden;
+  e.normalize = family.router == Family::mixtral || config.flag("norm_topk_prob", glm);
+  if (qwen) {
+    config.expect("decoder_sparse_step", 1, "all layers after the first ones must have experts");
+    e.dense_layers = read_dense_layers(config);
+  }
+  if (olmoe) {
+    config.expect("clip_qkv", nullptr, "clipping of queries, keys and values is not supported");
+    config.expect("sliding_window", nullptr, "transformers' attentions do not agree on it");
+  }
+  if (deepseek) read_sigmoid_router(config, glm, e);
+}
+
+/// What read_experts() reads.
+ordered_json experts_config(const Family& family, const ModelShape& s) {
+  const Experts& e = s.experts;
+  ordered_json config = {{"num_experts_per_tok", e.per_token}, {"output_router_logits", false}};
+  const bool deepseek = family.router == Family::deepseek;
+  config[deepseek                           ? "n_routed_experts"
+         : family.router == Family::mixtral ? "num_local_experts"
+                                            : "num_experts"] = e.count;
+  if (family.router != Family::mixtral) config["norm_topk_prob"] = e.normalize;
+  if (family.router == Family::olmoe) config["clip_qkv"] = nullptr;
+  if (deepseek || family.router == Family::qwen) config["moe_intermediate_size"] = e.hidden;
+  if (family.router == Family::qwen) {
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = ordered_json::array();
+    for (int64_t i = 0; i < e.dense_layers; ++i) config["mlp_only_layers"].push_back(i);
+  }
+  if (deepseek)
+    config.update({{"n_shared_experts", e.shared},
+                   {"first_k_dense_replace", e.dense_layers},
+                   {"routed_scaling_factor", e.scale},
+                   {"n_group", e.groups},
+                   {"topk_group", e.groups_per_token}});
+  if (is_glm(family))
+    config.update({{"partial_rotary_factor", 1.0},
+                   {"attention_bias", s.qkv_bias},
+                   {"use_qk_norm", s.qk_norm == QkNorm::head},
+                   {"num_nextn_predict_layers", 0}});
+  return config;
 }
 
 }  // namespace
@@ -264,6 +388,10 @@ Result<ModelShape> read_hf_config(const std::string& path) {
     return Status(Code::bad_data, path + ": not a JSON object, or nested deeper than " +
                                       std::to_string(kJsonDepthMax));
   Config config(object, path);
+  if (config.find("kv_lora_rank"))
+    config.fail("kv_lora_rank",
+                "is set: multi-head latent attention (MLA), as in DeepSeek-V2 and -V3, is not "
+                "supported");
   const Family* family = family_of(config);
   if (!family) return config.status();
   if (const json* act = config.find("hidden_act"); act && *act != "swish")  // the same
@@ -272,7 +400,8 @@ Result<ModelShape> read_hf_config(const std::string& path) {
     config.fail("transformers_weights",
                 "names another file of weights; only model.safetensors and "
                 "its index are read");
-  config.expect("attention_bias", false, "biases of this kind are not supported");
+  if (!is_glm(*family))
+    config.expect("attention_bias", false, "biases of this kind are not supported");
   config.expect("mlp_bias", false, "biases of the MLP are not supported");
   if (config.find("quantization_config"))
     config.fail("quantization_config", "is set; import the unquantized model");
@@ -291,8 +420,13 @@ Result<ModelShape> read_hf_config(const std::string& path) {
   s.tie_embeddings = config.flag("tie_word_embeddings", false);
   s.head_width = config.size("head_dim", family->head_dim);
   s.qkv_bias = family->qkv_bias, s.qk_norm = family->qk_norm, s.norm = family->norm;
+  if (is_glm(*family)) {
+    s.qkv_bias = config.flag("attention_bias", false);
+    s.qk_norm = config.flag("use_qk_norm", false) ? QkNorm::head : QkNorm::none;
+  }
+  read_experts(config, *family, s);
   s.sliding_window = read_window(config, *family, s.layers);
-  read_rope(config, s);
+  read_rope(config, *family, s);
   SS_RETURN_IF_ERROR(config.status());
   SS_RETURN_IF_ERROR(checkpoint_format::validate_stored_shape(s).in(path));
   return canonical(s);
@@ -333,15 +467,32 @@ ordered_json hf_config(const ModelShape& s, DType dtype) {
   const bool slides = s.sliding_window > 0;
   if (family.window != Family::never)
     config["sliding_window"] = slides ? ordered_json(s.sliding_window) : ordered_json(nullptr);
-  if (family.window == Family::by_layer) {
+  const bool by_layer =
+      family.window == Family::by_layer || family.window == Family::by_layer_unflagged;
+  if (family.window == Family::by_layer || family.window == Family::flagged)
     config["use_sliding_window"] = slides;
-    config["max_window_layers"] = slides ? 0 : s.layers;
-  }
+  if (by_layer) config["max_window_layers"] = slides ? 0 : s.layers;
+  if (family.router != Family::none) config.update(experts_config(family, s));
   config["initializer_range"] = 0.02;
   config["tie_word_embeddings"] = s.tie_embeddings;
   config["use_cache"] = true;
   config["torch_dtype"] = to_string(dtype);
   return config;
+}
+
+std::string hf_tensor_name(const ModelShape& shape, const std::string& parameter) {
+  const size_t at = parameter.find(".mlp.");
+  const char* const architecture = hugging_face_class(shape);
+  if (at == std::string::npos || !architecture ||
+      architecture != std::string_view("MixtralForCausalLM"))
+    return parameter;
+  std::string name = parameter.substr(0, at) + ".block_sparse_moe." + parameter.substr(at + 5);
+  const std::pair<std::string_view, const char*> projections[] = {{"gate_proj.weight", "w1.weight"},
+                                                                  {"down_proj.weight", "w2.weight"},
+                                                                  {"up_proj.weight", "w3.weight"}};
+  for (const auto& [ours, theirs] : projections)
+    if (name.ends_with(ours)) name.replace(name.size() - ours.size(), ours.size(), theirs);
+  return name;
 }
 
 }  // namespace simplescale

@@ -15,6 +15,11 @@ using nlohmann::ordered_json;
 
 namespace {
 
+/// A bias of a router keeps its bits, as in transformers: it decides between scores that are close.
+DType stored_as(const Parameter& parameter, DType dtype) {
+  return parameter.is_router_bias() ? DType::f32 : dtype;
+}
+
 /// The parameters of each file: in order, beginning a new file when one would exceed bytes_max.
 std::vector<std::vector<const Parameter*>> plan_files(const std::vector<Unit>& units, DType dtype,
                                                       uint64_t bytes_max) {
@@ -22,7 +27,7 @@ std::vector<std::vector<const Parameter*>> plan_files(const std::vector<Unit>& u
   uint64_t bytes = 0;
   for (const Unit& unit : units)
     for (const Parameter& parameter : unit.parameters) {
-      const uint64_t more = parameter.count * bytes_of(dtype);
+      const uint64_t more = parameter.count * bytes_of(stored_as(parameter, dtype));
       if (!files.back().empty() && bytes + more > bytes_max) {
         files.emplace_back();
         bytes = 0;
@@ -43,9 +48,10 @@ std::string weights_name(size_t file, size_t files) {
 /// Writes the weights as a stream, to one file after the other.
 class WeightsWriter {
  public:
-  WeightsWriter(const std::vector<Unit>& units, std::string folder, DType dtype, uint64_t bytes_max,
+  WeightsWriter(const Checkpoint& checkpoint, std::string folder, DType dtype, uint64_t bytes_max,
                 FileOps& ops)
-      : files_(plan_files(units, dtype, bytes_max)),
+      : shape_(checkpoint.info().shape),
+        files_(plan_files(checkpoint.units(), dtype, bytes_max)),
         folder_(std::move(folder)),
         dtype_(dtype),
         ops_(ops) {}
@@ -54,7 +60,7 @@ class WeightsWriter {
     if (offset == 0 && next_file_ < files_.size() && &parameter == files_[next_file_].front())
       SS_RETURN_IF_ERROR(open_next());
     if (offset == 0) ++tensors_;
-    if (dtype_ == DType::f32)
+    if (stored_as(parameter, dtype_) == DType::f32)
       return writer_->write(tensors_ - 1, offset * 4, values.data(), values.size_bytes());
     narrow_.resize(values.size());
     for (size_t i = 0; i < values.size(); ++i) narrow_[i] = f32_to_bf16(values[i]);
@@ -68,8 +74,8 @@ class WeightsWriter {
     uint64_t total = 0;
     for (size_t f = 0; f < files_.size(); ++f)
       for (const Parameter* parameter : files_[f]) {
-        map[parameter->name] = weights_name(f, files_.size());
-        total += parameter->count * bytes_of(dtype_);
+        map[hf_tensor_name(shape_, parameter->name)] = weights_name(f, files_.size());
+        total += parameter->count * bytes_of(stored_as(*parameter, dtype_));
       }
     const ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
     return write_text_file(ops_, folder_ + "/model.safetensors.index.json", index.dump(2) + "\n");
@@ -81,7 +87,9 @@ class WeightsWriter {
     writer_.reset();
     std::vector<TensorEntry> tensors;
     for (const Parameter* parameter : files_[next_file_])
-      tensors.push_back({parameter->name, dtype_ == DType::f32 ? "F32" : "BF16", parameter->shape});
+      tensors.push_back({hf_tensor_name(shape_, parameter->name),
+                         stored_as(*parameter, dtype_) == DType::f32 ? "F32" : "BF16",
+                         parameter->shape});
     const std::string path = folder_ + "/" + weights_name(next_file_, files_.size());
     SS_ASSIGN(SafetensorsWriter writer,
               SafetensorsWriter::create(ops_, path, std::move(tensors), {{"format", "pt"}}));
@@ -91,6 +99,7 @@ class WeightsWriter {
     return {};
   }
 
+  const ModelShape shape_;
   std::vector<std::vector<const Parameter*>> files_;
   std::string folder_;
   DType dtype_;
@@ -117,7 +126,7 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
     SS_ASSIGN(special,
               write_hf_tokenizer(info.tokenizer, folder, info.shape.block_size, facts, ops));
   }
-  WeightsWriter weights(checkpoint.units(), folder, dtype, bytes_max, ops);
+  WeightsWriter weights(checkpoint, folder, dtype, bytes_max, ops);
   auto sink = [&](const Parameter& parameter, size_t offset, std::span<const float> values) {
     return weights.append(parameter, offset, values);
   };

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/convert/hf_config.hpp"
 #include "tools/convert/hf_tokenizer.hpp"
 #include "tools/convert/huggingface.hpp"
 
@@ -74,11 +75,13 @@ Status check_tied_head(const SafetensorsFolder& weights, const std::string& fold
 
 /// Checks that every parameter exists with its shape and a readable dtype, and that there are no
 /// others.
-Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& units, bool tied,
-                     const std::string& folder) {
+Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& units,
+                     const ModelShape& shape, const std::string& folder) {
+  const bool tied = shape.tie_embeddings;
   std::map<std::string, const Parameter*> expected;
   for (const Unit& unit : units)
-    for (const Parameter& parameter : unit.parameters) expected[parameter.name] = &parameter;
+    for (const Parameter& parameter : unit.parameters)
+      expected[hf_tensor_name(shape, parameter.name)] = &parameter;
   std::vector<std::string> wrong;
   std::set<std::string> used;
   for (const auto& [name, parameter] : expected) {
@@ -94,6 +97,10 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
   }
   for (const std::string& name : weights.names()) {
     if (used.contains(name) || is_buffer(name) || (tied && name == kHead)) continue;
+    if (shape.experts.count > 0 && name.ends_with(".experts.gate_up_proj"))
+      return bad(folder + ": tensor " + shown_name(name) +
+                 " has the weights of all experts; only files with a tensor for each expert are "
+                 "read, as save_pretrained() of transformers writes them");
     wrong.push_back(shown_name(name) + " does not belong to this model");
   }
   if (wrong.size() == 1) return bad(folder + ": tensor " + wrong.front());
@@ -108,17 +115,18 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
 }
 
 /// A source of shard 0 of 1 that reads the weights; moments are zero.
-ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units, bool tied,
-                      std::vector<float>& buffer) {
-  return [&weights, &units, &buffer, tied](StateKind kind, size_t unit, size_t begin,
-                                           size_t end) -> Result<std::span<const std::byte>> {
+ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units,
+                      const ModelShape& shape, std::vector<float>& buffer) {
+  return [&weights, &units, &buffer, &shape](StateKind kind, size_t unit, size_t begin,
+                                             size_t end) -> Result<std::span<const std::byte>> {
     buffer.assign(end - begin, 0.0f);
     if (kind != StateKind::params) return std::as_bytes(std::span(buffer));
     for (const Parameter& parameter : units[unit].parameters) {
       const size_t first = std::max(begin, parameter.offset);
       const size_t last = std::min(end, parameter.offset + parameter.count);
       if (first >= last) continue;
-      const auto place = place_of(weights, parameter.name, tied);
+      const auto place =
+          place_of(weights, hf_tensor_name(shape, parameter.name), shape.tie_embeddings);
       const std::span<float> values = std::span(buffer).subspan(first - begin, last - first);
       const size_t element = first - parameter.offset;
       SS_RETURN_IF_ERROR(
@@ -191,7 +199,7 @@ Result<HuggingFaceFolder> open_hf(const std::string& folder) {
   HuggingFaceFolder opened;
   opened.units = units_of(*shape);
   SS_ASSIGN(opened.weights, SafetensorsFolder::open(folder));
-  SS_RETURN_IF_ERROR(check_weights(opened.weights, opened.units, shape->tie_embeddings, folder));
+  SS_RETURN_IF_ERROR(check_weights(opened.weights, opened.units, *shape, folder));
   opened.info.shape = *shape;
   opened.info.tokenizer = find_tokenizer(folder);
   SS_ASSIGN(opened.info.resume, facts_of(folder, opened.info.tokenizer));
@@ -223,7 +231,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
     SS_ASSIGN(info.tokenizer, copy_tokenizer(folder, partial, ops));
     SS_ASSIGN(info.resume, facts_of(folder, info.tokenizer));
     return write_shard_from(partial, units, 1, 0, info.state,
-                            source_of(weights, units, info.shape.tie_embeddings, buffer), {}, ops);
+                            source_of(weights, units, info.shape, buffer), {}, ops);
   };
   auto record = write();
   if (!record.ok()) {

@@ -87,7 +87,7 @@ TEST_CASE("anomalies: a validation is told of for each source without targets") 
   CHECK(one[0].subject == "validation of chat");
 }
 
-TEST_CASE("anomalies: an expert that starves and one that nearly every token passes are told once") {
+TEST_CASE("anomalies: experts that starve and those that every token passes are told once") {
   Anomalies anomalies;
   const ExpertLoad even{.layer = 2, .per_token = 1, .loads = {1, 1, 1, 1}},
       bad{.layer = 2, .per_token = 1, .loads = {3.9, 0.05, 0.05, 0}};

@@ -135,8 +135,8 @@ TEST_SUITE("config load") {
     CHECK(error_of("[model]\npreset = \"micro\"\nkv_heads = 3\n") ==
           "a.toml:3: model.kv_heads = 3 does not divide heads = 4");
     CHECK(error_of("[model]\npreset = \"huge\"\n")
-              .starts_with(
-                  "a.toml:2: model.preset = \"huge\" is not known; presets are micro, mini"));
+              .starts_with("a.toml:2: model.preset = \"huge\" is not known; presets are micro, "
+                           "moe-micro, mini"));
     CHECK(error_of("[model]\ndim = 128\n") ==
           "a.toml: model.hidden is not set: set it, or model.preset");
     CHECK(error_of("[model]\npreset = \"micro\"\n[tokenizer]\nvocab = 5000\n") ==
@@ -619,12 +619,24 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("model: presets are the published shapes and explicit keys override them") {
-    const std::pair<const char*, size_t> counts[] = {
-        {"micro", 1787008},           {"tinyllama", 1100048384},    {"llama2-7b", 6738415616},
-        {"llama3-8b", 8030261248},    {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400},
-        {"llama-3.2-3b", 3212749824}, {"mistral-7b", 7241732096},   {"qwen2.5-0.5b", 494032768},
-        {"qwen2.5-7b", 7615616512},   {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
-        {"olmo2-1b", 1484916736},     {"olmo2-7b", 7298617344}};
+    const std::pair<const char*, size_t> counts[] = {{"micro", 1787008},
+                                                     {"tinyllama", 1100048384},
+                                                     {"llama2-7b", 6738415616},
+                                                     {"llama3-8b", 8030261248},
+                                                     {"llama-3.1-8b", 8030261248},
+                                                     {"llama-3.2-1b", 1235814400},
+                                                     {"llama-3.2-3b", 3212749824},
+                                                     {"mistral-7b", 7241732096},
+                                                     {"qwen2.5-0.5b", 494032768},
+                                                     {"qwen2.5-7b", 7615616512},
+                                                     {"qwen3-0.6b", 596049920},
+                                                     {"qwen3-8b", 8190735360},
+                                                     {"olmo2-1b", 1484916736},
+                                                     {"olmo2-7b", 7298617344},
+                                                     {"olmoe-1b-7b", 6919161856},
+                                                     {"qwen3-30b-a3b", 30532122624},
+                                                     {"mixtral-8x7b", 46702792704},
+                                                     {"moe-micro", 3413120}};
     for (const auto& [name, count] : counts) {
       Config c;
       c.model.preset = name;
@@ -641,7 +653,7 @@ TEST_SUITE("config load") {
     CHECK(shape->rope_theta == 500'000);
     CHECK(shape->norm_eps == 1e-6);
     CHECK(shape->tie_embeddings);
-    CHECK(model_presets().size() == 16);
+    CHECK(model_presets().size() == 20);
   }
 
   TEST_CASE("model: the keys that a shape gives, give the shape again, for every preset") {

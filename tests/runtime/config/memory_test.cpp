@@ -44,6 +44,12 @@ Case some_case(std::mt19937& random) {
     train.batch_warmup.push_back({1000, train.micro_batch_size * (1 + below(c.leaves))});
   if (below(3) == 0) train.optimizer = Optimizer::muon;
   c.config.cluster.device = below(2) == 0 ? DeviceKind::cpu : DeviceKind::cuda;
+  if (!c.cuda() && train.optimizer == Optimizer::adamw && below(2) == 0)
+    c.shape.experts = {.count = 1 + below(8),
+                       .per_token = 1,
+                       .hidden = 16 * (1 + below(6)),
+                       .shared = below(2),
+                       .dense_layers = below(static_cast<int>(c.shape.layers))};
   c.config.parallel.offload = Offload::none;
   if (c.cuda() && train.optimizer == Optimizer::adamw && below(2) == 0)
     c.config.parallel.offload = Offload::optimizer;
@@ -85,12 +91,11 @@ Most replay_all(const Case& c, std::mt19937& random) {
       most.bytes.muon = std::max(most.bytes.muon, planned.muon);
       most.bytes.state = std::max(most.bytes.state, planned.state);
       for (size_t group = 0; group < groups; ++group) {
-        const std::vector<int> turns = shares.turns(group);
+        ProgramOptions order = program_options(units, c.shape.tie_embeddings);
+        const std::vector<int> turns = order.turns = shares.turns(group);
         most.full_wave |= turns[0] == options.wave;
-        const BufferBytes bytes = replayed_bytes(
-            step_program({.units = units.size(), .tied = c.shape.tie_embeddings, .turns = turns},
-                         plan),
-            layout, options.precision, shares, group);
+        const BufferBytes bytes =
+            replayed_bytes(step_program(order, plan), layout, options.precision, shares, group);
         for (const auto kind : {&BufferBytes::gather, &BufferBytes::gradient, &BufferBytes::sums,
                                 &BufferBytes::slices})
           most.bytes.*kind = std::max(most.bytes.*kind, bytes.*kind);
@@ -114,12 +119,15 @@ TEST_SUITE("config memory") {
       const Most most = replay_all(c, random);
       const uint64_t peak =
           most.bytes.gradient + most.bytes.sums + most.bytes.slices + most.bytes.muon;
-      CHECK(told.parameters == most.bytes.gather);
+      // Blocks of a model with experts differ, and no step may have the largest one in each buffer.
+      CHECK(told.parameters >= most.bytes.gather);
+      const bool equal_blocks = c.shape.experts.count == 0;
+      if (equal_blocks) CHECK(told.parameters == most.bytes.gather);
       if (c.cuda()) CHECK(told.state == most.bytes.state);
       CHECK(told.gradients - told.messages >= peak);
       // Else the plan has buffers for wider waves, or for more partial sums, than there are.
-      if ((!balances(c.config) || c.groups == 1) && (most.full_wave || c.shards == 1) &&
-          std::has_single_bit(static_cast<unsigned>(c.shards)))
+      if (equal_blocks && (!balances(c.config) || c.groups == 1) &&
+          (most.full_wave || c.shards == 1) && std::has_single_bit(static_cast<unsigned>(c.shards)))
         CHECK(told.gradients - told.messages == peak);
     }
   }

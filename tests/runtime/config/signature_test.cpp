@@ -59,6 +59,11 @@ const std::map<std::string, std::string> other_values = {
     {"model.rope_high_factor", "64.0"},
     {"model.rope_original_block_size", "4096"},
     {"model.rope_attention_factor", "1.5"},
+    {"model.experts_per_token", "3"},
+    {"model.expert_hidden", "64"},
+    {"model.router_normalize", "\"false\""},
+    {"model.router_groups", "2"},
+    {"model.router_groups_per_token", "2"},
     {"data.blend",
      "[{ name = \"a\", source = \"/a\", weight = 2.0 }, { name = \"b\", source = "
      "\"/b\", weight = 1.0 }]"},
@@ -95,7 +100,13 @@ const std::map<std::string, std::string> needed = {
     {"run.with_optimizer", "--run.from=/parent"},
     {"train.tasks_every_steps", "--train.tasks=/tasks"},
     {"checkpoint.keep_best", "--train.validation_every_steps=5"},
+    {"model.router_groups_per_token", "--model.router_groups=4"},
 };
+bool needs_experts(const std::string& key) {
+  return key.starts_with("model.expert") || key.starts_with("model.router_") ||
+         key.starts_with("train.router_") || key == "model.shared_experts" ||
+         key == "model.dense_layers";
+}
 
 /// Another valid value of a key, in TOML syntax.
 std::string changed(const schema::Key& key, const Config& config) {
@@ -126,7 +137,9 @@ TEST_SUITE("signature") {
                                (deterministic ? "true" : "false")};
         if (const auto other = needed.find(name); other != needed.end())
           overrides.push_back(other->second);
+        if (needs_experts(name)) overrides.push_back("--model.experts=8");
         const Config config = parsed(overrides);
+        if (name == "model.experts") overrides.pop_back();  // the key itself, which is changed
         overrides.push_back("--" + name + "=" + changed(key, config));
         INFO("deterministic = ", deterministic, ", ", overrides.back());
         const auto made = load_config_text(text, "a.toml", overrides);

@@ -12,8 +12,7 @@ namespace {
 ModelShape shape_of(int64_t layers, int64_t dense, int64_t experts, int64_t per_token) {
   ModelShape shape;
   shape.layers = layers;
-  shape.experts = {
-      .count = experts, .per_token = per_token, .hidden = 8, .dense_layers = dense};
+  shape.experts = {.count = experts, .per_token = per_token, .hidden = 8, .dense_layers = dense};
   return shape;
 }
 

@@ -1,4 +1,4 @@
-#include "model/engine/initial_values.hpp"
+#include "runtime/training/initial_values.hpp"
 
 #include <algorithm>
 #include <bit>
