@@ -325,7 +325,8 @@ void Invariants::check_given_up(const Supervisor& supervisor, const job::Shutdow
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
   if (supervisor.term != cluster_.disk.newest_term) return;  // it is deposed and will not act
   const bool anew = join.source == job::Source::initialize;
-  undoes_ = anew || join.step < committed_;
+  // A supervisor has to take a step that some ranks have applied for a committed one.
+  undoes_ = anew || join.step < committed_ || made_.upper_bound(join.step) != made_.end();
   require(!anew || shape_of(supervisor.job.layout).size == cluster_.options.domain_nodes,
           "RESHAPE-1", "groups of another size begin with initial values");
   if (!join.by_agents) check_layout(supervisor);

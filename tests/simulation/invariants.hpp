@@ -154,7 +154,7 @@ class Invariants {
   void check_causes(const Supervisor& supervisor);
 
   const Cluster& cluster_;
-  bool undoes_ = false;     // the newest generation began before a committed step, or anew
+  bool undoes_ = false;     // the newest generation began before a step that a rank made, or anew
   uint64_t committed_ = 0;  // the newest committed step
   std::map<uint64_t, uint64_t> made_;                        // step -> generation that made it last
   std::map<uint64_t, uint64_t> by_generation_;               // generation -> newest committed step

@@ -34,7 +34,9 @@ void Invariants::check_layout(const Supervisor& supervisor) {
       const Node& node = cluster_.nodes[static_cast<size_t>(cluster_.node_index.at(name))];
       require(s.giving_up || !removed_.contains(s.nodes.at(name).pid), "GEN-1",
               name + " is in the layout, but its agent was removed from the run");
-      require(!node.up || node.instructions >= s.instructions, "BACKEND-3",
+      // The supervisor has not heard yet that another host has taken the name.
+      const bool known = node.up && node.pid == s.nodes.at(name).pid;
+      require(!known || node.instructions >= s.instructions, "BACKEND-3",
               name + " lacks the instructions with which the run computes");
       require(!lost_.contains({supervisor.term, name}), "layout",
               name + " is in the layout although it was lost");

@@ -40,6 +40,7 @@ void Decider::plan() {
     if (trainer.state == TrainerState::draining) return;
   if (s_.saving.step > 0) return;
   if (any_in_generation(s_)) return fence_if_newer_state_returned();
+  note_lost_rollbacks(s_);
   begin_diagnosis();
   end_diagnosis();
   if (!s_.examined.empty() || s_.paused) return;

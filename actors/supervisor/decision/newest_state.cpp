@@ -75,11 +75,11 @@ uint64_t newest_made(const State& s) {
   const uint64_t last = newest_joined(s);
   std::optional<uint64_t> newest;
   for (const auto& [name, trainer] : s.trainers) {
-    uint64_t made = 0;
+    std::optional<uint64_t> made;
     for (const StateCopy& copy : trainer.held)
       if (copy.generation == last && trainer.state == TrainerState::idle)
-        made = std::max(made, copy.step);
-    if (made > 0) newest = std::min(newest.value_or(made), made);
+        made = std::max(made.value_or(0), copy.step);
+    if (made) newest = std::min(newest.value_or(*made), *made);
   }
   return std::max(newest.value_or(0), s.committed_step);
 }

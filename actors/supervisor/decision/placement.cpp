@@ -85,8 +85,11 @@ bool size_waits(const State& s, const Layout& next, bool waited) {
   if (beginning.source == Source::initialize) return true;
   if (waited || beginning.step >= newest_made(s)) return false;
   return std::ranges::any_of(s.nodes, [&](const auto& n) {
-    const bool missed_a_step = n.second.failed_at_step < s.committed_step;
-    return n.second.state == NodeState::lost && !n.second.ended && !missed_a_step;
+    // It may hold one more step than was committed when it was lost, or the newest of which this
+    // supervisor has not heard.
+    const bool may_hold_newer =
+        n.second.failed_at_step >= std::min(s.committed_step, beginning.step);
+    return n.second.state == NodeState::lost && !n.second.ended && may_hold_newer;
   });
 }
 

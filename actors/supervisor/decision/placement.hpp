@@ -26,8 +26,9 @@ Layout next_layout(const State& s, const std::vector<std::string>& usable);
 /// True if enough failure domains remain without this node.
 bool can_spare(const State& s, const std::string& name);
 /// True if groups of another size than the configured one must wait for missing nodes: a committed step
-/// would be undone, and a lost node may come back with its state: its agent may live, and no step was
-/// committed since its loss. From initial values no such groups begin at all.
+/// would be undone, and a lost node may come back with a newer state: its agent may live, and it was
+/// lost at the step with which they would begin, or later, or no step was committed since its loss.
+/// From initial values no such groups begin at all.
 bool size_waits(const State& s, const Layout& next, bool waited);
 /// The nodes that cannot train now, with the reason for each, as text for users.
 std::string missing_nodes(const State& s);

@@ -1,6 +1,7 @@
 #include "actors/supervisor/decision/rollback.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace simplescale::job {
@@ -46,6 +47,28 @@ void settle_rollbacks(State& state) {
     kept.push_back(rollback);
   }
   state.rollbacks = std::move(kept);
+}
+
+void note_lost_rollbacks(State& state) {
+  const uint64_t known = state.rollbacks.empty() ? 0 : state.rollbacks.back().generation;
+  if (known >= state.generation_floor) return;  // this supervisor has begun a generation
+  struct Steps {
+    uint64_t oldest, newest;
+  };
+  std::map<uint64_t, Steps> held;  // by generation
+  const auto add = [&](const StateCopy& copy) {
+    if (copy.generation <= known || copy.generation > state.generation_floor) return;
+    Steps& steps = held.try_emplace(copy.generation, copy.step, copy.step).first->second;
+    steps = {std::min(steps.oldest, copy.step), std::max(steps.newest, copy.step)};
+  };
+  for (const auto& [name, node] : state.nodes) std::ranges::for_each(node.peer, add);
+  for (const auto& [name, trainer] : state.trainers) std::ranges::for_each(trainer.held, add);
+  for (const auto& [generation, steps] : held) {
+    if (steps.newest == steps.oldest) continue;  // JOB-1: perhaps it has made no step
+    settle_rollbacks(state);
+    state.rollbacks.push_back({generation, steps.oldest + 1});
+    state.joined_step = steps.oldest;
+  }
 }
 
 uint64_t newest_joined(const State& state) {

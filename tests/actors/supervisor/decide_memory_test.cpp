@@ -348,3 +348,27 @@ TEST_CASE("job: JOB-3: the list of undone steps is bounded; old entries merge to
   decide(0, s, StepCommitted{s.generation, step});
   CHECK(s.rollbacks.size() < before);
 }
+
+// The run folder hung on the supervisor's host. It lost n1, and began generation 2 with a checkpoint. An
+// older standby, on n1, knew only generation 1, and took over; then the other node came to it, too.
+TEST_CASE("job: JOB-3: copies of a generation that a lost decision began void older ones") {
+  State s = resumed(training(2), 202, 0);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  for (const std::string& node : s.node_order) decide(0, s, PeerCopies{node, {}, s.generation});
+  const auto leaves = [&s](const char* name, const std::vector<StateVersion>& held) {
+    return decide(0, s, TrainerIdle{name, s.generation - 1, of(name[3] == '1', held)});
+  };
+  SUBCASE("it has made the step again") {
+    leaves("n0.0", made(2, {3, 4}));
+    leaves("n0.1", made(2, {3}));
+    leaves("n1.1", made(1, {3, 4}));
+    // Step 4: there is shard 0 of generation 2, and shard 1 of generation 1.
+    CHECK(only<Join>(back(s, "n1.0", 0, made(1, {3, 4}))).step == 3);
+  }
+  SUBCASE("it has perhaps made no step, and voids nothing") {
+    leaves("n0.0", made(2, {4}));
+    leaves("n0.1", {});
+    leaves("n1.1", made(1, {3, 4}));
+    CHECK(only<Join>(back(s, "n1.0", 0, made(1, {3}))).step == 4);
+  }
+}

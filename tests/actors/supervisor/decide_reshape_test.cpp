@@ -305,6 +305,19 @@ TEST_CASE("reshape: JOB-1: no committed step is undone for groups of another siz
   CHECK(at_disk.layout == layout_of({{"n0"}}));
 }
 
+TEST_CASE("reshape: the first step was not committed if a trainer has not made it") {
+  State s = shaped({1});
+  s.committed_step = 0;
+  decide(0, s, NodeLost{"n3", {"silent"}});
+  const auto leaves = [&](const char* name, uint32_t shard, const Steps& steps) {
+    decide(0, s, TrainerIdle{name, s.generation - 1, of(shard, made(s.generation - 1, steps))});
+  };
+  leaves("n0.0", 0, {0, 1});
+  CHECK(newest_made(s) == 1);
+  leaves("n1.0", 1, {0});
+  CHECK(newest_made(s) == 0);
+}
+
 TEST_CASE("reshape: a state that is certainly gone is not waited for") {
   // One group of four nodes; the checkpoint of step 2 is on the disk.
   const Reason ended = process_ended();
@@ -344,6 +357,15 @@ TEST_CASE("reshape: a state that is certainly gone is not waited for") {
     lose(s, "n2", {"silent"});
     CHECK(all<Join>(decide(10, s, NodeLost{"n3", ended})).empty());
     CHECK(all<Join>(decide(20, s, NodeLost{"n2", ended})).size() == 1);
+  }
+  SUBCASE("a node that may hold an older state than the newest, but a newer one than the disk") {
+    decide(0, s, StepCommitted{s.generation, 8});
+    decide(0, s, NodeLost{"n3", {"silent"}});
+    REQUIRE(all<Join>(all_idle(s, Steps{8, 9})).empty());
+    s.committed_step = 20;  // the others went on, and have lost a newer state since
+    CHECK(size_waits(s, layout_of({{"n0", "n1"}}), false));
+    s.checkpoint_step = 9;
+    CHECK_FALSE(size_waits(s, layout_of({{"n0", "n1"}}), false));
   }
   SUBCASE("a node that has missed a committed step is not waited for") {
     REQUIRE(all<Join>(lose(s, "n3", {"silent"})).empty());
