@@ -192,7 +192,7 @@ void CpuBackend<T>::backward_experts(int frame, int layer, const void* block, co
     load[e] = static_cast<float>(d.count[e]) / static_cast<float>(N_);
   const RouterLoss loss{frame_->scale, options_.router_z_loss, options_.router_balance_loss};
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
-    float *d_weights = w.narrow, *d_logits = w.wide;
+    float *d_logits = w.wide, *d_weights = w.wide + c.rows * E;
     for (int64_t i = 0; i < c.rows * k; ++i) d_weights[i] = d_weight_[d.place[c.first * k + i]];
     route_backward(shape_.experts, loss, c.rows, s.logits + c.first * E,
                    {s.routing.scores + c.first * E, nullptr, s.routing.chosen + c.first * k},

@@ -182,6 +182,11 @@ TEST_SUITE("reference") {
         compare_with_torch(TestModel(shape, 3), DType::f32, 2e-5, 0, false, 0, 0, recompute);
     }
   }
+  TEST_CASE("backend: a token may pass more experts than the model is wide") {
+    ModelShape shape = kGrouped;
+    shape.experts = {.count = 60, .per_token = 55, .hidden = 8};
+    compare_with_torch(TestModel(canonical(shape), 1), DType::f32, 2e-5);
+  }
   TEST_CASE("backend: the routers' own losses have torch's gradients, and change no loss") {
     for (const ModelShape& shape : with_experts(kGrouped)) {
       CAPTURE(options_text(shape));
