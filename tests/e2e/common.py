@@ -64,6 +64,16 @@ def events(run, *kinds):
     return [e for e in lines(run / "events.jsonl") if e["kind"] in kinds]
 
 
+def checked_kill(pid, number, unchecked=os.kill):
+    """os.kill() of a process. status has 0 for one that is down, and a signal to 0 stops or ends the whole group that runs the tests."""
+    if pid <= 0:
+        raise ValueError(f"signal {number} to {pid}: the process is down")
+    unchecked(pid, number)
+
+
+os.kill = checked_kill
+
+
 def kill(*pids):
     """Kills these processes, of which some may have ended. 0, as of a trainer that is down: none."""
     for pid in map(int, pids):

@@ -90,6 +90,7 @@ class Runs(Case):
         want = self.reference()
         run, process = self.start("run", *self.two_by_two, self.steps, "--supervision.silence_ms=1000")
         self.wait_for(lambda: last_step(run) >= 6, "step 6")
+        self.wait_for(lambda: trainer_pids(run).get("n1.1"), "a process of n1.1")
         os.kill(trainer_pids(run)["n1.1"], signal.SIGSTOP)
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
