@@ -114,7 +114,7 @@ class CpuBackend final : public LlamaBackend {
     T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
     // Of a block with experts:
     Routing routing;          // of all N tokens
-    float* logits = nullptr;  // (N, experts), if the router has a loss of its own
+    float* logits = nullptr;  // (N, experts): of the router
     Dispatch dispatch;
     T* expert_gate_up = nullptr;  // (R, 2 expert_hidden); null: expert_gate_up_
   };

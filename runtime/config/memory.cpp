@@ -246,12 +246,11 @@ uint64_t uploaded_elements(const Config& config, const Plan& plan) {
              shards = static_cast<size_t>(plan.topology.shards);
   const std::vector<Unit> units = units_of(plan.shape);
   const ShardLayout layout = shard_layout(units, shards);
+  ProgramOptions order = program_options(units, plan.shape.tie_embeddings);
+  order.turns = shares_of(options, static_cast<uint64_t>(plan.leaves), groups, shards).turns(0);
+  const BufferPlan buffers = buffer_plan(options, groups, shards, false, has_native_sums(config));
   uint64_t elements = 0;
-  for (const Task& task :
-       step_program({.units = units.size(),
-       .tied = plan.shape.tie_embeddings,
-       .turns = shares_of(options, static_cast<uint64_t>(plan.leaves), groups, shards).turns(0)},
-                    buffer_plan(options, groups, shards, false, has_native_sums(config))))
+  for (const Task& task : step_program(order, buffers))
     if (task.op == Op::gather) elements += layout.count[task.unit];
   return elements;
 }
