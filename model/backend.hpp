@@ -35,10 +35,11 @@ struct BackendOptions {
   // Element type of products, activations, residual stream, unit parameters and gradients.
   DType precision = DType::f32;
   Recompute recompute = Recompute::nothing;
-  bool training = true;  // false: no activations are kept, backward calls are forbidden
-  int frames = 1;        // micro-batches whose passes may be under way at once
-  int threads = 1;       // CPU threads of the kernels; the bits of results do not depend on it
-  int device_index = 0;  // CUDA
+  bool training = true;   // false: no activations are kept, backward calls are forbidden
+  int frames = 1;         // micro-batches whose passes may be under way at once
+  int expert_shards = 1;  // trainers on which resident experts are; each has as many. 1: gathered
+  int threads = 1;        // CPU threads of the kernels; the bits of results do not depend on it
+  int device_index = 0;   // CUDA
   // CUDA: makes attention's backward pass reproducible; everything else always is.
   bool deterministic = true;
   float z_loss = 0;  // coefficient; see Backend::head()
@@ -58,6 +59,19 @@ struct BackendOptions {
   // micro-batch has more, the head or the MLP computes some of its rows at a time, and the gradients
   // of their matrices are rounded after each of these parts.
   int64_t part_bytes = arithmetic::kPartBytes;
+};
+
+/// Rows of tokens for experts, expert by expert, and what the experts return for them. A token is sent once to
+/// each trainer that has some of its experts.
+struct TokenRows {
+  // (tokens sent, C) in the precision: the experts' input; on the way back (rows, C): their output, or the
+  // gradient of the input.
+  void* x = nullptr;
+  // (tokens sent, C) in the precision, backward: the gradient of the micro-batch's output.
+  void* d_out = nullptr;
+  // (rows), backward: the router's weight; on the way back its gradient.
+  float* weight = nullptr;
+  int32_t* token = nullptr;  // (rows): of the tokens sent
 };
 
 /// How a state stores its moments.
@@ -195,6 +209,39 @@ class Backend {
   virtual void backward_experts(int /*frame*/, int /*layer*/, const void* /*block*/,
                                 const void* /*params*/, void* /*grad*/) {
     SS_ASSERT(!"this backend has no experts");
+  }
+  // --- Resident experts (BackendOptions::expert_shards), instead of the two calls above ---
+  // A micro-batch's rows are sent to the trainers that have their experts (model/engine/token_exchange.hpp).
+  // rows, all of a micro-batch's: its tokens times experts of a token, one trainer's after the other; the tokens
+  // that are sent to a trainer lie from its first row on. tokens: of one micro-batch for each of this trainer's
+  // experts. Rows are host memory.
+  /// After forward_block(): what the experts read of this micro-batch. sent: becomes the number of tokens for
+  /// each trainer.
+  virtual void send_tokens(int /*frame*/, int /*layer*/, const TokenRows& /*rows*/,
+                           std::span<int32_t> /*sent*/) {
+    SS_ASSERT(!"this backend has no resident experts");
+  }
+  /// Before backward_block(). block: parameters of that unit.
+  virtual void send_gradients(int /*frame*/, int /*layer*/, const void* /*block*/,
+                              const TokenRows& /*rows*/) {
+    SS_ASSERT(!"this backend has no resident experts");
+  }
+  /// rows: of any trainer's micro-batch. params: of this trainer's experts. to: may be rows.
+  virtual void forward_rows(std::span<const int32_t> /*tokens*/, const void* /*params*/,
+                            const TokenRows& /*rows*/, const TokenRows& /*to*/) {
+    SS_ASSERT(!"this backend has no resident experts");
+  }
+  /// grad: of this trainer's experts by that micro-batch, in the precision; it is overwritten.
+  virtual void backward_rows(std::span<const int32_t> /*tokens*/, const void* /*params*/,
+                             const TokenRows& /*rows*/, void* /*grad*/, const TokenRows& /*to*/) {
+    SS_ASSERT(!"this backend has no resident experts");
+  }
+  /// Ends the experts' passes of this micro-batch. rows: what the experts returned.
+  virtual void combine_tokens(int /*frame*/, int /*layer*/, const TokenRows& /*rows*/) {
+    SS_ASSERT(!"this backend has no resident experts");
+  }
+  virtual void combine_gradients(int /*frame*/, int /*layer*/, const TokenRows& /*rows*/) {
+    SS_ASSERT(!"this backend has no resident experts");
   }
   /// Final norm, lm_head and cross-entropy. If grad is not null, also runs this unit's backward pass
   /// with d loss scaled by `scale` (1/M): fills grad and the residual stream's gradient. The loss

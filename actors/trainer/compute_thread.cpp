@@ -29,7 +29,7 @@ ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> 
       report_(std::move(report)),
       kernel_traces_(options_.config.metrics.trace_steps, options_.traces_folder),
       warm_gpus_(options_.warm_gpus, {hold_cuda_context, drop_cuda_context, prepare_nccl}),
-      wave_(options_.plan.wave),
+      shards_(options_.plan.topology.shards),
       thread_([this] { run(); }) {}
 
 ComputeThread::~ComputeThread() {
@@ -200,7 +200,8 @@ void ComputeThread::report_failure(const JoinTrainer& order, const Status& statu
 Result<Backend*> ComputeThread::backend() {
   if (backend_) return backend_.get();
   SS_RETURN_IF_ERROR(instructions_);
-  BackendOptions options = backend_options(options_.config, options_.plan, wave_, options_.threads);
+  BackendOptions options =
+      backend_options(options_.config, options_.plan, shards_, options_.threads);
   if (device_index_) {
     options.device_index = *device_index_;
     options.gemm_folder = options_.gemm_folder;
@@ -212,12 +213,15 @@ Result<Backend*> ComputeThread::backend() {
 }
 
 /// A backend has frames for one wave, because the memory of a group of another size may have no room
-/// for more.
-void ComputeThread::use_wave(int64_t wave) {
-  if (wave == wave_) return;
+/// for more, and buffers for one number of experts.
+void ComputeThread::use_shards(int shards) {
+  const Plan& plan = options_.plan;
+  const bool same = plan.wave_of(shards) == plan.wave_of(shards_) &&
+                    plan.expert_shards(shards) == plan.expert_shards(shards_);
+  shards_ = shards;
+  if (same) return;
   forget_pages();
   backend_.reset();
-  wave_ = wave;
 }
 
 /// Once, in the first generation: the trainer's name determines its device.
@@ -236,7 +240,7 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   Generation g;
   SS_RETURN_IF_ERROR(choose_device(order.trainer));
   if (backend_) kernel_traces_.end_failed(*backend_, trainer_);
-  if (order.group != no_group) use_wave(options_.plan.wave_of(static_cast<int>(order.shards)));
+  if (order.group != no_group) use_shards(static_cast<int>(order.shards));
   // A trainer that cannot compute says so now: members that wait for it would do so for a minute.
   if (!device_index_ && order.group != no_group) SS_RETURN_IF_ERROR(backend().status());
   Restore restore(

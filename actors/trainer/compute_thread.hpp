@@ -118,7 +118,7 @@ class ComputeThread {
   Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
   void inject_delay(uint64_t generation);
   Result<Backend*> backend();
-  void use_wave(int64_t wave);
+  void use_shards(int shards);
   Status choose_device(const std::string& trainer);
   void set_engine(Engine* engine);
 
@@ -135,7 +135,7 @@ class ComputeThread {
   std::optional<TrainState> state_;
   uint32_t cut_ = 0;  // the shards of the last generation that this trainer trained in; 0: none
   std::optional<Prefault> prefault_;
-  int64_t wave_;  // of the last generation in which it trained; at first the configured one
+  int shards_;  // of the last generation in which it trained; at first the configured ones
   std::unique_ptr<Backend> backend_;
   Status instructions_;                       // whether this process can use those of the run
   std::vector<ValidationSource> validation_;  // opened by open_validation()

@@ -22,6 +22,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan, int shards)
   o.sharding = plan.topology.sharding;
   o.state_in_host = offloads_state(plan.offload);
   o.inputs_in_host = offloads_inputs(plan.offload);
+  o.resident_experts = plan.experts == ExpertPlacement::resident;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
   o.weight_decay = static_cast<float>(config.train.weight_decay);
   o.beta1 = static_cast<float>(config.train.betas[0]);
@@ -47,7 +48,8 @@ std::vector<Program> first_programs(const Config& config, const Plan& plan) {
   const bool host = config.cluster.device != DeviceKind::cuda;
   const Shares shares = shares_of(options, leaves_of(options, 1), groups, shards);
   const BufferPlan buffers = buffer_plan(options, groups, shards, host, false);
-  ProgramOptions of = program_options(units_of(plan.shape), plan.shape.tie_embeddings);
+  ProgramOptions of = program_options(units_of(plan.shape), plan.shape.tie_embeddings,
+                                      has_resident_experts(options, shards));
   std::vector<std::vector<int>> turns;
   std::vector<Program> programs;
   for (uint64_t group = 0; group < groups; ++group) {
@@ -74,13 +76,14 @@ Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan
   return std::move(timeline[0]);
 }
 
-BackendOptions backend_options(const Config& config, const Plan& plan, int64_t wave, int threads) {
+BackendOptions backend_options(const Config& config, const Plan& plan, int shards, int threads) {
   BackendOptions o;
   o.shape = plan.shape;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.precision = config.train.precision;
   o.recompute = config.train.activation_checkpointing;
-  o.frames = static_cast<int>(wave);
+  o.frames = static_cast<int>(plan.wave_of(shards));
+  o.expert_shards = plan.expert_shards(shards);
   o.threads = threads;
   o.deterministic = config.train.deterministic;
   o.z_loss = static_cast<float>(config.train.z_loss);

@@ -24,8 +24,8 @@ std::vector<Program> first_programs(const Config& config, const Plan& plan);
 Result<std::vector<TimedTask>> first_step(const Config& config, const Plan& plan,
                                           const Speeds& speeds);
 
-/// wave: as of Plan::wave_of(). threads: CPU threads of the kernels. device_index stays 0.
-BackendOptions backend_options(const Config& config, const Plan& plan, int64_t wave, int threads);
+/// Of a trainer in a group of `shards`. threads: CPU threads of the kernels. device_index stays 0.
+BackendOptions backend_options(const Config& config, const Plan& plan, int shards, int threads);
 
 /// The sizes of the trainer's data plane. Its arena holds the most that the engine allocates for any
 /// number and size of groups that the plan allows, and room for alignment; with NCCL next to nothing.

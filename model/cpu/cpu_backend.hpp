@@ -62,6 +62,14 @@ class CpuBackend final : public LlamaBackend {
   std::span<const int64_t> router_counts(int frame) override {
     return frames_[static_cast<size_t>(frame)].router_counts;
   }
+  void send_tokens(int frame, int layer, const TokenRows& rows, std::span<int32_t> sent) override;
+  void send_gradients(int frame, int layer, const void* block, const TokenRows& rows) override;
+  void forward_rows(std::span<const int32_t> tokens, const void* params, const TokenRows& rows,
+                    const TokenRows& to) override;
+  void backward_rows(std::span<const int32_t> tokens, const void* params, const TokenRows& rows,
+                     void* grad, const TokenRows& to) override;
+  void combine_tokens(int frame, int layer, const TokenRows& rows) override;
+  void combine_gradients(int frame, int layer, const TokenRows& rows) override;
   void backward_embed(int frame, void* grad) override;
   void logits(int frame, const void* params, const void* tied, float* logits) override;
 
@@ -92,15 +100,23 @@ class CpuBackend final : public LlamaBackend {
   static constexpr int64_t kLogitBytes = arithmetic::kLogitBytes;
   static constexpr int64_t kExpertRows = arithmetic::kExpertRows;
 
-  /// The rows of a block's experts, expert by expert. An expert has its tokens in their order, then
-  /// padding up to a multiple of kExpertRows. R: the most rows that there can be.
-  struct Dispatch {
-    int32_t* place = nullptr;    // (N, k): the row of each token's j-th expert
+  /// Rows of experts, expert by expert. An expert has its tokens in their order, then padding up to a
+  /// multiple of kExpertRows. R: the most rows that there can be.
+  struct ExpertRows {
     int32_t* token = nullptr;    // (R): of a row; -1: padding
     float* weight = nullptr;     // (R): its token's weight of the expert; 0 in padding
     std::vector<int64_t> first;  // (experts + 1): each expert's first row
     std::vector<int64_t> count;  // (experts): its tokens
-    std::vector<int64_t> close;  // (chunks): close choices
+    /// Sets first and clears the rows.
+    void begin(int64_t multiple);
+  };
+  /// The rows of a micro-batch's tokens in one block. Resident experts: without padding, and `token` has the
+  /// tokens that are sent to each trainer, from its first row on; -1: no more.
+  struct Dispatch : ExpertRows {
+    int32_t* place = nullptr;         // (N, k): the row of each token's j-th expert
+    int32_t* sent = nullptr;          // (N k), resident experts: of each row, its token among those
+    std::vector<int32_t> count_sent;  // (trainers): the tokens sent
+    std::vector<int64_t> close;       // (chunks): close choices
   };
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {
@@ -163,7 +179,10 @@ class CpuBackend final : public LlamaBackend {
   };
 
   Status allocate_buffers() override;
-  /// R: with N tokens of k experts each, whatever they choose.
+  /// Resident experts: this trainer's; else all.
+  int64_t own_experts() const { return shape_.experts.count / options_.expert_shards; }
+  bool resident() const { return options_.expert_shards > 1; }
+  /// R of own_experts(): whatever N tokens choose.
   int64_t expert_rows() const;
   void take_expert_buffers();
   /// What a layer with experts keeps. own_rows: also expert_gate_up, which other layers share if not.
@@ -174,9 +193,26 @@ class CpuBackend final : public LlamaBackend {
   void dispatch(int layer, Saved& s);
   /// Calls body(expert, first row, workspace) for blocks of kExpertRows rows, in parallel.
   template <class Body>
-  void for_expert_rows(const Dispatch& d, Body body);
-  /// to = rows of x by their tokens, zero in padding. x: (N, C); to: (kExpertRows, C).
-  void gather_rows(const Dispatch& d, int64_t first, const T* x, T* to) const;
+  void for_expert_rows(const ExpertRows& d, Body body);
+  /// to = rows of x by their tokens, zero in padding. to: (rows, C).
+  void gather_rows(const ExpertRows& d, int64_t first, int64_t rows, const T* x, T* to) const;
+  /// Of resident experts: a micro-batch's tokens that are sent, and what is returned for own_rows_.
+  void copy_tokens(const Dispatch& d, const T* x, void* to);
+  void return_rows(void* to, float* d_weight);
+  /// own_rows_: those of a trainer's micro-batch.
+  void receive_rows(std::span<const int32_t> tokens, const TokenRows& rows, bool backward);
+  /// expert_rows_out_ = what experts return for rows of x. params: of the rows' experts.
+  void pass_rows(const ExpertRows& d, const T* x, const T* params, T* gate_up);
+  /// expert_rows_out_ and d_weight_ = gradients of x and of the weights; grad = those of the experts.
+  /// kept: gate_up is from pass_rows(); else it is computed.
+  void pass_rows_backward(const ExpertRows& d, const T* x, const T* d_out, const T* params,
+                          T* gate_up, bool kept, T* grad);
+  /// Adds to the block's output. rows: of the Dispatch.
+  void add_rows(int layer, const Saved& s, const T* rows);
+  /// What the rows' gradients make of the router's and of expert_in's. d_weight: of each row.
+  void add_row_gradients(const Saved& s, const T* rows, const float* d_weight);
+  /// Computes expert_in again.
+  void restore_experts(int layer, const T* block);
   void take_frame(Frame& frame);
   void take_packed();
 
@@ -281,7 +317,8 @@ class CpuBackend final : public LlamaBackend {
   T *expert_rows_in_ = nullptr, *expert_rows_out_ = nullptr, *d_expert_out_ = nullptr;
   T *expert_act_ = nullptr, *d_expert_gate_up_ = nullptr;
   T* expert_gate_up_ = nullptr;  // (R, 2 expert_hidden), if layers do not have their own
-  float* d_weight_ = nullptr;    // (R): the gradients of Dispatch::weight
+  float* d_weight_ = nullptr;    // (R): the gradients of ExpertRows::weight
+  ExpertRows own_rows_;          // of resident experts, in the present call
   int64_t kept_rows_ = 0;        // rows of d logits that are kept at a time
   T* d_logits_ = nullptr;        // (kept_rows_, V)
   float* head_sums_ = nullptr;   // (V, C), if bf16 and not all rows are kept

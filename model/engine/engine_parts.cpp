@@ -44,7 +44,10 @@ Status Engine::Parts::create() {
   SS_ASSIGN(gathered, GatheredUnits::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(sums, GradientSums::create(plan, units, layout, options.precision, backend, shard,
                                        replicate, shares));
-  order = program_options(units, tied());
+  order = program_options(units, tied(), !plan.resident_units.empty());
+  if (order.resident) {
+    SS_ASSIGN(exchange, TokenExchange::create(plan, options, backend, shard));
+  }
   loss_tasks = loss_program(order, plan);
   SS_RETURN_IF_ERROR(create_optimizer());
   vote.emplace(units, layout, shares, axes);
@@ -183,7 +186,9 @@ double& Engine::Parts::time_of(const Task& task, Run& r) {
     case Op::gather:
       break;
     case Op::embed:
+    case Op::route:
     case Op::forward:
+    case Op::combine:
     case Op::evaluate:
       r.time = &r.result.forward_ms;
       break;
@@ -275,21 +280,26 @@ Status Engine::Parts::read_tokens(int micro_batch, Run& r) {
 
 /// A pass of one unit.
 Status Engine::Parts::compute(const Task& task, Run& r) {
-  const bool forward = task.op == Op::embed || task.op == Op::forward || task.op == Op::evaluate;
+  const bool makes_gradient =
+      task.op == Op::head || task.op == Op::backward || task.op == Op::backward_embed;
   const Unit& unit = units[task.unit];
   const int layer = unit.layer;
   const bool of_experts = unit.kind == Unit::Kind::experts;
-  at(forward ? StepPhase::forward : StepPhase::backward, layer);
+  at(task.op < Op::head || task.op == Op::evaluate ? StepPhase::forward : StepPhase::backward,
+     layer);
   if (task.op != Op::embed) SS_RETURN_IF_ERROR(unit_computed());
   const void *params = nullptr, *second = nullptr;
-  if (task.op != Op::backward_embed) {
+  if (needs_unit(task)) {
     SS_ASSIGN(params, gathered->use(task.unit, wait));
   }
   if (const std::optional<size_t> other = second_unit(task, order)) {
     SS_ASSIGN(second, gathered->use(*other, wait));
   }
-  if (!r.loss_only && !has_leaf(task.micro_batch)) return {};
-  void* const grad = forward ? nullptr : sums->gradient(task.unit, task.slot);
+  const bool has_tokens = r.loss_only || has_leaf(task.micro_batch);
+  void* const grad = makes_gradient ? sums->gradient(task.unit, task.slot) : nullptr;
+  if (order.is_resident(task.unit))
+    return compute_resident(task, r, params, second, grad, has_tokens);
+  if (!has_tokens) return {};
   const Stopwatch watch(compute_time(r));
   switch (task.op) {
     case Op::embed: {
@@ -328,6 +338,27 @@ Status Engine::Parts::compute(const Task& task, Run& r) {
       backend.head(task.frame, params, second, 0, nullptr, nullptr);
   }
   return {};
+}
+
+/// A task of resident experts, in which this trainer takes part with or without a micro-batch. block: the
+/// parameters of the block's other unit.
+Status Engine::Parts::compute_resident(const Task& task, Run& r, const void* params,
+                                       const void* block, void* grad, bool has_tokens) {
+  const int layer = units[task.unit].layer;
+  double& ms = compute_time(r);
+  const trace::Span span(to_string(task.op), layer);
+  switch (task.op) {
+    case Op::route:
+      return exchange->route(task, layer, has_tokens, wait, ms);
+    case Op::route_backward:
+      return exchange->route_backward(task, layer, block, has_tokens, ms);
+    case Op::forward:
+      return exchange->forward(task, layer, params, wait, ms);
+    case Op::backward:
+      return exchange->backward(task, layer, params, grad, wait, ms);
+    default:
+      return exchange->combine(task, layer, has_tokens, wait, ms);
+  }
 }
 
 /// A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.

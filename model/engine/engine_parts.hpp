@@ -16,6 +16,7 @@
 #include "model/engine/optimizer.hpp"
 #include "model/engine/reduce.hpp"
 #include "model/engine/stopwatch.hpp"
+#include "model/engine/token_exchange.hpp"
 #include "model/engine/vote.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/program/buffer_plan.hpp"
@@ -50,6 +51,7 @@ struct Engine::Parts {
   Program step_tasks, loss_tasks;
   std::optional<GatheredUnits> gathered;
   std::optional<GradientSums> sums;
+  std::optional<TokenExchange> exchange;  // if experts are resident
   std::optional<ShardOptimizer> optimizer;
   std::optional<MuonSchedule> muon;  // if options.optimizer is muon
   std::optional<Vote> vote;
@@ -124,6 +126,8 @@ struct Engine::Parts {
   double& compute_time(Run& r) const;
   Status read_tokens(int micro_batch, Run& r);
   Status compute(const Task& task, Run& r);
+  Status compute_resident(const Task& task, Run& r, const void* params, const void* block,
+                          void* grad, bool has_tokens);
   void record(const Task& task, Run& r);
   Status check_committed_state(Ballot& ballot);
   Status finish_sums(Ballot& ballot);

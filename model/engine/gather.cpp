@@ -9,7 +9,7 @@ namespace simplescale {
 
 Result<GatheredUnits> GatheredUnits::create(const BufferPlan& plan, const ShardLayout& layout,
                                             DType precision, Backend& backend, Collective& shard) {
-  GatheredUnits gathered(layout, precision, backend, shard);
+  GatheredUnits gathered(plan, layout, precision, backend, shard);
   const size_t all = gathered.bytes(layout.total);
   if (plan.through_host) {
     SS_ASSIGN(gathered.host_, backend.host_buffer(Backend::HostUse::parameters, all));
@@ -65,12 +65,14 @@ void GatheredUnits::start(size_t index, size_t unit) {
   const size_t count = layout_->count[unit];
   slot.work.reset();  // waits for a gather that was not used
   slot.unit = unit;
-  char* own = static_cast<char*>(slot.data) + static_cast<size_t>(shard_->rank()) * bytes(count);
+  const bool alone = shard_->size() == 1 || plan_->is_resident(unit);
+  const auto place = alone ? 0 : static_cast<size_t>(shard_->rank());
+  char* own = static_cast<char*>(slot.data) + place * bytes(count);
   if (host_)
     slot.upload = backend_->start_upload(own, rounded(unit), bytes(count));
   else
     backend_->cast(master_ + layout_->offset[unit], own, count);
-  if (shard_->size() == 1) return;
+  if (alone) return;
   void* const uploads = host_ ? backend_->upload_stream() : nullptr;
   if (uploads)  // only the gather waits for the upload, which follows all calls so far
     shard_->follow(uploads), slot.upload = nullptr;

@@ -36,7 +36,8 @@ class GatheredUnits {
   /// The first `elements` of them are written: if whole(), starts to upload the units that lie in them.
   void upload(size_t elements);
 
-  /// Starts to gather `unit` into a buffer, unless it holds the unit.
+  /// Starts to gather `unit` into a buffer, unless it holds the unit. Of resident experts only this rank's
+  /// part is read.
   void start(size_t slot, size_t unit);
   /// Waits for `unit`. Returns the whole unit, valid until its buffer gets another one.
   Result<const void*> use(size_t unit, WaitClock& wait);
@@ -50,8 +51,9 @@ class GatheredUnits {
     Backend::PendingCopy upload = nullptr;  // that no call waits for yet
   };
 
-  GatheredUnits(const ShardLayout& layout, DType precision, Backend& backend, Collective& shard)
-      : layout_(&layout), precision_(precision), backend_(&backend), shard_(&shard) {}
+  GatheredUnits(const BufferPlan& plan, const ShardLayout& layout, DType precision,
+                Backend& backend, Collective& shard)
+      : plan_(&plan), layout_(&layout), precision_(precision), backend_(&backend), shard_(&shard) {}
 
   size_t bytes(size_t elements) const { return elements * bytes_of(precision_); }
   const void* rounded(size_t unit) const {
@@ -59,6 +61,7 @@ class GatheredUnits {
   }
   static void await_upload(Slot& slot);
 
+  const BufferPlan* plan_;
   const ShardLayout* layout_;
   DType precision_;
   Backend* backend_;

@@ -26,7 +26,7 @@ Result<GradientSums> GradientSums::create(const BufferPlan& plan, const std::vec
                                           const ShardLayout& layout, DType precision,
                                           Backend& backend, Collective& shard,
                                           Collective& replicate, const Shares& shares) {
-  GradientSums made(units.size(), layout, precision, backend, shard, replicate, shares);
+  GradientSums made(plan, units.size(), layout, precision, backend, shard, replicate, shares);
   made.in_background_ = plan.sums_in_background;
   made.own_total_ = layout.total;
   for (const Unit& unit : units) made.elements_.push_back(unit.count);
@@ -150,17 +150,53 @@ void GradientSums::check_finite(const void* gradient, size_t count) {
 void GradientSums::add(const Task& task) {
   Sum& sum = sums_[task.sum];
   Slot& slot = slots_[task.slot];
-  if (task.frame == 0) sum.wave.emplace(sum.digits, layout_.count[task.unit] * layout_.shards);
+  const bool resident = plan_->is_resident(task.unit);
+  const size_t part = this->part(task.unit);
+  if (task.frame == 0) {
+    sum.waves.clear();
+    for (size_t shard = 0; shard < (resident ? layout_.shards : 1); ++shard) {
+      std::vector<float*> digits;
+      for (float* digit : sum.digits) digits.push_back(digit + shard * part);
+      sum.waves.emplace_back(std::move(digits), part);
+    }
+  }
   if (!backend_->stream()) backend_->synchronize();
   clear_padding(slot, task.unit);
   check_finite(slot.data, elements_[task.unit]);
-  backend_->add_leaf({leaf_of(task), slot.data, precision_}, *sum.wave);
+  for (size_t shard = 0; shard < sum.waves.size(); ++shard)  // every trainer has a leaf of a wave
+    backend_->add_leaf(
+        {resident ? leaf_of(task, shard) : leaf_of(task),
+         static_cast<const char*>(slot.data) + shard * part * bytes_of(precision_), precision_},
+        sum.waves[shard]);
 }
 
-/// Of this trainer's micro-batch.
-TreeNode GradientSums::leaf_of(const Task& task) const {
-  return {0, shares_->leaf(group(), static_cast<uint64_t>(shard_->rank()),
-                           static_cast<uint64_t>(task.micro_batch))};
+TreeNode GradientSums::leaf_of(const Task& task, size_t shard) const {
+  return {0, shares_->leaf(group(), shard, static_cast<uint64_t>(task.micro_batch))};
+}
+
+/// This trainer has all leaves of its experts.
+void GradientSums::reduce_resident(const Task& task) {
+  const std::vector<TreeNode> nodes = shares_->turn(group(), static_cast<uint64_t>(task.turn));
+  const size_t part = this->part(task.unit);
+  PartialSum& slice = slices_[task.unit];
+  std::vector<TreeSource> sources;
+  for (size_t shard = 0; shard < nodes.size(); ++shard)
+    if (task.sum != Task::kNone)
+      sources.push_back({nodes[shard], sums_[task.sum].waves[shard].data(0), DType::f32});
+    else
+      sources.push_back(
+          {nodes[shard],
+           static_cast<const char*>(slots_[task.slot].data) + shard * part * bytes_of(precision_),
+           precision_});
+  if (task.sum == Task::kNone) check_finite(slots_[task.slot].data, nodes.size() * part);
+  constexpr size_t kPiece = size_t{1} << 16;
+  for_pieces(backend_->host_threads(), part, kPiece, [&](size_t first, size_t count) {
+    std::vector<TreeSource> pieces = sources;
+    for (TreeSource& piece : pieces)
+      piece.data = static_cast<const char*>(piece.data) + first * bytes_of(piece.dtype);
+    slice.add_range(pieces, first, count);
+  });
+  slice.added(nodes);
 }
 
 void GradientSums::reduce(const Task& task) {
@@ -172,12 +208,13 @@ void GradientSums::reduce(const Task& task) {
     totals_[unit] = window.total ? window.total : window.digits[0];
   }
   if (nodes.empty()) return;
+  if (plan_->is_resident(unit)) return reduce_resident(task);
   const bool has_leaf = static_cast<size_t>(shard_->rank()) < nodes.size();
   PartialSum& slice = slices_[unit];
   if (!backend_->stream()) backend_->synchronize();
   if (task.sum != Task::kNone) {  // every trainer has a node of a wave
     Sum& sum = sums_[task.sum];
-    sum.work = shard_->reduce_scatter_leaves(sum.wave->data(0), layout_.count[unit], DType::f32,
+    sum.work = shard_->reduce_scatter_leaves(sum.waves[0].data(0), layout_.count[unit], DType::f32,
                                              nodes, slice);
     return;
   }

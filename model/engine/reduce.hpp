@@ -67,9 +67,10 @@ class GradientSums {
     WorkPtr work;        // the reduce-scatter in flight
   };
 
-  GradientSums(size_t units, const ShardLayout& layout, DType precision, Backend& backend,
-               Collective& shard, Collective& replicate, const Shares& shares)
-      : units_(units),
+  GradientSums(const BufferPlan& plan, size_t units, const ShardLayout& layout, DType precision,
+               Backend& backend, Collective& shard, Collective& replicate, const Shares& shares)
+      : plan_(&plan),
+        units_(units),
         layout_(layout),
         precision_(precision),
         backend_(&backend),
@@ -78,7 +79,8 @@ class GradientSums {
         shares_(&shares) {}
   struct Sum {
     std::vector<float*> digits;
-    std::optional<PartialSum> wave;
+    // The wave's; of resident experts each trainer's, one behind the other.
+    std::vector<PartialSum> waves;
     WorkPtr work;
   };
   /// Buffers of one unit's sums.
@@ -89,11 +91,21 @@ class GradientSums {
   Status make_windows(const BufferPlan& plan);
   Status wait_for_sum(size_t unit, WaitClock& wait);
   void add_tied_head();
-  TreeNode leaf_of(const Task& task) const;
+  TreeNode leaf_of(const Task& task) const {
+    return leaf_of(task, static_cast<size_t>(shard_->rank()));
+  }
+  /// The leaf of another trainer's micro-batch.
+  TreeNode leaf_of(const Task& task, size_t shard) const;
+  /// Elements of a gradient's leaf: of resident experts there is one for each trainer.
+  size_t part(size_t unit) const {
+    return layout_.count[unit] * (plan_->is_resident(unit) ? 1 : layout_.shards);
+  }
+  void reduce_resident(const Task& task);
   uint64_t group() const { return static_cast<uint64_t>(replicate_->rank()); }
   void clear_padding(Slot& slot, size_t unit);
   void check_finite(const void* gradient, size_t count);
 
+  const BufferPlan* plan_;
   size_t units_;
   ShardLayout layout_;            // with tied_head() at its end, if there is one
   std::vector<size_t> elements_;  // of each unit of layout_, without padding

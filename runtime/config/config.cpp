@@ -66,6 +66,7 @@ Config with_derived_values(const Config& config) {
     c.train.global_batch_size = plan->global_batch_size;
     c.parallel.wave = plan->wave;
     c.parallel.offload = plan->offload;
+    if (plan->shape.experts.count > 0) c.parallel.experts = plan->experts;
     c.train.min_learning_rate = plan->learning_rate.minimum;
     const auto warmup_steps = static_cast<uint64_t>(plan->learning_rate.warmup_steps);
     c.train.warmup_iters = static_cast<int64_t>(plan->iters(plan->batch.samples(warmup_steps)));

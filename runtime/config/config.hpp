@@ -45,6 +45,8 @@ enum class Strategy : unsigned char {
 };
 /// What a GPU keeps in host memory: the state of the optimizer, the inputs of blocks.
 enum class Offload : unsigned char { automatic, none, optimizer, activations, all };
+/// Whether experts are gathered as other parameters are, or stay and tokens are sent to them.
+enum class ExpertPlacement : unsigned char { automatic, gathered, resident };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
 enum class Balance : unsigned char { automatic, even };
 enum class Prefer : unsigned char { replicas, rate, group_nodes };
@@ -60,6 +62,7 @@ const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
 const char* to_string(DeviceKind device);
 const char* to_string(Offload offload);
+const char* to_string(ExpertPlacement experts);
 
 struct RunConfig {
   std::string name;    // empty: the file's name without .toml
@@ -195,6 +198,7 @@ struct ParallelConfig {
   int64_t group_nodes = 0;  // 0: by strategy
   int64_t wave = 0;         // 0: auto
   Offload offload = Offload::automatic;
+  ExpertPlacement experts = ExpertPlacement::automatic;
   int64_t collective_timeout_ms = 60'000;
 };
 

@@ -26,6 +26,7 @@ namespace simplescale {
 //                With NCCL's own sums: 4 P and no digits, and messages of c max N_u / S
 //   nccl         see nccl_connections()
 //   activations  see cpu_activations(), cuda_activations() and orthogonalization()
+//   exchange     rows of tokens for resident experts (runtime/program/buffer_plan.hpp)
 //   host         with parallel.offload, pinned: BufferPlan::host_bytes() for the state, and inputs() of
 //                a wave
 
@@ -65,25 +66,33 @@ double in_parts(double N, double row) {
 /// the choice and its scores, each row's place, gate and up; of a micro-batch: the experts' input and its
 /// gradient, gradients of the choice; of one block: the rows, what they return and its gradient, the
 /// product and its gradients.
-double cpu_expert_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave) {
+/// Resident experts have only rows of one micro-batch at a time, and no gate and up is kept.
+double cpu_expert_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave,
+                              int expert_shards) {
   const Experts& x = shape.experts;
   if (x.count == 0) return 0;
   const Widths w(train, shape);
   const auto E = static_cast<double>(x.count), k = static_cast<double>(x.per_token),
              X = static_cast<double>(x.hidden);
+  const double own = E / static_cast<double>(expert_shards);
+  const bool resident = expert_shards > 1;
   const double frames = static_cast<double>(std::max<int64_t>(1, wave)),
                layers = w.layers - static_cast<double>(x.dense_layers),
-               R = w.N * k + E * (static_cast<double>(arithmetic::kExpertRows) - 1);
-  const double choice = w.N * (8 * E + 12 * k) + 8 * R, gate_up = w.c * R * 2 * X;
-  const bool keeps_gate_up = train.activation_checkpointing == Recompute::nothing;
+               R = w.N * std::min(k, own) +
+                   own * (static_cast<double>(arithmetic::kExpertRows) - 1);
+  const double choice = w.N * (8 * E + 12 * k) + (resident ? 12 * w.N * k : 8 * R),
+               gate_up = w.c * R * 2 * X;
+  const bool keeps_gate_up = train.activation_checkpointing == Recompute::nothing && !resident;
   const double of_frame = w.N * (w.c * (w.C + E) + 4 * w.C) + choice * blocks_kept(train, layers) +
                           (keeps_gate_up ? gate_up * layers : 0);
-  return frames * of_frame + (keeps_gate_up ? 0 : gate_up) + w.c * R * (3 * w.C + 3 * X) + 4 * R;
+  return frames * of_frame + (keeps_gate_up ? 0 : gate_up) + w.c * R * (3 * w.C + 3 * X) +
+         (resident ? 12 : 4) * R;
 }
 
 /// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
 /// attention, k, v, gate, up, product.
-double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave) {
+double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_t wave,
+                       int expert_shards) {
   const Widths w(train, shape);
   const double block =
       w.c * w.N * (4 * w.C + 2 * w.A + 2 * w.K + w.F + w.of_qk_norm + w.of_post_norm);
@@ -96,7 +105,8 @@ double cpu_activations(const TrainConfig& train, const ModelShape& shape, int64_
   const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
   const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
   const double rounded = train.fp8 ? w.c * w.C * (2 * w.A + 2 * w.K + 3 * w.F) : 0;
-  return kept + of_wave + logits + backward + rounded + cpu_expert_activations(train, shape, wave);
+  return kept + of_wave + logits + backward + rounded +
+         cpu_expert_activations(train, shape, wave, expert_shards);
 }
 
 /// While attention's gradients are computed: of libtorch dq in fp32 (of deterministic flash attention
@@ -222,10 +232,12 @@ EngineOptions buffer_options(const Config& config, const ModelShape& shape, Shar
   };
   EngineOptions options{.shape = shape,
                         .precision = train.precision,
+                        .micro_batch_size = bounded(train.micro_batch_size),
                         .leaves = bounded(leaves),
                         .wave = bounded(config.parallel.wave),
                         .sharding = sharding,
                         .state_in_host = offloads_state(config.parallel.offload),
+                        .resident_experts = config.parallel.experts == ExpertPlacement::resident,
                         .optimizer = train.optimizer,
                         .moments = train.moments_precision,
                         .ema_decay = train.ema_decay};
@@ -240,13 +252,15 @@ uint64_t uploaded_elements(const Config& config, const Plan& plan) {
   Config with = config;
   with.parallel.wave = plan.wave;
   with.parallel.offload = plan.offload;
+  with.parallel.experts = plan.experts;
   const EngineOptions options =
       buffer_options(with, plan.shape, plan.topology.sharding, plan.leaves);
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const std::vector<Unit> units = units_of(plan.shape);
   const ShardLayout layout = shard_layout(units, shards);
-  ProgramOptions order = program_options(units, plan.shape.tie_embeddings);
+  ProgramOptions order =
+      program_options(units, plan.shape.tie_embeddings, has_resident_experts(options, shards));
   order.turns = shares_of(options, static_cast<uint64_t>(plan.leaves), groups, shards).turns(0);
   const BufferPlan buffers = buffer_plan(options, groups, shards, false, has_native_sums(config));
   uint64_t elements = 0;
@@ -297,14 +311,17 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     if (cuda && !native && per_node > 1 && static_cast<uint64_t>(shards) > per_node)
       bytes += 8 * largest / per_node;
     estimate.messages = bytes;
+    estimate.exchange = of.exchange;
     return of.gradient + of.sums + of.slices + of.muon + bytes;
   };
   estimate.staged_gradients = gradients_of(false);
   estimate.gradients = gradients_of(has_native_sums(config));
-  const double activations = (config.cluster.device == DeviceKind::cuda
-                                  ? cuda_activations(config, shape)
-                                  : cpu_activations(config.train, shape, config.parallel.wave)) +
-                             (muon ? orthogonalization(config.train, shape) : 0);
+  const int expert_shards = has_resident_experts(options, static_cast<size_t>(shards)) ? shards : 1;
+  const double activations =
+      (config.cluster.device == DeviceKind::cuda
+           ? cuda_activations(config, shape)
+           : cpu_activations(config.train, shape, config.parallel.wave, expert_shards)) +
+      (muon ? orthogonalization(config.train, shape) : 0);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));
   estimate.nccl = nccl_connections(config, shards, groups);
   return estimate;

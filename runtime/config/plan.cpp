@@ -220,6 +220,7 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
   if (add(topology.status())) {
     plan.topology = *topology;
     add(plan_batch(config, plan));
+    add(plan_experts(config, plan));
     add(plan_offload(config, plan));
     add(plan_wave(config, plan));
     if (add(plan_length(config, plan))) {

@@ -258,9 +258,9 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers, bool 
   const uint64_t state = state_of(t.shards);
   // With NCCL the engine's buffers have no copy in host memory.
   const auto arena_of = [&](const MemoryEstimate& memory) {
-    return gpus && !staged
-               ? 0
-               : memory.parameters + memory.staged_gradients + (gpus ? memory.state : 0);
+    return gpus && !staged ? 0
+                           : memory.parameters + memory.staged_gradients + memory.exchange +
+                                 (gpus ? memory.state : 0);
   };
   const uint64_t arena = arena_of(plan.memory);
   const uint64_t process = trainer_plane_bytes + arena +

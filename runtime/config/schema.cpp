@@ -20,6 +20,7 @@ constexpr const char* recompute_names[] = {"false", "true", "mlp"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
 constexpr const char* prefer_names[] = {"replicas", "rate", "group_nodes"};
 constexpr const char* offload_names[] = {"auto", "none", "optimizer", "activations", "all"};
+constexpr const char* experts_names[] = {"auto", "gathered", "resident"};
 constexpr const char* balance_names[] = {"auto", "even"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
@@ -52,6 +53,10 @@ const char* to_string(DeviceKind device) {
 
 const char* to_string(Offload offload) {
   return offload_names[static_cast<int>(offload)];
+}
+
+const char* to_string(ExpertPlacement experts) {
+  return experts_names[static_cast<int>(experts)];
 }
 
 const std::vector<std::string>& fault_kinds() {
@@ -193,6 +198,7 @@ const Key table[] = {
   {"parallel", "group_nodes", REF(parallel.group_nodes), {0, 10'000}, layout, "Nodes per group; a group holds one copy of the model. 0: by strategy (hybrid_shard: 4; full_shard, shard_grad_op: all nodes). no_shard ignores it."},
   {"parallel", "wave", REF(parallel.wave), {0, 1024}, layout, "Micro-batches that pass a unit together, a power of two: a unit is gathered and its gradients are summed between trainers once a wave. More memory for activations, less traffic. 0: 1, but for groups over several nodes as many as accumulate and fit a trainer's memory, and with offload = optimizer or all as many as accumulate if that takes less of a GPU's memory."},
   {"parallel", "offload", ENUM(parallel.offload, offload_names), any, no, "What a GPU keeps in host memory: optimizer: the state, which the host's threads then update; activations: the inputs of blocks, with activation_checkpointing = true; all: both; none. auto: the first of none, activations, optimizer and all with which a trainer fits its memory, each with its wave."},
+  {"parallel", "experts", ENUM(parallel.experts, experts_names), any, layout, "Of a model with experts: gathered: each trainer gathers all experts of a layer, as other parameters; resident: they stay on the trainers of a group, each of which has as many, and tokens are sent to them. auto: whichever sends fewer bytes, if groups span nodes; else gathered."},
   {"parallel", "collective_timeout_ms", REF(parallel.collective_timeout_ms), milliseconds, no, "A collective operation fails if a rank has not joined it by then."},
 
   {"cluster", "nodes", REF(cluster.nodes), {1, 10'000}, layout, "Nodes that train."},

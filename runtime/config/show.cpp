@@ -93,6 +93,21 @@ std::string wave_text(const Config& config, const Plan& plan) {
          counted(shape->size, "node") + ", after a node is lost";
 }
 
+/// Where experts are, why, and what a trainer would send if they were elsewhere.
+std::string experts_text(const Config& config, const Plan& plan) {
+  std::string text = std::string(to_string(plan.experts)) + " (" + plan.experts_reason + ")";
+  if (!has_whole_experts(plan.shape, static_cast<size_t>(plan.topology.shards))) return text;
+  const auto sends = [&](ExpertPlacement experts) {
+    Plan with = plan;
+    with.experts = experts;
+    return bytes_text(bytes_in_group(config, with, plan.wave));
+  };
+  const bool resident = plan.experts == ExpertPlacement::resident;
+  const ExpertPlacement other = resident ? ExpertPlacement::gathered : ExpertPlacement::resident;
+  return text + "; a trainer sends " + sends(plan.experts) + " a step inside its group (" +
+         sends(other) + " with " + to_string(other) + " experts)";
+}
+
 /// What a GPU keeps in host memory, why, and what that saves and takes.
 std::string offload_text(const Config& config, const Plan& plan) {
   std::string text = std::string(to_string(plan.offload)) + " (" + plan.offload_reason + ")";
@@ -131,6 +146,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                     " accumulated x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
   if (plan.accumulation > 1) line("wave", wave_text(config, plan));
+  if (plan.shape.experts.count > 0) line("experts", experts_text(config, plan));
   if (device == DeviceKind::cuda) line("offload", offload_text(config, plan));
   if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
@@ -151,6 +167,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
            bytes_text(memory.state) + saved_text(plan) + ", parameters " +
            bytes_text(memory.parameters) + ", gradients " + bytes_text(memory.gradients) +
            ", activations " + bytes_text(memory.activations) +
+           (memory.exchange > 0 ? ", tokens for experts " + bytes_text(memory.exchange) : "") +
            (memory.nccl > 0 ? ", NCCL " + bytes_text(memory.nccl) + " (not measured)" : ""));
   // A guess: no run has measured what a context and the libraries' kernels take.
   if (device == DeviceKind::cuda && config.supervision.warm_context)

@@ -86,10 +86,11 @@ struct MemoryEstimate {
   uint64_t staged_gradients = 0;  // instead, if collectives of GPUs go through host memory
   uint64_t messages = 0;          // what collectives receive: a part of these gradients
   uint64_t activations = 0;       // of one micro-batch, logits included
+  uint64_t exchange = 0;          // of tokens for resident experts
   uint64_t nccl = 0;              // NCCL's connections of a GPU; by its sources, not measured
   uint64_t host = 0;  // parallel.offload: pinned host memory, beside the state's shared memory
   /// Without `host`.
-  uint64_t total() const { return state + parameters + gradients + activations + nccl; }
+  uint64_t total() const { return state + parameters + gradients + activations + exchange + nccl; }
 };
 /// Never less than engine and backend allocate. leaves: M, the micro-batches of a step over all
 /// groups; groups: the most groups there can be. The tree sum keeps a partial sum for each binary
@@ -114,12 +115,15 @@ struct Plan {
   std::vector<int64_t> waves;    // the same in groups of each of topology.group_sizes
   Offload offload = Offload::none;  // never automatic
   std::string offload_reason;       // `config show` prints it
-  int64_t global_batch_size = 1;    // M * B, samples per step, after the batch's warm-up
-  BatchSchedule batch;              // samples of every step, at most M * B
-  int64_t max_iters = 1;            // micro-batches per trainer in the run
-  int64_t max_steps = 1;            // S
-  int64_t tokens_per_step = 1;      // of M * B samples
-  int64_t max_tokens = 1;           // of max_steps steps
+  // Never automatic. Resident only in groups whose shards are whole experts (has_whole_experts()).
+  ExpertPlacement experts = ExpertPlacement::gathered;
+  std::string experts_reason;     // `config show` prints it
+  int64_t global_batch_size = 1;  // M * B, samples per step, after the batch's warm-up
+  BatchSchedule batch;            // samples of every step, at most M * B
+  int64_t max_iters = 1;          // micro-batches per trainer in the run
+  int64_t max_steps = 1;          // S
+  int64_t tokens_per_step = 1;    // of M * B samples
+  int64_t max_tokens = 1;         // of max_steps steps
   LearningRate learning_rate;
   SkippedSamples skipped;  // data.skip_samples
   Mixture mixture;         // data.blend and data.stage; empty: one source
@@ -128,6 +132,8 @@ struct Plan {
   MemoryEstimate memory;  // per trainer
   /// The wave of a group of so many trainers: it depends on their memory for a shard.
   int64_t wave_of(int shards) const;
+  /// On how many trainers of such a group the experts are; 1 if they are gathered.
+  int expert_shards(int shards) const;
   /// Of the whole state, per parameter.
   uint64_t state_bytes() const { return state.bytes(); }
   /// Tokens that steps 1 to `step` train together.
@@ -149,6 +155,9 @@ struct Plan {
 /// Sets wave, wave_reason and waves; the plan has its topology and batch. bad_config: not a power of
 /// two.
 Status plan_wave(const Config& config, Plan& plan);
+/// Sets experts and experts_reason; the plan has its topology and batch. bad_config: no shard can be whole
+/// experts.
+Status plan_experts(const Config& config, Plan& plan);
 /// The plan's memory with another wave, and with the plan's offload.
 MemoryEstimate memory_with_wave(const Config& config, const Plan& plan, int64_t wave);
 /// The same in groups of so many nodes.

@@ -117,7 +117,8 @@ bool leave_device(const EngineOptions& options, size_t groups, size_t shards, bo
 }  // namespace
 
 BufferBytes BufferPlan::bytes(DType precision, size_t shard_total) const {
-  const size_t total = separate_total ? 1 : 0;
+  const size_t total = separate_total ? 1 : 0,
+               row = row_elements * simplescale::bytes_of(precision);
   const size_t sums_of_shard =
       windows.empty()
           ? (digits + total) * (shard_total + tied_gradient) * sizeof(float)
@@ -127,7 +128,9 @@ BufferBytes BufferPlan::bytes(DType precision, size_t shard_total) const {
           .sums = bytes_of(sums, DType::f32) * sum_digits,
           .slices = sums_of_shard,
           .muon = (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision),
-          .state = device_state * shard_total};
+          .state = device_state * shard_total,
+          .exchange = frames * rows_sent * (2 * row + 2 * sizeof(float)) +
+                      2 * rows_received * (3 * row + 4 * sizeof(float))};
 }
 
 size_t BufferPlan::host_bytes(DType precision, size_t shard_total) const {
@@ -146,10 +149,25 @@ BufferPlan plan_of(const EngineOptions& options, size_t groups, size_t shards, b
 
   BufferPlan plan;
   plan.through_host = options.state_in_host && !host_memory;
+  std::vector<size_t> gathered = padded;
+  if (has_resident_experts(options, shards)) {
+    const Experts& x = options.shape.experts;
+    const auto tokens = static_cast<int64_t>(options.micro_batch_size) * options.shape.block_size;
+    plan.rows_sent = static_cast<size_t>(tokens * x.per_token);
+    plan.rows_received =
+        static_cast<size_t>(tokens * std::min(x.per_token, x.count / static_cast<int64_t>(shards)));
+    plan.row_elements = static_cast<size_t>(options.shape.dim);
+    plan.frames = static_cast<size_t>(options.wave);
+    for (size_t unit = 0; unit < units.size(); ++unit)
+      if (units[unit].kind == Unit::Kind::experts) {
+        gathered[unit] /= shards;
+        plan.resident_units.push_back(unit);
+      }
+  }
   if (shards > 1 ? options.sharding == Sharding::full_shard : leaves_device)
-    rotating(units, padded, tied, plan.pool_of_unit_gather, plan.gather);
+    rotating(units, gathered, tied, plan.pool_of_unit_gather, plan.gather);
   else if (shards > 1 || !fp32 || plan.through_host)
-    one_each(padded, plan.pool_of_unit_gather, plan.gather);
+    one_each(gathered, plan.pool_of_unit_gather, plan.gather);
 
   plan.sums_in_background = shards > 1 || !host_memory;
   plan.gradient_in_slice = shards == 1 && leaves <= groups && fp32 && host_memory;

@@ -2,6 +2,7 @@
 // estimated before a run starts, and a test can check the engine against the estimate.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct BufferBytes {
   size_t gather = 0, gradient = 0, sums = 0;
   size_t slices = 0;  // and the total
   size_t muon = 0, state = 0;
-  size_t total() const { return gather + gradient + sums + slices + muon + state; }
+  size_t exchange = 0;
+  size_t total() const { return gather + gradient + sums + slices + muon + state + exchange; }
   bool operator==(const BufferBytes&) const = default;
 };
 
@@ -42,6 +44,7 @@ struct BufferBytes {
 ///             With one shard the digits after the first are those of one unit.
 ///   state     P s           device memory, unless its state is in host memory
 ///   muon      (U + O) e     Muon; U / S more with several shards
+///   exchange  W R (2 C e + 8) + 2 R' (3 C e + 16)   resident experts; of these, gather has a shard only
 ///
 ///   e  bytes of an element in compute precision
 ///   s  bytes of a parameter in the state (StateFormat): 12, 16 with an average; moments in bf16: 4
@@ -54,6 +57,9 @@ struct BufferBytes {
 ///   H  elements of one padded shard of the embeddings if they are tied, else 0: lm_head's part of
 ///      their gradient has a tree of its own, and the two totals are added once
 ///   O  the most elements of matrices that one rank owns (muon_plan.hpp)
+///   R  rows of a micro-batch that are sent: its tokens times experts of a token
+///   R' rows that one trainer gets of another one, at most: tokens times experts of a token or of a trainer,
+///      whichever are fewer
 ///   D  digits: buffers for partial sums (sharding.hpp); 1 if both collectives have native_sums()
 struct BufferPlan {
   // Per unit, and of gradients also for lm_head's part of tied embeddings; empty: no buffers.
@@ -80,6 +86,14 @@ struct BufferPlan {
   // True: the device computes with a state in host memory. Each unit's total gradient is downloaded,
   // and its updated parameters are uploaded.
   bool through_host = false;
+  // Resident experts: their units, of which a trainer reads its own shard only, and rows of tokens
+  // (model/engine/token_exchange.hpp). Empty: experts are gathered.
+  std::vector<size_t> resident_units;
+  bool is_resident(size_t unit) const { return std::ranges::binary_search(resident_units, unit); }
+  size_t rows_sent = 0;      // of one micro-batch
+  size_t rows_received = 0;  // from one trainer, at most
+  size_t row_elements = 0;   // C
+  size_t frames = 1;         // micro-batches whose rows are under way at once
   // In compute precision; 0 without Muon.
   size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
   size_t muon_owned = 0;                // a rank's own matrices

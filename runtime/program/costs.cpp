@@ -35,7 +35,12 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
   const ForwardFlops flops = forward_flops(options.shape);
   const std::vector<Unit> units = units_of(options.shape);
   const ShardLayout layout = shard_layout(units, shards);
+  const bool resident = has_resident_experts(options, shards);
+  const double rows = tokens * static_cast<double>(options.shape.experts.per_token) *
+                      static_cast<double>(options.shape.dim) * size;  // bytes
   std::vector<double> of_unit;
+  std::vector<bool> is_experts;
+  for (const Unit& unit : units) is_experts.push_back(unit.kind == Unit::Kind::experts);
   for (const Unit& unit : units)
     of_unit.push_back(unit.kind == Unit::Kind::experts        ? flops.experts
                       : options.shape.has_experts(unit.layer) ? flops.routed
@@ -60,10 +65,16 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       return options.inputs_in_host ? std::max(compute(of_token), copy(input)) : compute(of_token);
     };
     switch (task.op) {
+      case Op::route:
+      case Op::combine:
+      case Op::combine_backward:
+        return network(received(shards) * rows);
+      case Op::route_backward:
+        return network(received(shards) * 2 * rows);
       case Op::gather: {
         const double own = options.state_in_host ? copy(part * size)  // from host memory
                                                  : memory(part * (sizeof(float) + size));
-        return own + network(received(shards) * whole * size);
+        return own + (resident && is_experts[unit] ? 0 : network(received(shards) * whole * size));
       }
       case Op::embed:
       case Op::backward_embed:
@@ -75,13 +86,15 @@ Cost task_costs(const EngineOptions& options, size_t groups, size_t shards, bool
       case Op::evaluate:
         return compute(flops.head);
       case Op::backward:
+        // Resident experts compute gate and up, two thirds of the forward pass, again.
+        if (resident && is_experts[unit]) return compute(8.0 / 3 * of_unit[unit]);
         return block((recomputes ? 3 : 2) * of_unit[unit]);
       case Op::add:
         return memory(whole * (size + sizeof(float)));
       case Op::reduce: {
         const double element = task.sum == Task::kNone ? size : sizeof(float);
         return memory(part * (element + 2 * sizeof(float))) +
-               network(received(shards) * whole * element);
+               (resident && is_experts[unit] ? 0 : network(received(shards) * whole * element));
       }
       case Op::exchange:  // to the ranks that add, and back
         return network(2 * received(groups) * part * sizeof(float));

@@ -39,7 +39,8 @@ Status check(const EngineOptions& options, int shards, int groups) {
 
 Hash128 layout_hash(const EngineOptions& o, int shards, int groups) {
   std::string text;
-  for (const int n : {shards, groups, int(o.sharding), o.leaves, o.wave})
+  for (const int n : {shards, groups, int(o.sharding), o.leaves, o.wave,
+                      int(has_resident_experts(o, static_cast<size_t>(shards)))})
     text += std::to_string(n) + ' ';
   for (const WarmupLeaves& warmup : o.warmup)
     text += std::to_string(warmup.until_step) + ' ' + std::to_string(warmup.leaves) + ' ';

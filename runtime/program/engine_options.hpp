@@ -35,6 +35,8 @@ struct EngineOptions {
   // Device memory: the state is in host memory only, and the host updates it. Not with Muon.
   bool state_in_host = false;
   bool inputs_in_host = false;  // the backend's: inputs of blocks
+  // Experts stay on the trainers that have them, and tokens go there, if each shard is whole experts.
+  bool resident_experts = false;
   /// Hash of the run's numerics signature (runtime/config/signature.hpp). A rank votes with it: all
   /// ranks must agree on all options that change bits, these and the backend's.
   Hash128 signature;
@@ -65,6 +67,11 @@ inline StateFormat state_format(const EngineOptions& options) {
 uint64_t leaves_of(const EngineOptions& options, uint64_t step);
 /// How so many leaves are dealt.
 Shares shares_of(const EngineOptions& options, uint64_t leaves, uint64_t groups, uint64_t shards);
+
+/// True if experts stay in groups of so many trainers; else they are gathered.
+inline bool has_resident_experts(const EngineOptions& options, size_t shards) {
+  return options.resident_experts && has_whole_experts(options.shape, shards);
+}
 
 /// bad_config: what is wrong with the options for `groups` groups of `shards` trainers.
 Status check(const EngineOptions& options, int shards, int groups);

@@ -50,31 +50,37 @@ class Slots {
 bool computes(Op op) {
   return op >= Op::embed && op <= Op::backward_embed;
 }
-/// True if the task reads the unit's parameters.
-bool needs_unit(const Task& task) {
-  return computes(task.op) && task.op != Op::backward_embed;
-}
-
 /// The passes of a turn, unit by unit. k: its first micro-batch. hashed: in the last turn's backward
 /// pass, the hash of the committed state begins before this unit.
 void add_passes(const ProgramOptions& o, size_t turn, int k, bool backward, size_t hashed,
                 Program& program) {
   const size_t head = o.units - 1;
+  const auto add_one = [&](Op op, size_t unit, int frame) {
+    program.push_back({.op = op,
+                       .unit = unit,
+                       .turn = static_cast<int>(turn),
+                       .micro_batch = k + frame,
+                       .frame = frame});
+  };
   const auto add = [&](Op op, size_t unit) {
-    for (int frame = 0; frame < o.turns[turn]; ++frame)
-      program.push_back({.op = op,
-                         .unit = unit,
-                         .turn = static_cast<int>(turn),
-                         .micro_batch = k + frame,
-                         .frame = frame});
+    for (int frame = 0; frame < o.turns[turn]; ++frame) add_one(op, unit, frame);
   };
   add(Op::embed, 0);
-  for (size_t unit = 1; unit < head; ++unit) add(Op::forward, unit);
+  for (size_t unit = 1; unit < head; ++unit) {
+    for (int frame = 0; frame < o.turns[turn]; ++frame) {
+      add_one(Op::forward, unit, frame);
+      // Tokens travel while the next micro-batch passes the block.
+      if (o.is_resident(unit + 1)) add_one(Op::route, unit + 1, frame);
+    }
+    if (o.is_resident(unit)) add(Op::combine, unit);
+  }
   if (!backward) return add(Op::evaluate, head);
   add(Op::head, head);
   for (size_t unit = head - 1; unit > 0; --unit) {
     if (unit == hashed && turn + 1 == o.turns.size()) program.push_back({.op = Op::hash});
+    if (o.is_resident(unit)) add(Op::route_backward, unit);
     add(Op::backward, unit);
+    if (o.is_resident(unit)) add(Op::combine_backward, unit);
   }
   add(Op::backward_embed, 0);
   add(Op::record, 0);
@@ -203,8 +209,8 @@ Program with_reductions(const Program& passes, const ProgramOptions& o, const Bu
 
 }  // namespace
 
-ProgramOptions program_options(const std::vector<Unit>& units, bool tied) {
-  ProgramOptions options{.units = units.size(), .tied = tied};
+ProgramOptions program_options(const std::vector<Unit>& units, bool tied, bool resident) {
+  ProgramOptions options{.units = units.size(), .tied = tied, .resident = resident};
   for (size_t unit = 0; unit < units.size(); ++unit)
     if (units[unit].kind == Unit::Kind::experts) options.of_experts.push_back(unit);
   return options;
@@ -212,9 +218,15 @@ ProgramOptions program_options(const std::vector<Unit>& units, bool tied) {
 
 std::optional<size_t> second_unit(const Task& task, const ProgramOptions& o) {
   if (o.tied && (task.op == Op::head || task.op == Op::evaluate)) return 0;
-  if (task.op == Op::backward && std::ranges::binary_search(o.of_experts, task.unit))
+  const Op reads_block = o.resident ? Op::route_backward : Op::backward;
+  if (task.op == reads_block && std::ranges::binary_search(o.of_experts, task.unit))
     return task.unit - 1;
   return {};
+}
+
+bool needs_unit(const Task& task) {
+  return computes(task.op) && task.op != Op::backward_embed && task.op != Op::route &&
+         task.op != Op::combine && task.op != Op::combine_backward;
 }
 
 Program step_program(const ProgramOptions& options, const BufferPlan& plan) {
@@ -237,9 +249,11 @@ Program loss_program(const ProgramOptions& options, const BufferPlan& plan) {
 
 const char* to_string(Op op) {
   static constexpr const char* kNames[] = {
-      "gather", "embed",  "forward", "head",     "evaluate", "backward",   "backward_embed",
-      "add",    "reduce", "reduced", "exchange", "download", "downloaded", "record",
-      "hash",   "check",  "finish",  "vote",     "update",   "commit"};
+      "gather",         "embed",      "route",          "forward",  "combine",
+      "head",           "evaluate",   "route_backward", "backward", "combine_backward",
+      "backward_embed", "add",        "reduce",         "reduced",  "exchange",
+      "download",       "downloaded", "record",         "hash",     "check",
+      "finish",         "vote",       "update",         "commit"};
   return kNames[static_cast<size_t>(op)];
 }
 

@@ -5,6 +5,7 @@
 // task by task (engine_parts.cpp); tests replay it. Any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,12 +18,17 @@ namespace simplescale {
 enum class Op : unsigned char {
   gather,          // starts to gather the unit into `slot`
   embed,           // begins micro-batch `micro_batch` in `frame`
-  forward,         // of a block or its experts
+  route,           // starts to send its tokens to the trainers that have their experts
+  forward,         // of a block or its experts; of resident ones, for the tokens of all trainers
+  combine,         // adds what other trainers' experts return for its tokens
   head,            // forward and backward; the gradient goes to `slot`
   evaluate,        // the head's loss only
-  backward,        // of a block or its experts; the gradient goes to `slot`
-  backward_embed,  // ends the micro-batch's passes; the gradient goes to `slot`
-  add,             // adds the gradient in `slot` to the wave's in `sum`
+  route_backward,  // as route, with the gradients of what the experts return
+  backward,  // of a block or its experts; the gradient goes to `slot`, of resident experts those
+             // of all trainers' micro-batches, one behind the other
+  combine_backward,  // as combine, of gradients
+  backward_embed,    // ends the micro-batch's passes; the gradient goes to `slot`
+  add,               // adds the gradient in `slot` to the wave's in `sum`
   reduce,      // starts to add the gradient in `slot`, or the wave's in `sum`, to the sum of this
                // trainer's shard
   reduced,     // waits for that, and frees that buffer
@@ -63,17 +69,24 @@ struct ProgramOptions {
   bool tied = false;
   std::vector<int> turns = {1};         // micro-batches of a trainer in each turn of the group
   std::vector<size_t> of_experts = {};  // the units of experts, in order
+  bool resident = false;                // experts are not gathered (has_resident_experts())
+  /// True for a unit of experts that are not gathered.
+  bool is_resident(size_t unit) const {
+    return resident && std::ranges::binary_search(of_experts, unit);
+  }
 };
 /// Of a model, with one micro-batch.
-ProgramOptions program_options(const std::vector<Unit>& units, bool tied);
+ProgramOptions program_options(const std::vector<Unit>& units, bool tied, bool resident = false);
 
 /// A step. plan: of the same model.
 Program step_program(const ProgramOptions& options, const BufferPlan& plan);
 /// The loss of one micro-batch, without gradients.
 Program loss_program(const ProgramOptions& options, const BufferPlan& plan);
 
+/// True if the task reads its unit's parameters.
+bool needs_unit(const Task& task);
 /// The other unit whose parameters the task reads beside its own: the embeddings for a head that is tied
-/// to them, the block for the backward pass of its experts.
+/// to them, the block for the backward pass of its experts, or for what sends their gradients.
 std::optional<size_t> second_unit(const Task& task, const ProgramOptions& options);
 
 const char* to_string(Op op);

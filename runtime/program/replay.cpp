@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 namespace simplescale {
 namespace {
@@ -41,6 +42,9 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
     return layout.count[unit < layout.count.size() ? unit : 0];
   };
   const auto whole = [&](size_t unit) { return part(unit) * layout.shards; };
+  std::set<size_t> resident;  // units of experts of which a trainer has its own only
+  for (const Task& task : program)
+    if (task.op == Op::route) resident.insert(task.unit);
   Buffers gathered, gradients, sums, slices, further, totals;
   std::map<size_t, Nodes> waves, slice_of;
   std::map<size_t, size_t> window_of;
@@ -54,7 +58,8 @@ BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DT
     };
     switch (task.op) {
       case Op::gather:
-        gathered.hold(task.slot, whole(task.unit) * size);
+        gathered.hold(task.slot,
+                      (resident.contains(task.unit) ? part(task.unit) : whole(task.unit)) * size);
         break;
       case Op::head:
         tied = task.slot2 != Task::kNone;
@@ -226,13 +231,27 @@ class Thread {
         return wait_for(exchanges_, Task::kNone);
       case Op::vote:
         return vote(task, cost);
+      case Op::route:
+      case Op::route_backward:
+        return start(group_, Lane::gather, task, cost, tokens_[{task.unit, task.frame}]);
+      case Op::combine:
+      case Op::combine_backward:
+        if (!returning_) {
+          SS_ASSIGN(const bool started,
+                    start(group_, Lane::gather, task, cost, tokens_[{task.unit, task.frame}]));
+          returning_ = started;
+        }
+        if (!wait_for(tokens_, {task.unit, task.frame})) return false;
+        returning_ = false;
+        return true;
       case Op::embed:
       case Op::forward:
       case Op::head:
       case Op::evaluate:
       case Op::backward: {
-        const std::optional<double> ready = end_of(gathers_, task.unit);
-        return ready && take(*ready, cost);
+        std::optional<double> ready = end_of(gathers_, task.unit);
+        const std::optional<double> sent = end_of(tokens_, {task.unit, task.frame});
+        return ready && sent && take(std::max(*ready, *sent), cost);
       }
       default:
         return take(at_, cost);
@@ -266,7 +285,7 @@ class Thread {
   }
   /// When that collective has ended; now if there is none. Empty: not all ranks have started it.
   template <class Key>
-  std::optional<double> end_of(const WorksOf<Key>& works, Key which) const {
+  std::optional<double> end_of(const WorksOf<Key>& works, std::type_identity_t<Key> which) const {
     const auto work = works.find(which);
     if (work == works.end()) return at_;
     const auto times = work->second.axis->times(work->second.number);
@@ -275,7 +294,7 @@ class Thread {
   }
   /// The task lasts from now until that collective has ended.
   template <class Key>
-  bool wait_for(const WorksOf<Key>& works, Key which) {
+  bool wait_for(const WorksOf<Key>& works, std::type_identity_t<Key> which) {
     const std::optional<double> end = end_of(works, which);
     return end && take(at_, *end - at_);
   }
@@ -297,8 +316,12 @@ class Thread {
   Works gathers_;            // of each unit the newest
   Works reductions_;         // by buffer
   Works exchanges_, votes_;  // of each unit; of both axes
-  Works download_of_;        // of each unit
-  WorksOf<Op> own_;          // the newest download and hash
+  // The rows of resident experts: by unit and frame, the newest. What they return is sent when it is
+  // awaited, although a trainer sends it earlier.
+  WorksOf<std::pair<size_t, int>> tokens_;
+  bool returning_ = false;  // the present task has started it
+  Works download_of_;       // of each unit
+  WorksOf<Op> own_;         // the newest download and hash
   std::vector<Work> started_;
 };
 

@@ -9,7 +9,8 @@
 namespace simplescale {
 
 /// The bytes of the buffers that a step's program of a trainer takes, each of them as large as the
-/// most that it ever holds; without the optimizer's (muon, state). With sums in tree order.
+/// most that it ever holds; without the optimizer's (muon, state) and the exchange's. With sums in tree
+/// order.
 /// layout: of the model's units. shares: of the step.
 BufferBytes replayed_bytes(const Program& program, const ShardLayout& layout, DType precision,
                            const Shares& shares, uint64_t group);

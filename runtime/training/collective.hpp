@@ -36,6 +36,13 @@ using WorkPtr = std::unique_ptr<Work>;
 
 constexpr int kRanksMax = 1024;  ///< of a Collective
 
+/// Bytes for, or from, another rank.
+struct Parcel {
+  int rank = 0;
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -64,6 +71,14 @@ class Collective {
   /// all_gather of small records (votes, norms, losses): `all` gets `bytes` bytes of each rank, in
   /// rank order.
   virtual WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) = 0;
+
+  /// Sends parcels to other ranks and receives some of them. The i-th one for a rank has as many bytes as
+  /// the i-th that it expects of this one. Host memory; a Collective of device memory has no such call.
+  virtual WorkPtr exchange(std::span<const Parcel> /*sends*/,
+                           std::span<const Parcel> /*receives*/) {
+    SS_ASSERT(!"no exchange of parcels on this device");
+    return {};
+  }
 
   /// The layout-independent reduce-scatter. full (size() * count elements) is leaf
   /// `leaf_of_rank[rank()]` of the step's tree. Adds part rank() (count elements) of all ranks'

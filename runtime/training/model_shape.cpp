@@ -320,6 +320,13 @@ ShardLayout shard_layout(const std::vector<Unit>& units, size_t shards) {
   return layout;
 }
 
+bool has_whole_experts(const ModelShape& shape, size_t shards) {
+  const Experts& x = shape.experts;
+  const auto S = static_cast<int64_t>(shards);
+  return S > 1 && x.count > 0 && x.count % S == 0 &&
+         x.count / S * 3 * x.hidden * shape.dim % static_cast<int64_t>(kShardAlign) == 0;
+}
+
 std::vector<Piece> common_pieces(const std::vector<Unit>& units, size_t from_shards,
                                  size_t from_shard, size_t to_shards, size_t to_shard) {
   const ShardLayout from = shard_layout(units, from_shards), to = shard_layout(units, to_shards);

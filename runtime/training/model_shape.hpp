@@ -183,6 +183,8 @@ struct ShardLayout {
   size_t total = 0;
 };
 ShardLayout shard_layout(const std::vector<Unit>& units, size_t shards);
+/// True if each of several shards of a unit of experts is some whole experts, as many of each shard.
+bool has_whole_experts(const ModelShape& shape, size_t shards);
 
 /// Elements from `from` on of one shard are those from `to` on of another one.
 struct Piece {

@@ -310,7 +310,7 @@ class Agents {
          NodeHello{agent.name, "host-" + agent.name, getpid(),
                    static_cast<uint32_t>(job_.plan.topology.trainers_per_node), 0, address_});
     for (const std::string& trainer : trainers_of(agent))
-      tell(agent, TrainerUp{trainer, getpid(), messenger_->address(), 0, {}, 0});
+      tell(agent, TrainerUp{trainer, getpid(), messenger_->address(), {}, 0});
   }
 
   void obey(Agent& agent, wire::Message::Reader message, size_t bytes) {

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = {  # name -> (block_size, vocab, micro_batch_size)
     "micro": (256, 4096, 8),
+    "moe-micro": (256, 4096, 8),
     "mini": (256, 8192, 8),
 }
 

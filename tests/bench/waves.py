@@ -3,10 +3,11 @@
 
     sudo ./simplescale bench waves [--hosts 2] [--rate 1gbit] [--micro-batches 8] [--waves 1 8]
                                    [--steps 4] [--rounds 2] [--preset mini] [--block-size 32]
+                                   [--experts gathered resident] [--expert-count 32]
 
 The hosts are network namespaces with one trainer each, whose interfaces send and receive at most
---rate. In each round the group (full_shard) trains with each of the waves; the median of the rounds'
-ratios to the first one counts. Bytes are those that the interfaces have sent, beside those of
+--rate. In each round the group (full_shard) trains with each of the waves, and of a model with experts in
+each of their places; the median of the rounds' ratios to the first one counts. Bytes are those that the interfaces have sent, beside those of
 `config show`. Samples are short, so that the network limits a step.
 
 Prints one JSON line per run, then the table. Needs root, `ip`, `tc` and `nft`.
@@ -31,13 +32,13 @@ def told(flags, config):
     return float(amount) * UNITS[unit] / 1e6
 
 
-def measure(flags, data, network, precision, wave):
+def measure(flags, data, network, precision, wave, experts):
     """Seconds of a step, and MB that a host sends in it."""
     run = HostsRun(flags, data, network, flags.hosts, cluster__nodes=flags.hosts, cluster__trainers_per_node=1,
-                   parallel__strategy="full_shard", parallel__group_nodes=flags.hosts, parallel__wave=wave, train__precision=precision,
+                   parallel__strategy="full_shard", parallel__group_nodes=flags.hosts, parallel__wave=wave, parallel__experts=experts, train__precision=precision,
                    train__micro_batch_size=1, train__global_batch_size=flags.hosts * flags.micro_batches, model__block_size=flags.block_size,
-                   checkpoint__peer_every_steps=0, supervision__warm_processes=0, supervision__silence_ms=20000)
-    row = dict(precision=precision, wave=wave, **run.timed(flags.steps), told_mb=told(flags, run.folder.with_suffix(".toml")))
+                   model__experts=flags.expert_count, checkpoint__peer_every_steps=0, supervision__warm_processes=0, supervision__silence_ms=20000)
+    row = dict(precision=precision, wave=wave, experts=experts, **run.timed(flags.steps), told_mb=told(flags, run.folder.with_suffix(".toml")))
     print(json.dumps(row), flush=True)
     return row
 
@@ -53,17 +54,20 @@ def main():
     parser.add_argument("--preset", default="mini")
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a sample")
     parser.add_argument("--precision", nargs="+", default=["bf16"])
+    parser.add_argument("--experts", nargs="+", default=["auto"], help="values of parallel.experts")
+    parser.add_argument("--expert-count", type=int, default=0, help="model.experts; 0: the preset's")
     flags = parser.parse_args()
     network = limited_network("waves", flags.hosts, flags.rate)
     data = harness.write_tokens(flags, flags.preset)
     rows = []
     for precision in flags.precision:
-        runs = [[measure(flags, data, network, precision, wave) for wave in flags.waves] for _ in range(flags.rounds)]
-        for i, wave in enumerate(flags.waves):
+        cases = [(wave, experts) for wave in flags.waves for experts in flags.experts]
+        runs = [[measure(flags, data, network, precision, *case) for case in cases] for _ in range(flags.rounds)]
+        for i, (wave, experts) in enumerate(cases):
             of = lambda name: statistics.median(r[i][name] for r in runs)
             ratio = statistics.median(r[i]["step_s"] / r[0]["step_s"] for r in runs)
-            rows.append([precision, wave, f"{of('step_s'):.2f}", f"{ratio:.2f}", f"{of('host_mb'):.1f}", f"{of('told_mb'):.1f}"])
-    print(table(["", "wave", "s a step", "of the first", "MB a host sends a step", "config show"], rows))
+            rows.append([precision, wave, experts, f"{of('step_s'):.2f}", f"{ratio:.2f}", f"{of('host_mb'):.1f}", f"{of('told_mb'):.1f}"])
+    print(table(["", "wave", "experts", "s a step", "of the first", "MB a host sends a step", "config show"], rows))
 
 
 if __name__ == "__main__":

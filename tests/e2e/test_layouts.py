@@ -74,6 +74,34 @@ class Layouts(Case):
         bytes_of = lambda folder: sum(f.stat().st_size for f in (folder / "checkpoints/latest").glob("shard-*"))
         self.assertAlmostEqual(bytes_of(run) / bytes_of(plain), 2 / 3, delta=0.03)
 
+    def test_resident_experts_change_no_bit(self):
+        """Nor which trainers have them, through validations, kills and a stop; groups of three gather them."""
+        experts = ["--model.experts=8", "--model.expert_hidden=64", "--model.shared_experts=1", "--train.router_balance_loss=0.01",
+                   "--train.validation_every_steps=10"]
+        plain = self.train("gathered", *STEPS, *experts, *self.layout(1, 2, "full_shard"), "--parallel.experts=gathered")
+        digest, losses = self.digest(plain), lines(plain / "metrics.jsonl")
+        resident = [*experts, "--parallel.experts=resident"]
+        for groups, trainers, strategy, more in ((1, 1, "no_shard", []), (1, 4, "shard_grad_op", []), (2, 2, "hybrid_shard", ["--parallel.wave=4"]),
+                                                 (1, 8, "full_shard", ["--train.precision=fp32", "--train.activation_checkpointing=true"])):
+            run = self.train(f"{groups}x{trainers}", *STEPS, *resident, *self.layout(groups, trainers, strategy), *more)
+            self.assertEqual(self.digest(run), digest, (groups, trainers))
+            self.assertEqual([m["loss"] for m in lines(run / "metrics.jsonl")], [m["loss"] for m in losses])
+        faults = '--inject.faults=[{step=7,kind="kill_trainer",target="n1.1"},{step=12,kind="kill_agent",target="n0"}]'
+        run = self.train("faults", *STEPS, *resident, *self.layout(2, 2, "hybrid_shard"), faults, "--train.max_steps=17", "--train.schedule=constant")
+        again = self.train("plain", *STEPS, *experts, *self.layout(1, 1, "no_shard"), "--train.schedule=constant")
+        self.train("faults", *STEPS, *experts, *self.layout(1, 3, "full_shard"), "--train.schedule=constant", "--parallel.experts=gathered")
+        self.assertEqual(self.digest(run), self.digest(again))
+
+    def test_resident_experts_need_shards_of_whole_experts(self):
+        for trainers, experts, hidden, text in ((3, 8, 64, "trainers of a group cannot each have as many whole experts of 8; use"),
+                                                (4, 8, 40, "experts of 8, since a shard is a multiple of 1024 parameters"),
+                                                (2, 0, 64, "but the model has no experts")):
+            self.command("config", "validate", self.config, *STEPS, f"--model.experts={experts}", f"--model.expert_hidden={hidden}",
+                         "--parallel.experts=resident", *self.layout(1, trainers, "full_shard"), code=78)
+            self.assertIn(text, self.stderr)
+        shown = self.command("config", "show", self.config, *STEPS, "--model.experts=8", "--model.expert_hidden=64", *self.layout(1, 2, "full_shard"))
+        self.assertRegex(shown, r"experts +gathered \(no group spans nodes\); a trainer sends \S+ MiB a step inside its group \(\S+ MiB with resident experts\)")
+
     def test_a_batch_warm_up_gives_the_same_bits_and_every_sample_once(self):
         """On all layouts, stopped within it, and with faults within it and at its end: 6 steps of 12 samples, 8 of 24, 16 of 48."""
         warmup = ["--train.batch_warmup=[{until_tokens=1500, global_batch_size=12}, {until_tokens=6000, global_batch_size=24}]",

@@ -101,6 +101,8 @@ class World {
         backend.precision = options.precision;
         backend.micro_batch_size = options.micro_batch_size;
         backend.frames = options.wave;
+        if (has_resident_experts(options, static_cast<size_t>(shards)))
+          backend.expert_shards = shards;
         backend.z_loss = options.z_loss;
         backend.fp8 = options.fp8;
         backend.muon = options.optimizer == Optimizer::muon;

@@ -222,11 +222,38 @@ TEST_SUITE("experts") {
     }
   }
 
+  TEST_CASE("engine: BACKEND-4, with resident experts no other trainer's samples change a loss") {
+    const Experts experts{.count = 8, .per_token = 2, .hidden = 32, .shared = 1};
+    const MakeBackend cpu = [](BackendOptions o) { return make_cpu_backend(o).take(); };
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      std::vector<float> alone;
+      for (const int shards : {1, 2, 4})
+        for (const uint64_t others : {10, 20}) {  // leaves of the other trainers
+          EngineOptions options = engine_options(experts, 4, precision, 1, false);
+          options.resident_experts = true;
+          World world(options, 1, shards, cpu);
+          world.initialize();
+          std::vector<float> losses;
+          world.each([&](Seat& seat) {
+            const auto leaf = seat.shard == 0 ? 0 : others + static_cast<uint64_t>(seat.shard);
+            const std::vector<int32_t> tokens = test_tokens(options, 1, leaf);
+            for (int twice = 0; twice < 2; ++twice) {
+              const auto of_targets = must(seat.engine->losses(tokens.data()));
+              if (seat.shard == 0) losses.assign(of_targets->begin(), of_targets->end());
+            }
+          });
+          if (alone.empty()) alone = losses;
+          CHECK(losses == alone);
+          CHECK((world.shard_wise[0]->started(0, "exchange") > 0) == (shards > 1));
+        }
+    }
+  }
+
   TEST_CASE("engine: ENGINE-3, every layout and wave of a model with experts has the same bits") {
-    const Experts plain{.count = 6, .per_token = 2, .hidden = 12};
+    const Experts plain{.count = 8, .per_token = 2, .hidden = 32};
     const Experts deep{.count = 4,
                        .per_token = 2,
-                       .hidden = 8,
+                       .hidden = 64,
                        .shared = 1,
                        .dense_layers = 1,
                        .score = RouterScore::sigmoid,
@@ -244,10 +271,23 @@ TEST_SUITE("experts") {
         std::string digest;
         std::vector<StepResult> steps;
         const int64_t tokens = leaves * 2 * test_shape(tied).block_size;
-        for (const auto& [groups, shards, wave] :
-             {std::tuple{1, 1, 1}, {1, 2, 1}, {1, 3, 4}, {2, 1, 2}, {2, 2, 8}, {3, 1, 1}}) {
-          INFO("groups = ", groups, ", shards = ", shards, ", wave = ", wave);
-          World world(engine_options(experts, leaves, precision, wave, tied), groups, shards, cpu);
+        for (const auto& [groups, shards, wave, resident] : {std::tuple{1, 1, 1, false},
+                                                             {1, 2, 1, false},
+                                                             {1, 3, 4, false},
+                                                             {2, 1, 2, false},
+                                                             {2, 2, 8, false},
+                                                             {3, 1, 1, false},
+                                                             {1, 2, 1, true},
+                                                             {1, 2, 4, true},
+                                                             {1, 4, 2, true},
+                                                             {2, 2, 8, true},
+                                                             {3, 4, 1, true}}) {
+          INFO("groups = ", groups, ", shards = ", shards, ", wave = ", wave,
+               ", resident = ", resident);
+          EngineOptions options = engine_options(experts, leaves, precision, wave, tied);
+          options.resident_experts = resident;
+          REQUIRE(has_resident_experts(options, size_t(shards)) == resident);
+          World world(options, groups, shards, cpu);
           world.initialize();
           const std::vector<StepResult> made = world.train(1, 3);
           if (digest.empty()) digest = world.digest(), steps = made;

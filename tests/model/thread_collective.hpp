@@ -39,6 +39,7 @@ class ThreadCommunicator {
     size_t count = 0;
     DType dtype = DType::f32;
     std::vector<std::vector<TreeNode>> nodes;  // per rank
+    std::vector<Parcel> sends, receives;
     PartialSum* slice = nullptr;
     const PartialSum* mine = nullptr;
   };
@@ -96,6 +97,11 @@ class ThreadCommunicator {
     WorkPtr barrier() override { return post({.kind = "barrier"}); }
     WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
       return post({.kind = "all_gather_bytes", .in = mine, .out = all, .count = bytes});
+    }
+    WorkPtr exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+      return post({.kind = "exchange",
+                   .sends = {sends.begin(), sends.end()},
+                   .receives = {receives.begin(), receives.end()}});
     }
     WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                   std::span<const TreeNode> leaves, PartialSum& slice) override {
@@ -183,6 +189,19 @@ class ThreadCommunicator {
         for (size_t r = 0; r < posts.size(); ++r)
           if (at(to.out, r) != posts[r].in)
             std::memcpy(const_cast<char*>(at(to.out, r)), posts[r].in, bytes);
+    } else if (first.kind == "exchange") {
+      std::map<std::pair<int, int>, std::vector<Parcel>> sent;  // by sender and receiver, in order
+      for (size_t r = 0; r < posts.size(); ++r)
+        for (const Parcel& parcel : posts[r].sends) sent[{int(r), parcel.rank}].push_back(parcel);
+      std::map<std::pair<int, int>, size_t> received;
+      for (size_t r = 0; r < posts.size(); ++r)
+        for (const Parcel& parcel : posts[r].receives) {
+          const std::pair way{parcel.rank, int(r)};
+          const size_t number = received[way]++;
+          SS_ASSERT(number < sent[way].size() && sent[way][number].bytes == parcel.bytes);
+          std::memcpy(parcel.data, sent[way][number].data, parcel.bytes);
+        }
+      for (const auto& [way, parcels] : sent) SS_ASSERT(received[way] == parcels.size());
     } else if (first.kind == "reduce_scatter") {
       for (size_t r = 0; r < posts.size(); ++r)
         tree_total(sources(r), posts[r].out, first.dtype, first.count);
@@ -244,6 +263,9 @@ class ForwardingCollective : public Collective {
   WorkPtr barrier() override { return inner_.barrier(); }
   WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
     return inner_.all_gather_bytes(mine, all, bytes);
+  }
+  WorkPtr exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+    return inner_.exchange(sends, receives);
   }
   WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaves, PartialSum& slice) override {

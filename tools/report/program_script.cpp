@@ -49,6 +49,10 @@ size_t kind_of(const Task& task) {
     case Op::reduce:
       return 3;
     case Op::gather:
+    case Op::route:
+    case Op::combine:
+    case Op::route_backward:
+    case Op::combine_backward:
       return 6;
     case Op::exchange:
       return 7;

@@ -152,6 +152,9 @@ WorkPtr Communicator::broadcast(void* data, size_t count, DType dtype, int root)
 WorkPtr Communicator::barrier() {
   return start(plan_barrier(rank(), size()));
 }
+WorkPtr Communicator::exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) {
+  return start(plan_exchange(sends, receives));
+}
 WorkPtr Communicator::all_gather_bytes(const void* mine, void* all, size_t bytes) {
   return start(plan_all_gather(rank(), spec_.hosts, mine, all, bytes));
 }

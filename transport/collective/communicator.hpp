@@ -83,6 +83,7 @@ class Communicator final : public Collective {
   WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
   WorkPtr barrier() override;
   WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override;
+  WorkPtr exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override;
   WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
   WorkPtr all_reduce_partials(const PartialSum& mine,

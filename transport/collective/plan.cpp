@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "runtime/base/status.hpp"
-#include "runtime/training/collective.hpp"
 
 namespace simplescale::collective {
 
@@ -298,6 +297,21 @@ Plan plan_barrier(int rank, int size) {
   Plan plan = plan_all_gather(rank, size, scratch.data() + size, scratch.data(), 1);
   plan.name = "barrier";
   plan.scratch = std::move(scratch);
+  return plan;
+}
+
+Plan plan_exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) {
+  Plan plan;
+  plan.name = "exchange";
+  const auto number = [](std::span<const Parcel> all, size_t of) {  // among those of its rank
+    return static_cast<uint32_t>(std::ranges::count(all.first(of), all[of].rank, &Parcel::rank));
+  };
+  for (size_t i = 0; i < sends.size(); ++i)
+    plan.sends.push_back(
+        {number(sends, i), sends[i].rank, bytes_at(sends[i].data, 0), sends[i].bytes});
+  for (size_t i = 0; i < receives.size(); ++i)
+    plan.copies.push_back(
+        {number(receives, i), receives[i].rank, bytes_at(receives[i].data, 0), receives[i].bytes});
   return plan;
 }
 

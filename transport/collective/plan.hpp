@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
-#include "runtime/training/tree_sum.hpp"
+#include "runtime/training/collective.hpp"
 #include "transport/collective/hosts.hpp"
 
 namespace simplescale::collective {
@@ -99,6 +99,7 @@ constexpr size_t kSmallBytes = size_t{32} << 10;
 Plan plan_all_gather(int rank, const Hosts& hosts, const void* mine, void* all, size_t bytes);
 Plan plan_broadcast(int rank, const Hosts& hosts, void* data, size_t bytes, int root);
 Plan plan_barrier(int rank, int size);
+Plan plan_exchange(std::span<const Parcel> sends, std::span<const Parcel> receives);
 Plan plan_reduce_scatter(int rank, const Hosts& hosts, const void* full, void* shard, size_t count,
                          DType dtype);
 Plan plan_all_reduce(int rank, const Hosts& hosts, void* data, size_t count, DType dtype);

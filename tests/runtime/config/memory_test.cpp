@@ -50,6 +50,7 @@ Case some_case(std::mt19937& random) {
                        .hidden = 16 * (1 + below(6)),
                        .shared = below(2),
                        .dense_layers = below(static_cast<int>(c.shape.layers))};
+  if (below(2) == 0) c.config.parallel.experts = ExpertPlacement::resident;
   c.config.parallel.offload = Offload::none;
   if (c.cuda() && train.optimizer == Optimizer::adamw && below(2) == 0)
     c.config.parallel.offload = Offload::optimizer;
@@ -67,10 +68,12 @@ struct Most {
 Most replay_all(const Case& c, std::mt19937& random) {
   EngineOptions options{.shape = c.shape,
                         .precision = c.config.train.precision,
+                        .micro_batch_size = static_cast<int>(c.config.train.micro_batch_size),
                         .leaves = c.leaves,
                         .wave = static_cast<int>(c.config.parallel.wave),
                         .sharding = c.sharding,
                         .state_in_host = offloads_state(c.config.parallel.offload),
+                        .resident_experts = c.config.parallel.experts == ExpertPlacement::resident,
                         .optimizer = c.config.train.optimizer};
   for (const BatchStage& stage : c.config.train.batch_warmup)
     options.warmup.push_back(
@@ -90,8 +93,10 @@ Most replay_all(const Case& c, std::mt19937& random) {
       // No task's: Muon's matrices, and a state in device memory.
       most.bytes.muon = std::max(most.bytes.muon, planned.muon);
       most.bytes.state = std::max(most.bytes.state, planned.state);
+      most.bytes.exchange = std::max(most.bytes.exchange, planned.exchange);
       for (size_t group = 0; group < groups; ++group) {
-        ProgramOptions order = program_options(units, c.shape.tie_embeddings);
+        ProgramOptions order =
+            program_options(units, c.shape.tie_embeddings, has_resident_experts(options, shards));
         const std::vector<int> turns = order.turns = shares.turns(group);
         most.full_wave |= turns[0] == options.wave;
         const BufferBytes bytes =
@@ -124,6 +129,7 @@ TEST_SUITE("config memory") {
       const bool equal_blocks = c.shape.experts.count == 0;
       if (equal_blocks) CHECK(told.parameters == most.bytes.gather);
       if (c.cuda()) CHECK(told.state == most.bytes.state);
+      CHECK(told.exchange == most.bytes.exchange);
       CHECK(told.gradients - told.messages >= peak);
       // Else the plan has buffers for wider waves, or for more partial sums, than there are.
       if (equal_blocks && (!balances(c.config) || c.groups == 1) &&

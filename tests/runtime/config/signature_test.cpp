@@ -105,7 +105,7 @@ const std::map<std::string, std::string> needed = {
 bool needs_experts(const std::string& key) {
   return key.starts_with("model.expert") || key.starts_with("model.router_") ||
          key.starts_with("train.router_") || key == "model.shared_experts" ||
-         key == "model.dense_layers";
+         key == "parallel.experts" || key == "model.dense_layers";
 }
 
 /// Another valid value of a key, in TOML syntax.

@@ -502,6 +502,62 @@ TEST_SUITE("config topology") {
     }
   }
 
+  TEST_CASE(
+      "plan: experts stay where that sends fewer bytes between nodes, and shards are whole ones") {
+    Config c = cluster(4, 1, full);
+    c.model.preset = "olmoe-1b-7b";
+    c.train.precision = DType::bf16;
+    c.train.micro_batch_size = 1;
+    c.train.global_batch_size = 4;  // one micro-batch a trainer
+    c.cluster.memory_per_trainer_gib = 2000;
+    const auto reason = [&] { return must(make_plan(c))->experts_reason; };
+    auto plan = must(make_plan(c));
+    CHECK(plan->experts == ExpertPlacement::resident);
+    CHECK(plan->experts_reason == "sends fewer bytes between nodes");
+    CHECK(plan->expert_shards(4) == 4);
+    CHECK(plan->expert_shards(3) == 1);
+    CHECK(plan->memory.exchange > 0);
+    CHECK(with_derived_values(c).parallel.experts == ExpertPlacement::resident);
+    // 2,048 values of each of 4,096 tokens in 16 layers, three times to each trainer with some of its eight
+    // experts, and twice back of each expert.
+    double none = 1;
+    for (int i = 0; i < 8; ++i) none *= (48.0 - i) / (64 - i);
+    const double rows = 16.0 * 4096 * (3 * 4 * (1 - none) + 2 * 8) * 2048 * 2 * 3 / 4;
+    Plan gathered = *plan;
+    gathered.experts = ExpertPlacement::gathered;
+    // Gathered twice, of two layers once, and reduced, two bytes each.
+    const double of_experts = (2 * 14 + 2 + 16) * 2 * 64.0 * 3 * 2048 * 1024 * 3 / 4;
+    const auto sent = [&](const Plan& with) {
+      return static_cast<double>(bytes_in_group(c, with, 1));
+    };
+    CHECK(sent(gathered) - sent(*plan) == doctest::Approx(of_experts - rows).epsilon(0.02));
+    c.train.global_batch_size = 4 * 32;
+    plan = make_plan(c);
+    CHECK(plan->wave == 32);
+    CHECK(plan->experts == ExpertPlacement::gathered);
+    c.parallel.experts = ExpertPlacement::resident;
+    plan = make_plan(c);
+    CHECK(plan->experts == ExpertPlacement::resident);
+    CHECK(plan->experts_reason == "parallel.experts is set");
+    c = cluster(3, 1, full);
+    c.model.preset = "olmoe-1b-7b";
+    c.train.micro_batch_size = 1;
+    c.cluster.memory_per_trainer_gib = 2000;
+    CHECK(reason() == "the shards of a group cannot be whole experts");
+    c.parallel.experts = ExpertPlacement::resident;
+    CHECK(
+        error_of(c).find("the 3 trainers of a group cannot each have as many whole experts of 64; "
+                         "use another") != std::string::npos);
+    c.parallel.strategy = Strategy::no_shard;
+    CHECK(reason() == "a group is one trainer, which has all experts");
+    c = cluster(1, 4, full);
+    c.model.preset = "moe-micro";
+    CHECK(reason() == "no group spans nodes");
+    c.model.preset = "micro";
+    c.parallel.experts = ExpertPlacement::resident;
+    CHECK(error_of(c) == "parallel.experts = \"resident\", but the model has no experts");
+  }
+
   TEST_CASE("plan: max_iters follows the paper's formula, and the first limit ends the run") {
     Config c = cluster(2, 8, automatic);
     c.model.preset = "tinyllama";

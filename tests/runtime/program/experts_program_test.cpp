@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "runtime/program/program.hpp"
 
@@ -21,8 +23,9 @@ ModelShape shape_with_experts() {
   return shape;
 }
 
-BufferPlan plan_of(const ModelShape& shape, int shards, int wave) {
+BufferPlan plan_of(const ModelShape& shape, int shards, int wave, bool resident = false) {
   EngineOptions options;
+  options.resident_experts = resident;
   options.shape = shape;
   options.sharding = Sharding::full_shard;
   options.leaves = 4;
@@ -75,6 +78,66 @@ TEST_SUITE("program") {
       for (size_t unit = 1; unit + 1 < units.size(); ++unit) {
         CHECK(passes[unit] == 4);
         CHECK(gradients[unit] == 4);
+      }
+    }
+  }
+
+  TEST_CASE("program: resident experts are not gathered; tokens go to them and come back") {
+    const ModelShape shape = shape_with_experts();
+    const std::vector<Unit> units = units_of(shape);
+    for (const int wave : {1, 4}) {
+      CAPTURE(wave);
+      const BufferPlan plan = plan_of(shape, 2, wave, true);
+      CHECK(plan.resident_units == std::vector<size_t>{3, 5});
+      CHECK(plan.gather[2].elements == shard_count(units[3].count, 2));
+      CHECK(plan.gradient[2].elements == shard_count(units[3].count, 2) * 2);
+      CHECK(plan.rows_sent == 16 * 2);
+      CHECK(plan.rows_received == 16 * 2);
+      ProgramOptions options = program_options(units, false, true);
+      options.turns.assign(static_cast<size_t>(4 / wave), wave);
+      std::vector<size_t> held(8, units.size());  // by buffer
+      const auto holds = [&](size_t unit) { return std::ranges::find(held, unit) != held.end(); };
+      // Of each frame and unit, in order: sent and passed, forward and backward.
+      std::map<std::pair<int, size_t>, std::string> seen;
+      for (const Task& task : step_program(options, plan)) {
+        if (task.op == Op::gather) held[task.slot] = task.unit;
+        const bool resident = options.is_resident(task.unit);
+        CHECK(resident == (task.unit == 3 || task.unit == 5));
+        std::string& order = seen[{task.micro_batch, task.unit}];
+        switch (task.op) {
+          case Op::route:
+            order += 'r';
+            CHECK(seen[{task.micro_batch, task.unit - 1}].ends_with('f'));
+            break;
+          case Op::forward:
+            order += 'f';
+            if (resident) CHECK(holds(task.unit));
+            break;
+          case Op::combine:
+            order += 'c';
+            break;
+          case Op::route_backward:
+            order += 'R';
+            CHECK(holds(task.unit - 1));
+            CHECK(second_unit(task, options) == task.unit - 1);
+            break;
+          case Op::backward:
+            order += 'b';
+            if (!resident) break;
+            CHECK(holds(task.unit));
+            CHECK(!second_unit(task, options));
+            break;
+          case Op::combine_backward:
+            order += 'C';
+            break;
+          default:
+            break;
+        }
+      }
+      for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
+        CHECK(seen[{micro_batch, 3}] == "rfcRbC");
+        CHECK(seen[{micro_batch, 5}] == "rfcRbC");
+        CHECK(seen[{micro_batch, 4}] == "fb");
       }
     }
   }

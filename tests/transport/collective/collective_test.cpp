@@ -165,6 +165,35 @@ struct OperationChecks {
     return "";
   }
 
+  /// Rank r sends to each other rank two parcels, whose sizes depend on both: some are empty.
+  std::string exchange() {
+    const auto elements = [&](int from, int to, size_t number) {
+      return (from + to) % 3 == 0 && number == 0 ? 0 : (count + static_cast<size_t>(from)) / 2;
+    };
+    std::vector<Buffer*> out, in;
+    std::vector<Parcel> sends, receives;
+    for (int other = 0; other < size; ++other)
+      for (size_t number = 0; other != rank && number < 2; ++number) {
+        const size_t sent = elements(rank, other, number), got = elements(other, rank, number);
+        out.push_back(&make(dtype, sent + 1));
+        in.push_back(&make(dtype, got + 1));
+        for (size_t i = 0; i < sent; ++i)
+          out.back()->set(i, input(dtype, rank, i + number * 7 + static_cast<size_t>(other)));
+        sends.push_back({other, out.back()->data, sent * bytes_of(dtype)});
+        receives.push_back({other, in.back()->data, got * bytes_of(dtype)});
+      }
+    // The parcels of one rank keep their order; those of different ranks need not.
+    std::ranges::stable_sort(receives, std::ranges::greater{}, &Parcel::rank);
+    RUN(c.exchange(sends, receives));
+    size_t next = 0;
+    for (int other = 0; other < size; ++other)
+      for (size_t number = 0; other != rank && number < 2; ++number, ++next)
+        for (size_t i = 0; i < elements(other, rank, number); ++i)
+          if (in[next]->get(i) != input(dtype, other, i + number * 7 + static_cast<size_t>(rank)))
+            return at("exchange", i);
+    return "";
+  }
+
   std::string all_gather_bytes() {
     const uint64_t mine = static_cast<uint64_t>(rank) * 7 + 1;
     std::vector<uint64_t> all(ranks);
@@ -183,7 +212,8 @@ std::string every_operation(Collective& c, DType dtype, size_t count, bool arena
   OperationChecks checks{c, dtype, count, arena};
   for (const auto check :
        {&Checks::all_gather, &Checks::reduce_scatter, &Checks::all_reduce, &Checks::broadcast,
-        &Checks::reduce_scatter_leaves, &Checks::all_reduce_partials, &Checks::all_gather_bytes})
+        &Checks::reduce_scatter_leaves, &Checks::all_reduce_partials, &Checks::exchange,
+        &Checks::all_gather_bytes})
     if (const std::string error = (checks.*check)(); !error.empty()) return error;
   return "";
 }
