@@ -224,6 +224,8 @@ class Chaos:
         page = status(self.run) or {}
         if page.get("groups", 0) < 2 or page.get("state") != "training" or self.second or self.to_wake:
             return None  # without a second replica the fault cannot be detected
+        if self.flags.nodes < 2 * self.flags.group_nodes:
+            return None  # replicas of smaller groups may become one group at the next step
         if time.time() - (self.run / "control/status.json").stat().st_mtime > 1:
             return None  # the disk takes nothing: the page may be of a time when there was a replica
         at, hit = last_step(self.run), self.inject("bitflip_gradient")

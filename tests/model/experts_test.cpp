@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "model/cpu/gemm.hpp"
 #include "model/router.hpp"
@@ -220,6 +221,38 @@ TEST_SUITE("experts") {
           }
         }
     }
+  }
+
+  TEST_CASE("experts: a token is sent once to each trainer that has some of its experts") {
+    ModelShape shape = kBase;
+    shape.experts = {.count = 8, .per_token = 3, .hidden = 64};
+    const TestModel m(canonical(shape), 1);
+    BackendOptions options = m.options();
+    options.expert_shards = 2;
+    auto backend = must(make_cpu_backend(options));
+    const auto N = size_t(shape.block_size), C = size_t(shape.dim), rows = N * 3;
+    std::vector<float> x(rows * C);
+    std::vector<int32_t> token(rows), sent(2);
+    (*backend)->embed(0, m.params[0].data(), m.tokens.data());
+    (*backend)->forward_block(0, 0, m.params[unit_of_block(m.shape, 0)].data());
+    (*backend)->send_tokens(0, 0, {.x = x.data(), .token = token.data()}, sent);
+    const auto counts = (*backend)->router_counts(0);
+    const auto of_first = size_t(std::accumulate(counts.begin(), counts.begin() + 4, int64_t{0}));
+    size_t first = 0;
+    for (const size_t trainer : {0, 1}) {
+      const size_t end = trainer == 0 ? of_first : rows, all = size_t(sent[trainer]);
+      CHECK(all <= N);
+      std::set<std::vector<float>> different;
+      for (size_t i = first; i < first + all; ++i)
+        different.emplace(x.begin() + std::ptrdiff_t(i * C),
+                          x.begin() + std::ptrdiff_t((i + 1) * C));
+      CHECK(different.size() == all);
+      CHECK(size_t(*std::max_element(token.begin() + std::ptrdiff_t(first),
+                                     token.begin() + std::ptrdiff_t(end))) == all - 1);
+      first = end;
+    }
+    CHECK(sent[0] + sent[1] < int32_t(rows));
+    CHECK(sent[0] + sent[1] >= int32_t(N));
   }
 
   TEST_CASE("engine: BACKEND-4, with resident experts no other trainer's samples change a loss") {

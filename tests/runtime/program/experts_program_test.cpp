@@ -93,6 +93,11 @@ TEST_SUITE("program") {
       CHECK(plan.gradient[2].elements == shard_count(units[3].count, 2) * 2);
       CHECK(plan.rows_sent == 16 * 2);
       CHECK(plan.rows_received == 16 * 2);
+      EngineOptions layout{.shape = shape};
+      const Hash128 gathered = layout_hash(layout, 2, 1), alone = layout_hash(layout, 1, 1);
+      layout.resident_experts = true;
+      CHECK(layout_hash(layout, 2, 1) != gathered);
+      CHECK(layout_hash(layout, 1, 1) == alone);
       ProgramOptions options = program_options(units, false, true);
       options.turns.assign(static_cast<size_t>(4 / wave), wave);
       std::vector<size_t> held(8, units.size());  // by buffer
