@@ -64,6 +64,7 @@ struct JobOptions {
   std::string signature;                // hash of signature_of_run(), as far as it is known
   std::string tokenizer;                // tokenizer to keep with checkpoints; may be empty
   std::vector<uint64_t> epoch_samples;  // of each source of data.blend, to keep with checkpoints
+  std::optional<double> padding;        // padding_share(); none without data.pack
   std::string resume_facts =
       "{}";  // a JSON object to keep with checkpoints: CheckpointInfo::resume
   std::shared_ptr<Journal> journal;

@@ -191,7 +191,8 @@ StepLine step_line(const json& line) {
 
 json validation_of(const json& line) {
   json members = json::object();
-  for (const char* name : {"val_loss", "val_losses", "tasks"})
+  for (const char* name :
+       {"val_loss", "val_losses", "val_loss_at", "val_loss_by_position", "tasks"})
     if (const auto found = line.find(name); found != line.end()) members[name] = *found;
   return members;
 }

@@ -35,7 +35,7 @@ struct StepLine {
 StepLine step_line(const nlohmann::json& line);
 
 /// The validation results in a line of metrics.jsonl or events.jsonl: an object with those of the
-/// members `val_loss`, `val_losses` and `tasks` that the line has.
+/// members `val_loss`, `val_losses`, `val_loss_at`, `val_loss_by_position` and `tasks` that the line has.
 nlohmann::json validation_of(const nlohmann::json& line);
 
 /// The last whole step and the last incident in the records of a run.

@@ -128,6 +128,8 @@ json run_json(const JobSupervisorState& s) {
           {"loss", number_or_null(s.steps.loss())},
           {"val_loss", number_or_null(s.steps.val_loss())},
           {"val_losses", s.steps.val_losses()},
+          {"val_loss_at", s.steps.val_loss_at()},
+          {"val_loss_by_position", s.steps.val_loss_by_position()},
           {"tasks", s.steps.tasks()},
           {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
           {"step_ms",

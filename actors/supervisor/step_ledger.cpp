@@ -6,8 +6,10 @@
 
 #include "actors/supervisor/decision/rollback.hpp"
 #include "actors/supervisor/journal.hpp"
+#include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/feed/run_data.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
@@ -32,6 +34,7 @@ StepLedger::StepLedger(const Config& config, const Plan& plan,
     : plan_(plan),
       peak_flops_(config.cluster.peak_flops),
       keeps_ledger_(config.data.ledger),
+      validation_lengths_(config.train.validation_lengths),
       recorded_step_(recorded_step),
       first_after_(recorded_step) {}
 
@@ -104,7 +107,11 @@ bool StepLedger::report(const StepDone& done) {
 
 std::optional<RunLine> StepLedger::validated(const Validated& result) {
   const json members = members_of(result);
-  if (members.contains("val_loss")) val_loss_ = result.loss, val_sources_ = result.sources;
+  if (members.contains("val_loss")) {
+    val_loss_ = result.loss, val_sources_ = result.sources;
+    val_loss_at_ = member_of(members, "val_loss_at");
+    val_loss_by_position_ = member_of(members, "val_loss_by_position");
+  }
   if (members.contains("tasks")) tasks_ = members["tasks"];
   json& known = validations_[result.step];
   known.update(members);
@@ -124,6 +131,13 @@ json StepLedger::members_of(const Validated& result) const {
   if (loss_due) members["val_loss"] = number_or_null(result.loss);
   if (json sources = by_source(result.sources); !sources.is_null())
     members["val_losses"] = std::move(sources);
+  const size_t lengths = std::min(result.lengths.size(), validation_lengths_.size());
+  for (size_t i = 0; i < lengths; ++i)
+    members["val_loss_at"][std::to_string(validation_lengths_[i])] =
+        number_or_null(result.lengths[i]);
+  for (size_t i = 0; i < result.positions.size(); ++i)
+    members["val_loss_by_position"][std::to_string(first_position(i))] =
+        number_or_null(result.positions[i]);
   if (!result.tasks.empty()) members["tasks"] = task_json(result.tasks);
   return members;
 }
@@ -256,6 +270,7 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
                            : json(nullptr)},
                {"remaining_s", remaining_s(step.step)},
                {"generation", step.generation}};
+  if (padding_) line["padding"] = rounded(*padding_, 1e-6);
   if (!reports.experts.empty()) line["experts"] = json_of(reports.experts);
   if (reports.validation) line.update(*reports.validation);
   return line;

@@ -50,6 +50,9 @@ class StepLedger {
   /// recorded_step: last step in the run folder's records; none: there are no records yet.
   StepLedger(const Config& config, const Plan& plan, std::optional<uint64_t> recorded_step);
 
+  /// padding_share() of the run, which each line tells; none without data.pack.
+  void set_padding(std::optional<double> share) { padding_ = share; }
+
   // --- Generations ---
 
   /// Training of `generation` by `members` begins after `step`. weights: as in JoinGeneration. Drops
@@ -131,6 +134,9 @@ class StepLedger {
   /// The newest validation loss of each source by its name; null without data.blend, or before this
   /// supervisor has seen one.
   nlohmann::json val_losses() const { return by_source(val_sources_); }
+  /// The newest validation's val_loss_at and val_loss_by_position; null if it has none.
+  const nlohmann::json& val_loss_at() const { return val_loss_at_; }
+  const nlohmann::json& val_loss_by_position() const { return val_loss_by_position_; }
   /// The newest scores of train.tasks, as task_json() gives them; null if there are none.
   const nlohmann::json& tasks() const { return tasks_; }
   /// Time of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded
@@ -171,6 +177,7 @@ class StepLedger {
   Plan plan_;
   double peak_flops_ = 0;  // of a device; 0: unknown
   bool keeps_ledger_ = true;
+  std::vector<int64_t> validation_lengths_;
   uint64_t generation_ = 0;
   BatchLayout layout_;  // of the generation
   std::vector<job::Place> members_;
@@ -187,6 +194,8 @@ class StepLedger {
   std::map<uint64_t, nlohmann::json> validations_;  // by step
   double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
   std::vector<double> val_sources_;  // of the newest validation
+  nlohmann::json val_loss_at_, val_loss_by_position_;
+  std::optional<double> padding_;
   nlohmann::json tasks_;
   double tokens_per_second_ = 0;
 };

@@ -382,6 +382,7 @@ void start(Self* self, JobOptions options) {
                       now);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
   s.steps.set_validations(s.options.validations);
+  s.steps.set_padding(s.options.padding);
   s.planned = planned_faults(s.options);
   s.traces = TracePlan(config.metrics.trace_steps, config.metrics.trace_recoveries);
   s.incidents = Incidents(s.options.incidents, risk_of(config, s.options.plan).avoid);

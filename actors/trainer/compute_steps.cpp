@@ -218,9 +218,12 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
   Validated result{order.generation, step, trainer_, std::nan("")};
   if (loss_due) {
     SS_ASSIGN(ValidationLosses losses,
-              validation_losses(*g.engine, g.axes, validation_, options_.plan, wait_));
+              validation_losses(*g.engine, g.axes, validation_, options_.plan,
+                                options_.config.train.validation_lengths, wait_));
     result.loss = losses.loss;
     result.targets = std::move(losses.targets);
+    result.lengths = std::move(losses.lengths);
+    result.positions = std::move(losses.positions);
     if (!options_.plan.mixture.empty()) result.sources = std::move(losses.sources);
   }
   if (scores_due) {

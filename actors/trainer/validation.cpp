@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "runtime/feed/samples_ahead.hpp"
@@ -14,10 +15,31 @@ namespace {
 
 constexpr uint64_t kBatchesAhead = 4;  // micro-batches that are fetched while others are computed
 
+/// What a rank knows of its micro-batch: the mean loss, to which targets that are not trained add
+/// nothing, and how many are; then for each position_group() the sum of losses and the targets.
+std::vector<double> part_of(std::span<const float> losses, const int32_t* tokens, int64_t T,
+                            size_t groups) {
+  std::vector<double> part(2 + 2 * groups);
+  const auto count = static_cast<int64_t>(losses.size());
+  for (const float loss : losses) part[0] += double{loss};  // as Backend::loss()
+  part[0] /= static_cast<double>(count);
+  int64_t first = 0;  // that the token sees
+  for (int64_t n = 0; n < count; ++n) {
+    const int32_t* input = tokens + n / T * (T + 1) + n % T;
+    if (n % T == 0 || (input[0] & kBeginsDocument) != 0) first = n;
+    if ((input[1] & kNotTrained) != 0) continue;
+    double* sum = part.data() + 2 + 2 * position_group(n - first);
+    sum[0] += double{losses[static_cast<size_t>(n)]};
+    sum[1] += 1, part[1] += 1;
+  }
+  return part;
+}
+
 }  // namespace
 
 Result<MeanLoss> validation_loss(Engine& engine, const Axes& axes, TokenSource& source,
-                                 const Plan& plan, uint64_t batches, WaitClock& wait) {
+                                 const Plan& plan, uint64_t batches, int64_t length,
+                                 WaitClock& wait) {
   const WorldRank ranks = world_of(axes);
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
              available = source.samples(plan.shape.block_size);
@@ -25,13 +47,11 @@ Result<MeanLoss> validation_loss(Engine& engine, const Axes& axes, TokenSource& 
   const int64_t T = plan.shape.block_size;
   const auto row = static_cast<size_t>(T + 1);
   std::vector<int32_t> tokens(batch_size * row);
-  struct Part {  // of one micro-batch
-    double loss;
-    uint64_t trained;
-  };
-  std::vector<Part> parts;
+  const size_t groups = position_group(length - 1) + 1, width = 2 + 2 * groups;
+  std::vector<double> parts;  // of each rank: part_of()
   double sum = 0;
-  uint64_t trained = 0;
+  MeanLoss result;
+  result.by_position.resize(groups);
   // Sample `index` of this rank. A rank beyond the last micro-batch computes the last one again; its
   // loss is not added.
   const auto position = [&](uint64_t index) {
@@ -50,40 +70,67 @@ Result<MeanLoss> validation_loss(Engine& engine, const Axes& axes, TokenSource& 
         (void)source.reopen();
         return read;
       }
-    SS_ASSIGN(const double loss, engine.loss(tokens.data()));
-    const std::vector<Part> own = {
-        {loss, trained_targets(tokens.data(), plan.micro_batch_size, T)}};
+    cut_samples(tokens.data(), plan.micro_batch_size, T, length);
+    SS_ASSIGN(const std::span<const float> losses, engine.losses(tokens.data()));
+    const std::vector<double> own = part_of(losses, tokens.data(), T, groups);
     {
       const Waiting waiting(wait);
       SS_ASSIGN(parts, gather_world(axes, own));
     }
-    for (uint64_t i = 0; i < world && round * world + i < batches; ++i)
-      sum += parts[i].loss, trained += parts[i].trained;
+    for (uint64_t i = 0; i < world && round * world + i < batches; ++i) {
+      const double* part = parts.data() + i * width;
+      sum += part[0];
+      result.targets += static_cast<uint64_t>(part[1]);
+      for (size_t g = 0; g < groups; ++g) {
+        result.by_position[g].loss += part[2 + 2 * g];
+        result.by_position[g].targets += part[3 + 2 * g];
+      }
+    }
   }
-  if (trained == 0) return MeanLoss{};
-  const double over = over_trained(batches * batch_size * static_cast<uint64_t>(T), trained);
+  if (result.targets == 0) return result;
+  const double over = over_trained(batches * batch_size * static_cast<uint64_t>(T), result.targets);
   const auto count = static_cast<double>(batches);
-  return MeanLoss{sum / count * over, count / over, trained};
+  result.mean = sum / count * over, result.batches = count / over;
+  return result;
 }
 
 Result<ValidationLosses> validation_losses(Engine& engine, const Axes& axes,
                                            std::vector<ValidationSource>& sources, const Plan& plan,
-                                           WaitClock& wait) {
+                                           const std::vector<int64_t>& lengths, WaitClock& wait) {
   ValidationLosses losses;
-  double sum = 0, batches = 0;
-  for (ValidationSource& source : sources) {
-    MeanLoss of_source;
-    if (source.batches > 0) {
-      SS_ASSIGN(of_source,
-                validation_loss(engine, axes, source.tokens, plan, source.batches, wait));
+  std::vector<MeanLoss::Sum> positions;
+  std::vector<int64_t> all = lengths;
+  all.insert(all.begin(), plan.shape.block_size);
+  for (size_t k = 0; k < all.size(); ++k) {
+    double sum = 0, batches = 0, mean = std::numeric_limits<double>::quiet_NaN();
+    for (ValidationSource& source : sources) {
+      MeanLoss of_source;
+      if (source.batches > 0) {
+        SS_ASSIGN(of_source,
+                  validation_loss(engine, axes, source.tokens, plan, source.batches, all[k], wait));
+      }
+      if (k == 0) {
+        losses.sources.push_back(of_source.mean);
+        losses.targets.push_back(of_source.targets);
+        positions.resize(std::max(positions.size(), of_source.by_position.size()));
+        for (size_t g = 0; g < of_source.by_position.size(); ++g)
+          positions[g].loss += of_source.by_position[g].loss,
+              positions[g].targets += of_source.by_position[g].targets;
+      }
+      if (of_source.targets == 0) continue;
+      sum += of_source.mean * of_source.batches;
+      batches += of_source.batches;
+      if (sources.size() == 1) mean = of_source.mean;
     }
-    losses.sources.push_back(of_source.mean);
-    losses.targets.push_back(of_source.targets);
-    if (of_source.targets == 0) continue;
-    sum += of_source.mean * of_source.batches;
-    batches += of_source.batches;
+    if (batches > 0 && sources.size() > 1) mean = sum / batches;
+    if (k == 0)
+      losses.loss = mean;
+    else
+      losses.lengths.push_back(mean);
   }
-  if (batches > 0) losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;
+  for (const MeanLoss::Sum& of : positions)
+    losses.positions.push_back(of.targets > 0 ? of.loss / of.targets
+                                              : std::numeric_limits<double>::quiet_NaN());
   return losses;
 }
 

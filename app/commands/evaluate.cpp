@@ -131,7 +131,8 @@ Status evaluate_tasks(const EvaluateOptions& o) {
   const TaskScores scores =
       score(model, TaskBatches(tokens.take(), model.shape.block_size, model.batch,
                                /*share_prompts=*/true));
-  terminal::text(o.json ? json_text(task_json(scores)) + "\n" : task_table(scores));
+  terminal::text(o.json ? json_text(task_json(scores)) + "\n"
+                        : task_table(scores) + depth_table(scores));
   return {};
 }
 

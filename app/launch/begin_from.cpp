@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -240,6 +241,54 @@ std::string identity_of_parent(const std::string& from) {
     hasher.update(named.data(), named.size());
   }
   return "weights " + hasher.digest().hex();
+}
+
+void stretch_rope(ModelConfig& model, const ModelShape& parent, int64_t block_size) {
+  if (block_size <= parent.block_size) return;
+  const RopeScaling& has = parent.rope_scaling;
+  const bool linear = has.kind == RopeScaling::Kind::linear;
+  int64_t before = parent.block_size;  // of the pretraining
+  if (linear) before = std::llround(static_cast<double>(before) / has.factor);
+  if (has.kind == RopeScaling::Kind::llama3 || has.kind == RopeScaling::Kind::yarn)
+    before = has.original_block_size;
+  if (model.rope_original_block_size == 0 && model.rope_scaling != RopeScalingChoice::linear)
+    model.rope_original_block_size = before;
+  const double length = model.rope_original_block_size > 0
+                            ? static_cast<double>(model.rope_original_block_size)
+                            : static_cast<double>(before);
+  if (model.rope_factor == 0)
+    model.rope_factor = std::max(1.0, static_cast<double>(block_size) / length);
+}
+
+Status take_rope(Config& config, const std::optional<Config>& before) {
+  ModelConfig& model = config.model;
+  const std::string& from = config.run.from;
+  const bool scales = model.rope_scaling == RopeScalingChoice::linear ||
+                      model.rope_scaling == RopeScalingChoice::llama3 ||
+                      model.rope_scaling == RopeScalingChoice::yarn;
+  const bool all = model.rope_factor > 0 && (model.rope_scaling == RopeScalingChoice::linear ||
+                                             model.rope_original_block_size > 0);
+  if (from.empty() || !scales || all) return {};
+  if (before) {
+    if (model.rope_factor == 0) model.rope_factor = before->model.rope_factor;
+    if (model.rope_original_block_size == 0)
+      model.rope_original_block_size = before->model.rope_original_block_size;
+    return {};
+  }
+  if (is_s3_url(from))
+    return Status(Code::bad_config,
+                  "model.rope_scaling: set model.rope_factor and model.rope_original_block_size, "
+                  "too: nobody reads how long the samples of " +
+                      from + " were before the run begins");
+  SS_ASSIGN(const ModelShape wanted, model_shape(config));
+  if (is_hugging_face(from)) {
+    SS_ASSIGN(const CheckpointInfo parent, check_hf(from));
+    stretch_rope(model, parent.shape, wanted.block_size);
+  } else {
+    SS_ASSIGN(const Checkpoint parent, resolve_checkpoint(from));
+    stretch_rope(model, parent.info().shape, wanted.block_size);
+  }
+  return {};
 }
 
 Status check_parent(const Config& config, const Plan& plan) {

@@ -2,6 +2,7 @@
 // Face folder. Its first checkpoint is written before the run's processes start.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/base/status.hpp"
@@ -20,6 +21,15 @@ Result<std::string> tokenizer_of(const std::string& from);
 /// Identifies a parent independently of its place: the id of the run that made it, or hashes of its
 /// files. "": it cannot be read, or is in a bucket.
 std::string identity_of_parent(const std::string& from);
+
+/// Sets model.rope_factor and model.rope_original_block_size where they are 0, for samples of
+/// block_size tokens: from the length of the parent's samples before they were ever stretched. Sets
+/// nothing if the parent's samples are as long.
+void stretch_rope(ModelConfig& model, const ModelShape& parent, int64_t block_size);
+/// The same of a run that begins with run.from and sets model.rope_scaling;
+/// before: what the run recorded at an earlier start, which it keeps. Errors of reading the parent;
+/// bad_config: it is in a bucket.
+Status take_rope(Config& config, const std::optional<Config>& before);
 
 /// Finds those errors of begin_from() that can be found before data is prepared: not errors in the
 /// values of the weights, nor those of a tokenizer that still has to be trained. Does not read a

@@ -245,6 +245,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   SS_ASSIGN(const std::optional<Config> before, recorded_config(RunFolder{run_folder(config)}));
   if (before) follow_moved_run(loaded, *before);
   SS_RETURN_IF_ERROR(keep_skipped_samples(config));
+  if (Status rope = take_rope(config, before); !rope.ok()) return rope.in("run.from");
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory, so paths in config.toml are absolute.
@@ -459,6 +460,8 @@ Result<RunData> prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_token_files(config, data));
   const std::vector<SourceUse> uses = source_uses(plan, data);
   if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
+  if (config.data.pack == Pack::best_fit)
+    terminal::error("data.pack:\n%s", packing_table(data).c_str());
   for (const std::string& warning : mixture_warnings(uses))
     terminal::error("simplescale: warning: %s\n", warning.c_str());
   for (const std::string& warning : validation_warnings(config, plan, data))

@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/imported_facts.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/run_instructions.hpp"
+#include "runtime/feed/mixture_report.hpp"
 
 namespace simplescale {
 
@@ -91,6 +92,7 @@ Result<JobOptions> job_options(const SupervisedRun& p, uint64_t term, const Supe
   if (!p.plan.mixture.empty())
     for (const RunData::Source& source : p.data.sources)
       job.epoch_samples.push_back(source.data.train.samples(p.plan.shape.block_size));
+  if (p.config.data.pack == Pack::best_fit) job.padding = padding_share(p.plan, p.data);
   job.sample_places = [tokens = p.data.train(), order = sample_order(p.config, p.plan, p.data),
                        block = p.plan.shape.block_size](const std::vector<uint64_t>& runs) {
     return places_text(tokens, order, block, runs);

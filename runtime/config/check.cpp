@@ -120,6 +120,21 @@ Status check_model(const Config& c) {
              "is more than the model's vocab = " + std::to_string(shape.vocab));
 }
 
+/// Samples of a validation are cut into shorter ones of one length.
+Status check_validation_lengths(const Config& c) {
+  if (c.train.validation_lengths.empty()) return {};
+  if (c.train.validation_samples == 0)
+    return bad("train.validation_lengths", c, "needs train.validation_samples above 0");
+  const Result<ModelShape> shape = model_shape(c);
+  if (!shape.ok()) return {};  // check_model() says why
+  for (const int64_t length : c.train.validation_lengths)
+    if (shape->block_size % length != 0)
+      return bad("train.validation_lengths", c,
+                 "has " + std::to_string(length) + ", which does not divide model.block_size = " +
+                     std::to_string(shape->block_size));
+  return {};
+}
+
 /// What experts do not work with, by name.
 Status check_experts(const Config& c) {
   const Result<ModelShape> shape = model_shape(c);
@@ -170,7 +185,8 @@ std::vector<Status> check_combinations(const Config& c) {
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");
-  for (const Status& of_model : {check_experts(c), check_fp8(c), check_gpu_heads(c)})
+  for (const Status& of_model :
+       {check_experts(c), check_fp8(c), check_gpu_heads(c), check_validation_lengths(c)})
     if (!of_model.ok()) problems.push_back(of_model);
   unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
          "is above " + shown("train.learning_rate", c));

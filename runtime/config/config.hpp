@@ -36,6 +36,8 @@ enum class DataFormat : unsigned char {
   megatron,
   litgpt
 };
+/// How documents become samples: cut wherever a sample ends, or whole (runtime/data/packing.hpp).
+enum class Pack : unsigned char { concat, best_fit };
 enum class Strategy : unsigned char {
   automatic,
   full_shard,
@@ -144,6 +146,7 @@ struct DataConfig {
   std::string loss_mask_key;      // member of a JSON line with the ranges that do not count
   int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out
   double validation_fraction = 0.01;
+  Pack pack = Pack::concat;
   bool shuffle = true;
   int64_t seed = -1;                               // of the shuffle; -1: run.seed; see data_seed()
   bool document_mask = false;                      // tokens see tokens of their document only
@@ -185,12 +188,13 @@ struct TrainConfig {
   double grad_clip = 1.0;  // global norm; 0: none
   Recompute activation_checkpointing = Recompute::nothing;
   bool deterministic = true;
-  int64_t validation_samples = 64;     // of each validation; 0: none
-  int64_t validation_every_steps = 0;  // 0: only at the start and at the end
-  std::string tasks;                   // file of questions that the model is scored by; or empty
-  int64_t tasks_every_steps = 0;       // 0: only at the start and at the end
-  std::string sample_prompt;           // of the text generated at the end of the run
-  int64_t sample_tokens = 64;          // length of that text; 0: none
+  int64_t validation_samples = 64;          // of each validation; 0: none
+  int64_t validation_every_steps = 0;       // 0: only at the start and at the end
+  std::vector<int64_t> validation_lengths;  // shorter samples to validate with, too; tokens
+  std::string tasks;              // file of questions that the model is scored by; or empty
+  int64_t tasks_every_steps = 0;  // 0: only at the start and at the end
+  std::string sample_prompt;      // of the text generated at the end of the run
+  int64_t sample_tokens = 64;     // length of that text; 0: none
 };
 
 struct ParallelConfig {

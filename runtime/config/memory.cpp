@@ -143,8 +143,8 @@ double fp8_factors(const Widths& w, double part) {
 double attention_masks(const Config& config, const ModelShape& shape, const Widths& w) {
   if (config.train.precision != DType::f32) return 0;
   const double T = static_cast<double>(shape.block_size), row = std::ceil(T / 8) * 8;
-  return (config.data.document_mask ? w.N * (4 + 1) * row : 0) +
-         (shape.window() > 0 ? T * row * 4 : 0);
+  const bool documents = config.data.document_mask || !config.train.validation_lengths.empty();
+  return (documents ? w.N * (4 + 1) * row : 0) + (shape.window() > 0 ? T * row * 4 : 0);
 }
 
 /// Inputs of blocks of a micro-batch in device memory, with that of the head.

@@ -128,10 +128,12 @@ void note_keys_without_effect(LoadedConfig& loaded) {
        "train.schedule is not \"polynomial\"");
   note(t.optimizer != Optimizer::muon, "train.muon_momentum", "train.optimizer is not \"muon\"");
   note(t.validation_samples == 0, "train.validation_every_steps", "train.validation_samples is 0");
-  const bool finds_documents = c.data.document_mask || !c.data.document_boundary_loss;
+  const bool finds_documents =
+      c.data.document_mask || !c.data.document_boundary_loss || c.data.pack == Pack::best_fit;
   for (const char* name : {"data.document_begin", "data.document_end"})
     note(!finds_documents, name,
-         "neither data.document_mask nor data.document_boundary_loss = false asks for documents");
+         "none of data.document_mask, data.pack and data.document_boundary_loss = false asks for "
+         "documents");
   const double decay = t.learning_rate * t.weight_decay;
   if (decay > 0 && static_cast<float>(1 - decay) == 1)
     note(true, "train.weight_decay",

@@ -22,6 +22,7 @@ constexpr const char* prefer_names[] = {"replicas", "rate", "group_nodes"};
 constexpr const char* offload_names[] = {"auto", "none", "optimizer", "activations", "all"};
 constexpr const char* experts_names[] = {"auto", "gathered", "resident"};
 constexpr const char* balance_names[] = {"auto", "even"};
+constexpr const char* pack_names[] = {"concat", "best_fit"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
 constexpr const char* qk_norm_names[] = {"auto", "none", "head", "whole"};
@@ -144,6 +145,7 @@ const Key table[] = {
   {"data", "loss_mask_key", REF(data.loss_mask_key), any, run, "Member of each line of a .jsonl file with the ranges of its text whose tokens do not count in the loss: [[begin, end], ...] in characters (docs/data.md#loss-masks). Empty: all count."},
   {"data", "skip_bad", REF(data.skip_bad), not_negative, no, "Bad lines of text to leave out: broken JSON, no text, not UTF-8, a bad loss mask, too long. One more ends the preparation."},
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
+  {"data", "pack", ENUM(data.pack, pack_names), any, run, "How documents become samples. concat: one after the other, cut wherever a sample ends. best_fit: whole, several in a sample, with padding that does not count in the loss; only a document longer than a sample is cut (docs/data.md#packing)."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},
   {"data", "document_mask", REF(data.document_mask), any, bits, "Tokens attend to tokens of their own document only (docs/data.md#documents)."},
@@ -153,7 +155,7 @@ const Key table[] = {
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
   {"data", "skip_samples", REF(data.skip_samples), any, recipe, "Samples that are left out of training, as ledger.jsonl numbers them: \"84-87,92\". Later samples move up. --skip-samples adds to it; a run never takes a sample back."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches queued for each trainer in shared memory."},
-  {"data", "cache_folder", REF(data.cache_folder), any, no, "Folder on a local disk for what is read from s3:// (docs/object-stores.md#data). Empty: /var/tmp. All runs of a user on a host share its subfolder simplescale-UID.", true},
+  {"data", "cache_folder", REF(data.cache_folder), any, no, "Folder on a local disk for what is read from s3:// (docs/object-stores.md#data), and for the samples of data.pack. Empty: /var/tmp. All runs of a user on a host share its subfolder simplescale-UID.", true},
   {"data", "cache_gb", REF(data.cache_gb), {0.001, 1e6}, no, "Most that cache_folder may hold, in 10^9 bytes; what was not read for the longest time goes first."},
 
   {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, recipe, "Length of the run in tokens. 0: not set. Of max_tokens, max_iters and max_steps, the one that was said last counts; of several in one place, the first that is reached."},
@@ -189,6 +191,7 @@ const Key table[] = {
   {"train", "deterministic", REF(train.deterministic), any, bits, "Give the same bits on every layout and after every recovery; on GPUs, another run has them if it begins with control/products of the first. false: on GPUs, NCCL's own sums, whose bits depend on the layout, and attention whose bits may differ when a step is made again. CPU trainers give the same bits anyway."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
+  {"train", "validation_lengths", REF(train.validation_lengths), positive, no, "Lengths of samples, in tokens, that each validation measures the loss of, too: the same tokens, but none is seen from farther away. Each divides model.block_size. Empty: none."},
   {"train", "tasks", REF(train.tasks), any, no, "File of questions and texts that the model is scored by, at the start and at the end of the run (docs/operations.md#questions-for-a-model). Empty: none.", true},
   {"train", "tasks_every_steps", REF(train.tasks_every_steps), not_negative, no, "Steps between two such scores. 0: only at the start and at the end."},
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "Prompt of the text that is generated at the end of the run."},

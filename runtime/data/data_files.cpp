@@ -277,6 +277,10 @@ Result<std::vector<DataFiles::Object>> DataFiles::Bucket::list(const S3Url& url)
   return found;
 }
 
+std::string cache_folder(const Config& config) {
+  return config.data.cache_folder.empty() ? "/var/tmp" : config.data.cache_folder;
+}
+
 std::string listing_file(const Config& config) {
   return RunFolder{run_folder(config)}.objects();
 }
@@ -342,9 +346,7 @@ Result<DataFiles> DataFiles::over(const Config& config, const std::vector<std::s
   if (std::ranges::none_of(paths, is_s3_url)) return files;
   files.bucket_ = std::make_shared<Bucket>();
   Bucket& b = *files.bucket_;
-  const std::string& wanted = config.data.cache_folder;
-  SS_ASSIGN(const std::string folder,
-            ChunkFiles::make_folder(wanted.empty() ? "/var/tmp" : wanted));
+  SS_ASSIGN(const std::string folder, ChunkFiles::make_folder(cache_folder(config)));
   b.cache =
       std::make_shared<ChunkFiles>(folder, static_cast<uint64_t>(config.data.cache_gb * kGigabyte));
   b.copies = config.run.name.empty() ? folder : data_folder(config);

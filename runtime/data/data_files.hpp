@@ -107,6 +107,9 @@ class DataFiles {
   std::shared_ptr<const Disk> disk_;  // null: no source on disk is listed
 };
 
+/// data.cache_folder, or what stands for it.
+std::string cache_folder(const Config& config);
+
 /// The file of a run with what its buckets held when it started.
 std::string listing_file(const Config& config);
 

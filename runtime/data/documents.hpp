@@ -11,6 +11,7 @@ namespace simplescale {
 
 struct DocumentRule {
   bool mask = false;          // tokens attend to tokens of their own document only
+  bool pack = false;          // samples hold whole documents (packing.hpp)
   bool boundary_loss = true;  // false: the token behind the one that ends a document is no target
   // Ids of the token that begins each document and of the one that ends it; -1: there is none.
   int32_t first = -1, last = -1;
@@ -21,6 +22,12 @@ struct DocumentRule {
 
   /// False: tokens stay as they are.
   bool marks() const { return mask || !boundary_loss; }
+  /// True if documents must be found.
+  bool finds() const { return marks() || pack; }
+  /// Whether a document begins with the token `id`, by ids. before: the id before it; -1: none.
+  bool begins(int32_t id, int32_t before) const {
+    return (first >= 0 && id == first) || (last >= 0 && before == last);
+  }
 };
 
 /// Marks the document that begins with tokens[at]. before: the id before tokens[0]; -1: there is
@@ -40,8 +47,7 @@ inline void mark_document(const DocumentRule& rule, std::span<int32_t> tokens, s
 /// Marks documents by the rule's ids. tokens: a sample without marks.
 inline void mark_by_ids(const DocumentRule& rule, std::span<int32_t> tokens, int32_t before) {
   for (size_t i = 0; i < tokens.size(); ++i)
-    if ((token_id(tokens[i]) == rule.first && rule.first >= 0) ||
-        (i > 0 && token_id(tokens[i - 1]) == rule.last && rule.last >= 0))
+    if (rule.begins(token_id(tokens[i]), i > 0 ? token_id(tokens[i - 1]) : -1))
       mark_document(rule, tokens, i, before);
 }
 

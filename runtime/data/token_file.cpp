@@ -160,7 +160,8 @@ Status TokenSource::require_block(int64_t block_size) const {
 }
 
 uint64_t TokenSource::samples(int64_t block_size) const {
-  SS_ASSERT(block_size > 0);
+  SS_ASSERT(block_size > 0 && (!packing_ || packing_->block_size() == block_size));
+  if (packing_) return packing_->samples();
   return count_ == 0 ? 0 : (count_ - 1) / static_cast<uint64_t>(block_size);
 }
 
@@ -232,7 +233,7 @@ Status TokenSource::use_documents(const DocumentRule& rule) {
   documents_ = rule;
   for (Part& part : parts_) {
     part.documents.reset();
-    if (!rule.marks() || !rule.by_index || part.layout.index.empty()) continue;
+    if (!rule.finds() || !rule.by_index || part.layout.index.empty()) continue;
     SS_ASSIGN(MegatronDocuments documents, MegatronDocuments::open(part.layout.index, files_));
     part.documents = std::make_shared<const MegatronDocuments>(std::move(documents));
   }
@@ -272,10 +273,10 @@ Status TokenSource::mark_documents(uint64_t first, std::span<int32_t> tokens) co
   return {};
 }
 
-/// tokens: as of mark_documents(). The first one of a sample is no target.
+/// tokens: targets, [first, first + tokens.size()) of this source.
 Status TokenSource::mark_untrained(uint64_t first, std::span<int32_t> tokens) const {
   for (const Part& part : parts_) {
-    const uint64_t begin = std::max(first + 1, part.first),
+    const uint64_t begin = std::max(first, part.first),
                    stop = std::min(first + tokens.size(), part.first + part.layout.count);
     if (begin >= stop || !part.mask) continue;
     SS_ASSIGN(const IndexRanges masked,
@@ -287,34 +288,44 @@ Status TokenSource::mark_untrained(uint64_t first, std::span<int32_t> tokens) co
   return {};
 }
 
+Status TokenSource::read_tokens(uint64_t first, uint64_t count, int32_t* out) const {
+  const uint64_t end = first + count;
+  auto part = std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
+  for (; first < end; ++part) {
+    const uint64_t of_part = std::min(end, part->first + part->layout.count) - first;
+    SS_RETURN_IF_ERROR(with_width(part->layout.token_bytes, [&](auto token) {
+      return read_as<decltype(token)>(*part, first, of_part, out);
+    }));
+    first += of_part;
+    out += of_part;
+  }
+  return {};
+}
+
 Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* out) const {
   SS_ASSERT(position < samples(block_size));
   const std::span tokens(out, static_cast<size_t>(block_size) + 1);
-  const uint64_t of_sample = position * static_cast<uint64_t>(block_size);
-  uint64_t first = of_sample;
-  const uint64_t end = first + tokens.size();
-  auto part = std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
-  for (; first < end; ++part) {
-    const uint64_t count = std::min(end, part->first + part->layout.count) - first;
-    SS_RETURN_IF_ERROR(with_width(part->layout.token_bytes, [&](auto token) {
-      return read_as<decltype(token)>(*part, first, count, out);
-    }));
-    first += count;
-    out += count;
-  }
-  if (documents_.marks()) SS_RETURN_IF_ERROR(mark_documents(of_sample, tokens));
-  return mark_untrained(of_sample, tokens);
+  if (packing_) return read_packed(position, tokens);
+  const uint64_t first = position * static_cast<uint64_t>(block_size);
+  SS_RETURN_IF_ERROR(read_tokens(first, tokens.size(), out));
+  if (documents_.marks()) SS_RETURN_IF_ERROR(mark_documents(first, tokens));
+  return mark_untrained(first + 1, tokens.subspan(1));  // the first one is no target
 }
 
 std::string TokenSource::place_of(uint64_t position, int64_t block_size) const {
   SS_ASSERT(position < samples(block_size));
-  const auto block = static_cast<uint64_t>(block_size);
-  const uint64_t first = position * block;
+  uint64_t first = position * static_cast<uint64_t>(block_size);
+  if (packing_) {
+    const auto pieces = packing_->sample(position);
+    if (!pieces.ok()) return pieces.status().message();
+    first = pieces->front().first;
+  }
   const Part& part = *std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
   return part.file->path() + ", byte " + std::to_string(part.byte_of(first));
 }
 
 bool TokenSource::read_ahead(uint64_t position, int64_t block_size) const {
+  if (packing_) return true;  // never in a bucket
   const uint64_t first = position * static_cast<uint64_t>(block_size),
                  end = first + static_cast<uint64_t>(block_size) + 1;
   for (const Part& part : parts_) {
@@ -328,7 +339,7 @@ bool TokenSource::read_ahead(uint64_t position, int64_t block_size) const {
 }
 
 TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
-  SS_ASSERT(first <= count_ && count <= count_ - first);
+  SS_ASSERT(first <= count_ && count <= count_ - first && !packing_);
   TokenSource slice;
   slice.vocab_ = vocab_;
   slice.files_ = files_;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "runtime/data/data_files.hpp"
 #include "runtime/data/documents.hpp"
 #include "runtime/data/loss_mask.hpp"
+#include "runtime/data/packing.hpp"
 #include "runtime/data/token_format.hpp"
 
 namespace simplescale {
@@ -38,6 +40,11 @@ class TokenSource {
 
   /// read_sample() marks documents as the rule says. Errors of opening a Megatron index.
   Status use_documents(const DocumentRule& rule);
+  /// From now on samples are those of documents().pack, of block_size tokens, found in `folder` or made
+  /// there (packing.hpp). Reads all tokens if they are made. bad_data: a wrong id; io.
+  Status pack(int64_t block_size, const std::string& folder);
+  /// Null: samples are cut wherever they end.
+  const SamplePacking* packing() const { return packing_.get(); }
   /// True if Megatron indices say where the documents of all files begin.
   bool has_document_index() const;
   const DocumentRule& documents() const { return documents_; }
@@ -57,10 +64,11 @@ class TokenSource {
 
   uint64_t tokens() const { return count_; }
   /// Number of samples of block_size + 1 tokens, where neighbours share one token:
-  /// (tokens - 1) / block_size.
+  /// (tokens - 1) / block_size. After pack(): those of packing().
   uint64_t samples(int64_t block_size) const;
   /// Copies sample i = `position`, tokens[i*T : i*T+T+1) with T = block_size, to out, with marks
-  /// (token_marks.hpp) of the loss mask, and of documents if use_documents() asked for them.
+  /// (token_marks.hpp) of the loss mask, and of documents if use_documents() asked for them. After
+  /// pack(): the pieces of the sample, the token behind the last one, and padding that does not count.
   /// bad_data: an id is not below the vocabulary, or a file has become shorter; io. After an error `out` is
   /// undefined.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
@@ -69,8 +77,7 @@ class TokenSource {
   bool read_ahead(uint64_t position, int64_t block_size) const;
   const DataFiles& files() const { return files_; }
 
-  /// Where sample `position` begins: "FILE, byte N". Requires position < samples(block_size). Reads
-  /// nothing.
+  /// Where sample `position` begins: "FILE, byte N". Requires position < samples(block_size).
   std::string place_of(uint64_t position, int64_t block_size) const;
 
   /// Tokens [first, first + count) of this source.
@@ -103,6 +110,9 @@ class TokenSource {
   Status validate_as(const Part& part) const;
   template <class Token>
   Status read_as(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
+  Status read_tokens(uint64_t first, uint64_t count, int32_t* out) const;
+  Status read_packed(uint64_t position, std::span<int32_t> tokens) const;
+  Status each_document(const std::function<Status(uint64_t first, uint64_t count)>& visit) const;
   Result<int32_t> id_before(uint64_t first) const;
   Status mark_documents(uint64_t first, std::span<int32_t> tokens) const;
   Status mark_untrained(uint64_t first, std::span<int32_t> tokens) const;
@@ -112,6 +122,7 @@ class TokenSource {
   uint64_t count_ = 0;
   int64_t vocab_ = 0;
   DocumentRule documents_;
+  std::shared_ptr<const SamplePacking> packing_;
   DataFiles files_;
 };
 

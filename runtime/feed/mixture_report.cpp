@@ -3,8 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace simplescale {
+
+namespace {
+
+double share_of(const SamplePacking& packing) {
+  return static_cast<double>(packing.padding()) / static_cast<double>(packing.samples()) /
+         static_cast<double>(packing.block_size());
+}
+
+}  // namespace
 
 std::vector<SourceUse> source_uses(const Plan& plan, const RunData& data) {
   std::vector<SourceUse> uses;
@@ -49,6 +59,32 @@ std::vector<std::string> mixture_warnings(const std::vector<SourceUse>& uses) {
           "add text",
           use.name, use.epochs(), use.samples, use.epoch));
   return warnings;
+}
+
+std::string packing_table(const RunData& data) {
+  std::string text;
+  for (const RunData::Source& source : data.sources)
+    for (const auto& [what, tokens] : {std::pair{"train", &source.data.train},
+                                       std::pair{"validation", &source.data.validation}}) {
+      if (!tokens->packing()) continue;
+      const SamplePacking& packing = *tokens->packing();
+      text += fmt::format("  {}{}{}: {} tokens in {} samples, padding {:.2f} %\n", source.name,
+                          source.name.empty() ? "" : " ", what, tokens->tokens(), packing.samples(),
+                          100 * share_of(packing));
+    }
+  return text;
+}
+
+double padding_share(const Plan& plan, const RunData& data) {
+  double padding = 0, samples = 0;
+  const std::vector<SourceUse> uses = source_uses(plan, data);
+  for (size_t i = 0; i < data.sources.size(); ++i) {
+    const SamplePacking* packing = data.sources[i].data.train.packing();
+    const double trained = uses.empty() ? 1 : static_cast<double>(uses[i].samples);
+    samples += trained;
+    if (packing) padding += trained * share_of(*packing);
+  }
+  return samples > 0 ? padding / samples : 0;
 }
 
 }  // namespace simplescale

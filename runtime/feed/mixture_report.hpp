@@ -27,4 +27,11 @@ std::string mixture_table(const std::vector<SourceUse>& uses);
 /// A warning for each source that is repeated often, and for each that the run never reads.
 std::vector<std::string> mixture_warnings(const std::vector<SourceUse>& uses);
 
+/// A line for each source that data.pack has packed: samples, and the share of padding. Lines begin
+/// with two spaces; "" without data.pack.
+std::string packing_table(const RunData& data);
+/// The share of the inputs that the run trains that is padding, 0 to 1: of each source as in a whole
+/// epoch.
+double padding_share(const Plan& plan, const RunData& data);
+
 }  // namespace simplescale

@@ -7,6 +7,7 @@
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/splitmix64.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/object_store/chunk_files.hpp"
 #include "runtime/object_store/s3_url.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -92,11 +93,14 @@ Result<DocumentRule> document_rule(const Config& of, int64_t vocab, bool indexed
                                    const std::string& tokenizer, bool documents_end) {
   const DataConfig& o = of.data;
   DocumentRule rule{.mask = o.document_mask,
+                    .pack = o.pack == Pack::best_fit,
                     .boundary_loss = o.document_boundary_loss,
                     .first = static_cast<int32_t>(o.document_begin),
                     .last = static_cast<int32_t>(o.document_end)};
-  if (!rule.marks()) return rule;
-  const std::string key = rule.mask ? "data.document_mask" : "data.document_boundary_loss";
+  if (!rule.finds()) return rule;
+  const std::string key = rule.mask             ? "data.document_mask"
+                          : !rule.boundary_loss ? "data.document_boundary_loss"
+                                                : "data.pack";
   for (const auto& [name, id] :
        {std::pair{"data.document_begin", rule.first}, std::pair{"data.document_end", rule.last}})
     if (id >= vocab)
@@ -164,6 +168,20 @@ TokenSources RunData::train() const {
 }
 
 namespace {
+/// Makes the samples of data.pack, or takes those that this host has made before.
+Status pack(const Config& of, int64_t block_size, Dataset& data) {
+  if (const std::string path = token_path(of); is_s3_url(path))
+    return Status(Code::bad_config, "data.pack: the documents of " + path +
+                                        " cannot be found without reading all of it; copy it to a "
+                                        "disk, or set data.pack = \"concat\"");
+  SS_ASSIGN(const std::string cache, ChunkFiles::make_folder(cache_folder(of)));
+  const std::string folder = cache + "/packs";
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);
+  SS_RETURN_IF_ERROR(data.train.pack(block_size, folder));
+  return data.validation.pack(block_size, folder);
+}
+
 /// tokenizer: the configured one, of sources without one.
 Status add_source(const ConfiguredSource& source, const std::string& tokenizer,
                   const ModelShape& shape, RunData& data) {
@@ -177,6 +195,7 @@ Status add_source(const ConfiguredSource& source, const std::string& tokenizer,
   SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
   if (dataset.tokenizer.empty()) dataset.tokenizer = tokenizer;
   SS_RETURN_IF_ERROR(use_documents(of, dataset));
+  if (of.data.pack == Pack::best_fit) SS_RETURN_IF_ERROR(pack(of, shape.block_size, dataset));
   data.sources.push_back({source.name, std::move(dataset)});
   return {};
 }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <regex>
+#include <set>
 
 #include "runtime/base/json_members.hpp"
 #include "runtime/base/json_text.hpp"
@@ -81,6 +84,41 @@ std::string task_table(const TaskScores& scores) {
                   cell(s.words, "%.2f", s.word_perplexity()).c_str(),
                   cell(s.words, "%.4f", s.byte_perplexity()).c_str());
     out += s.task + std::string(width - s.task.size(), ' ') + line;
+  }
+  return out;
+}
+
+std::string depth_table(const TaskScores& scores) {
+  std::map<std::string, std::map<uint64_t, std::map<uint64_t, double>>> tasks;  // by depth, length
+  for (const TaskScore& s : scores) {
+    static const std::regex name("(.+)/([0-9]{1,9})/([0-9]{1,3})");
+    std::smatch parts;
+    if (std::regex_match(s.task, parts, name))
+      tasks[parts[1]][std::stoull(parts[3])][std::stoull(parts[2])] = s.accuracy();
+  }
+  std::string out;
+  char cell[32];
+  for (const auto& [task, depths] : tasks) {
+    std::set<uint64_t> lengths;
+    for (const auto& [depth, of] : depths)
+      for (const auto& [length, accuracy] : of) lengths.insert(length);
+    out += "\n" + task + ": accuracy by depth and tokens\n   depth";
+    const auto add = [&](const char* format, auto value) {
+      std::snprintf(cell, sizeof cell, format, value);
+      out += cell;
+    };
+    for (const uint64_t length : lengths) add("%9llu", static_cast<unsigned long long>(length));
+    for (const auto& [depth, of] : depths) {
+      add("\n  %4llu %%", static_cast<unsigned long long>(depth));
+      for (const uint64_t length : lengths) {
+        const auto found = of.find(length);
+        if (found != of.end())
+          add("%9.4f", found->second);
+        else
+          out += "        -";
+      }
+    }
+    out += "\n";
   }
   return out;
 }

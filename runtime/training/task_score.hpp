@@ -35,6 +35,9 @@ using TaskScores = std::vector<TaskScore>;
 
 /// A table for people.
 std::string task_table(const TaskScores& scores);
+/// Accuracies of tasks with names TASK/LENGTH/PERCENT (needle.hpp): a table for each TASK, with a row for
+/// each depth and a column for each length. "" if there are none.
+std::string depth_table(const TaskScores& scores);
 /// An object with the tasks' names as keys: `questions`, `acc`, `acc_norm`; `words`,
 /// `word_perplexity`, `byte_perplexity`. Null: there are no scores.
 nlohmann::json task_json(const TaskScores& scores);

@@ -3,6 +3,8 @@
 // ids. Pure functions, any thread.
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace simplescale {
@@ -33,6 +35,21 @@ inline uint64_t trained_targets(const int32_t* tokens, int64_t rows, int64_t T) 
 /// into the mean over the trained ones. Exactly 1 if all are trained; 1 if none is.
 inline double over_trained(uint64_t targets, uint64_t trained) {
   return trained == 0 ? 1 : static_cast<double>(targets) / static_cast<double>(trained);
+}
+
+/// Positions of a predicting token, counted from the first token that it may see, are grouped by powers
+/// of two: 0, 1, 2 to 3, 4 to 7, ...
+constexpr size_t position_group(int64_t position) {
+  return static_cast<size_t>(std::bit_width(static_cast<uint64_t>(position)));
+}
+constexpr int64_t first_position(size_t group) {
+  return group == 0 ? 0 : int64_t{1} << (group - 1);
+}
+
+/// Cuts each of (rows, T + 1) tokens into documents of `length` tokens, which divides T.
+inline void cut_samples(int32_t* tokens, int64_t rows, int64_t T, int64_t length) {
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t t = length; t < T; t += length) tokens[row * (T + 1) + t] |= kBeginsDocument;
 }
 
 }  // namespace simplescale

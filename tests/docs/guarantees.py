@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, KEPT = "docs/guarantees.md", "docs/guarantees-kept.md"
-FAMILIES = ("JOB BALANCE GEN LEAD LOCK STATE RESTORE ENGINE BACKEND SIGNATURE PREPARE MIX RING CHECKPOINT PEER COLLECTIVE SHM "
+FAMILIES = ("JOB BALANCE GEN LEAD LOCK STATE RESTORE ENGINE BACKEND SIGNATURE PREPARE MIX PACK RING CHECKPOINT PEER COLLECTIVE SHM "
             "STREAM CONNECTION ACTOR FILE SECRET")
 NAME = re.compile(r"\b(?:" + FAMILIES.replace(" ", "|") + r")-\d+\b")
 FLOORS = ("runtime", "model", "transport", "tools", "actors", "app", "tests")

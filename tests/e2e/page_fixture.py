@@ -76,7 +76,8 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
         event(begin, 1, 0, "started")
         for step in range(0, steps + 1, 1000):
             event(begin + step * .9, 1, step, "validated", "", "validation loss", val_loss=1.95 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000), tasks=scores(step),
-                  val_losses={"web": 2.5 + 8 * math.exp(-step / 900), "<i>code": 2 + 8 * math.exp(-step / 900), "masked": None})
+                  val_losses={"web": 2.5 + 8 * math.exp(-step / 900), "<i>code": 2 + 8 * math.exp(-step / 900), "masked": None},
+                  val_loss_at={"512": 3.0}, val_loss_by_position={"0": 5.0, "1": 4.0, "1024": 2.5, "2": None, "512": 2.6})
         for i, (at, step, generation, phases) in enumerate(recovered, 1):
             who, ms = f"n{dice.randrange(nodes)}.{dice.randrange(trainers)}", sum(phases.values())
             event(at, generation, step, "trainer_lost", who, "killed by signal 9 (Killed)", i, "detect", 0)

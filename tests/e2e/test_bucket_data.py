@@ -45,6 +45,8 @@ class BucketData(BucketCase):
         run = self.train("run", *options, "--data.source=s3://bucket/data/prepared")
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
+        self.train("packed", *options, "--data.source=s3://bucket/data/prepared", "--data.pack=best_fit", code=78)
+        self.assertIn("data.pack: the documents of s3://bucket/data/prepared cannot be found without reading all of it", self.stderr)
         self.assertEqual([s["loss"] for s in lines(run / "metrics.jsonl")], [s["loss"] for s in lines(self.folder / "local/metrics.jsonl")])
         self.assert_no_secret(run, self.cache, self.folder / "data")
         # All chunks are in the cache: another run asks only what the bucket holds.

@@ -55,6 +55,39 @@ class Continue(Case):
         self.assertIn("no run in", self.stderr)
         self.assertTrue(run.exists())
 
+    def test_a_branch_with_longer_samples_has_the_loss_of_the_short_ones(self):
+        every = ["--train.validation_samples=10000", "--data.validation_fraction=0.05765"]  # 1153 tokens: 48 samples of 24, 12 of 96
+        parent = self.train("parent", *self.flat, "--train.max_steps=60", *every)
+        loss = [m["val_loss"] for m in lines(parent / "metrics.jsonl") if "val_loss" in m][-1]
+        exported = self.folder / "exported"
+        self.command("export", parent, exported)
+        jumps = {}
+        for name, flags in {"none": [], "llama3": ["--model.rope_scaling=llama3"], "yarn": ["--model.rope_scaling=yarn"],
+                            "linear": ["--model.rope_scaling=linear"]}.items():
+            for source in (parent, exported):
+                run = self.train(f"{name}-{source.name}", *self.flat, "--train.max_steps=1", *every, "--model.block_size=96",
+                                 "--train.validation_lengths=[24]", *flags, "--from", source)
+                first = events(run, "validated")[0]
+                self.assertEqual(first["step"], 0)
+                jump = first["val_loss_at"]["24"] - loss
+                self.assertAlmostEqual(jumps.setdefault(name, jump), jump, places=6, msg="an export is the same model")
+                config = (run / "config.toml").read_text()
+                if flags:
+                    self.assertRegex(config, r"\nrope_factor = 4(.0)?\n")
+                if name in ("llama3", "yarn"):
+                    self.assertRegex(config, r"\nrope_original_block_size = 24\n")
+                self.train(run.name, *self.flat, "--train.max_steps=1", *every, "--model.block_size=96",
+                           "--train.validation_lengths=[24]", *flags, "--from", source)
+                self.assertIn("already finished", self.stderr)
+        self.assertLess(abs(jumps["none"]), 1e-6, jumps)
+        for name in ("llama3", "yarn"):
+            self.assertLess(abs(jumps[name]), 0.1, jumps)
+        # Not stretched, and not what the parent was: refused, as before.
+        self.train("same", *self.flat, "--train.max_steps=1", "--model.rope_scaling=yarn", "--from", parent, code=78)
+        self.assertIn("set in [model]: rope_scaling = \"none\"", self.stderr)
+        self.train("back", *self.flat, "--train.max_steps=1", "--model.block_size=192", "--from", self.folder / "yarn-parent", code=78)
+        self.assertIn("rope_scaling = \"yarn\"", self.stderr)
+
     def test_a_branch_with_the_optimizer_continues_bit_for_bit_in_another_layout(self):
         want = self.undisturbed(*self.flat, "--train.max_steps=8")
         parent = self.train("parent", *self.flat, "--train.max_steps=5")

@@ -84,7 +84,47 @@ class Documents(Case):
                                                                                       "document_boundary_loss = true"))
             self.assertGreater(json.loads(self.command("evaluate", run, "--json"))["tokens"], counted)
 
+    def test_whole_documents_give_the_same_bits_on_every_layout_after_recoveries_and_in_parts(self):
+        cache = ["--data.pack=best_fit", f"--data.document_end={END}", f"--data.cache_folder={self.folder}/cache"]
+        flags = [*STEPS, *cache, "--train.max_steps=12", "--train.schedule=constant"]
+        concat = self.digest(self.train("concat", *STEPS, "--train.max_steps=12", "--train.schedule=constant"))
+        one = self.train("one", *flags)
+        self.assertRegex(self.stderr, r"data.pack:\n  train: \d+ tokens in \d+ samples, padding \d+.\d\d %\n  validation: ")
+        expected, metrics = self.digest(one), lines(one / "metrics.jsonl")
+        self.assertNotEqual(expected, concat)
+        shares = {m["padding"] for m in metrics}
+        self.assertEqual(len(shares), 1)
+        self.assertTrue(0 < shares.pop() < 0.1)
+        shown = self.command("config", "show", self.config, *cache, "--train.max_steps=12")
+        self.assertRegex(shown, r"packing\n  train: \d+ tokens in \d+ samples, padding \d+.\d\d %")
+        for groups, trainers, strategy in ((1, 3, "full_shard"), (3, 1, "no_shard")):
+            run = self.train(f"{groups}x{trainers}", *flags, *self.layout(groups, trainers, strategy))
+            self.assertEqual(self.digest(run), expected, (groups, trainers))
+            self.assertEqual([m["loss"] for m in lines(run / "metrics.jsonl")], [m["loss"] for m in metrics])
+            self.assertIn("each sample exactly once", self.verify(run))
+        run, process = self.start("killed", *flags, *self.layout(2, 2))
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        kill(trainer_pids(run)["n1.0"])
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), expected)
+        # Stopped, and resumed in another layout on a host that has to find the documents again.
+        self.train("parts", *flags, "--train.max_steps=5")
+        packs = sorted(p.name for p in (self.folder / "cache").rglob("*.pack"))
+        self.assertEqual(len(packs), 2)
+        for pack in (self.folder / "cache").rglob("*.pack"):
+            pack.unlink()
+        parts = self.train("parts", *flags, *self.layout(2, 1))
+        self.assertEqual(self.digest(parts), expected)
+        self.assertEqual(sorted(p.name for p in (self.folder / "cache").rglob("*.pack")), packs)
+        # All validation samples: the run's loss and that of `evaluate`.
+        every = self.train("every", *flags, "--train.validation_samples=10000")
+        validated = [m["val_loss"] for m in lines(every / "metrics.jsonl") if "val_loss" in m][-1]
+        self.assertAlmostEqual(json.loads(self.command("evaluate", every, "--json"))["val_loss"], validated, places=5)
+        self.command("train", self.config, f"--run={one}", *STEPS, "--train.max_steps=14", *cache[1:], code=78)
+        self.assertIn("data.pack was \"best_fit\" and is now \"concat\"", self.stderr)
+
     def test_what_cannot_work_is_refused_in_one_line(self):
+        self.refused("data.pack: nothing says where documents begin", "--data.pack=best_fit")
         self.refused("nothing says where documents begin", "--data.document_mask=true")
         self.refused("data.document_begin = 211 is beyond the vocabulary of 211", "--data.document_mask=true", "--data.document_begin=211")
         run = self.train("run", *STEPS, *MASK, "--train.max_steps=2")

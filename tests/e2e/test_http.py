@@ -368,7 +368,9 @@ class Http(Case):
             self.assertEqual(page.evaluate("document.querySelector('#state').className + ' ' + document.querySelector('#state').textContent"), "pill warn stalled")
             self.assertGreaterEqual(page.evaluate("Number(document.querySelector('#loss path.val').dataset.points)"), 5, "validation loss")
             self.assertEqual(page.evaluate("[...document.querySelectorAll('#loss-key span')].map(e => e.textContent).join()"),
-                             "training,validation,validation, web,validation, <i>code,incident")
+                             "training,validation,validation, web,validation, <i>code,validation, 512 tokens,incident")
+            self.assertEqual(page.evaluate("[...document.querySelectorAll('#positions > div')].map(e => [...e.children].map(c => c.textContent).filter(Boolean).join(': ')).join()"),
+                             "0: 5.0000,1: 4.0000,512 to 1023: 2.6000,1024 to 2047: 2.5000")
             # A curve for each task that has the chosen score, and the newest scores as figures.
             curves = "[...document.querySelectorAll('#tasks path.curve')].map(p => p.dataset.points).join()"
             self.assertEqual(page.evaluate(curves), "8")

@@ -121,6 +121,23 @@ class Tasks(Case):
             self.assertIn(word, self.stderr)
         self.assertFalse((self.folder / "refused/metrics.jsonl").exists())
 
+    def test_a_needle_in_the_users_text_is_asked_by_depth_and_length(self):
+        (self.folder / "book.txt").write_text("\n".join(sentence(i) for i in range(300)))
+        self.write_config({**self.keys, "model.block_size": 96})
+        row = {"task": "needle", "haystack": "book.txt", "lengths": [72, 96], "depths": [0, 50, 100], "questions": 4, "seed": 5}
+        self.write_tasks([row])
+        run = self.train("run", "--train.tasks=questions.jsonl", "--train.max_steps=2")
+        scores = scored(run)[2]
+        self.assertEqual(set(scores), {f"needle/{length}/{depth}" for length in (72, 96) for depth in (0, 50, 100)})
+        self.assertTrue(all(s["questions"] == 4 for s in scores.values()))
+        self.assertEqual(json.loads(self.command("evaluate", run, "--tasks", self.tasks, "--json")), scores)
+        table = self.command("evaluate", run, "--tasks", self.tasks)
+        self.assertRegex(table, r"needle: accuracy by depth and tokens\n +depth +72 +96\n +0 % +[01]\.\d{4} +[01]\.\d{4}\n")
+        self.write_tasks([{**row, "lengths": [97]}])
+        self.refused(65, "--train.tasks=questions.jsonl", says=["a length of 97 tokens is above the model's block_size = 96"])
+        self.write_tasks([{**row, "haystack": "none.txt"}])
+        self.refused(65, "--train.tasks=questions.jsonl", says=["line 1", "none.txt"])
+
     def test_the_same_scores_on_every_layout_and_by_evaluate_and_training_undisturbed(self):
         without = self.train("without")
         flags = [*self.on, "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=2"]

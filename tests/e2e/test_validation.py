@@ -52,6 +52,32 @@ class Validation(Case):
         steps = [e["step"] for e in events(one, "validated")]
         self.assertEqual(steps, [0, 2, 4, 6, 8, 10, 12])
 
+    def test_losses_by_length_and_by_position_are_the_same_on_every_layout(self):
+        flags = ["--train.max_steps=4", "--train.global_batch_size=8", "--train.validation_samples=8", "--train.validation_every_steps=2",
+                 "--train.validation_lengths=[6, 24, 1]"]
+        without = self.train("without", *flags[:-1])
+        one, four = self.train("one", *flags), self.train("four", *flags, *self.layout(2, 2))
+        self.assertEqual(self.digest(one), self.digest(without))
+        of = lambda run, key: {m["step"]: m[key] for m in lines(run / "metrics.jsonl") if key in m}
+        for key in ("val_loss", "val_loss_at", "val_loss_by_position"):
+            self.assertEqual(of(one, key), of(four, key))
+            self.assertEqual(list(of(one, key)), [2, 4])
+        self.assertEqual(of(one, "val_loss"), of(without, "val_loss"))
+        self.assertEqual(of(one, "val_loss_by_position"), of(without, "val_loss_by_position"))
+        self.assertEqual(of(without, "val_loss_at"), {})
+        for step, by in of(one, "val_loss_by_position").items():
+            self.assertEqual(list(by), ["0", "1", "16", "2", "4", "8"])
+            counts = {"0": 1, "1": 1, "2": 2, "4": 4, "8": 8, "16": 8}
+            self.assertAlmostEqual(sum(by[p] * n for p, n in counts.items()) / 24, of(one, "val_loss")[step], places=6)
+            self.assertEqual(of(one, "val_loss_at")[step]["24"], of(one, "val_loss")[step])
+            self.assertEqual(len(set(of(one, "val_loss_at")[step].values())), 3)
+        self.assertEqual(events(one, "validated")[-1]["val_loss_at"], of(one, "val_loss_at")[4])
+        # A model with samples of that length has the same loss on the same tokens.
+        every = ["--train.validation_samples=10000", "--data.validation_fraction=0.0601"]  # 1202 tokens: 50 samples of 24, 200 of 6
+        long = self.train("long", *flags, *every)
+        short = self.train("short", "--train.max_steps=1", "--train.micro_batch_size=4", *every, "--model.block_size=6", "--from", long)
+        self.assertAlmostEqual(validated(short)[0], of(long, "val_loss_at")[4]["6"], places=6)
+
     def test_processes_that_die_during_a_validation_cost_no_step_and_no_loss(self):
         self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
         flags = ["--train.max_steps=12", "--train.global_batch_size=8", "--data.validation_fraction=0.5",

@@ -131,9 +131,16 @@ std::string keys_to_set(const ModelShape& wanted, const ModelShape& has) {
   return text;
 }
 
+/// No weight depends on RoPE, but a model that was trained with other angles is another one, unless
+/// its context is stretched on purpose.
+bool stretches_context(const ModelShape& has, const ModelShape& wanted) {
+  return wanted.rope_scaling.kind != RopeScaling::Kind::none && wanted.block_size > has.block_size;
+}
+
 }  // namespace
 
 Status check_derivable(const std::string& from, ModelShape shape, const ModelShape& wanted) {
+  if (stretches_context(shape, wanted)) shape.rope_scaling = wanted.rope_scaling;
   shape.block_size = wanted.block_size;                        // no weight depends on it
   if (shape.vocab < wanted.vocab) shape.vocab = wanted.vocab;  // new tokens are added
   if (shape == wanted) return {};

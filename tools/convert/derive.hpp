@@ -10,7 +10,8 @@
 namespace simplescale {
 
 /// bad_config: weights of `shape`, of the folder `from`, cannot begin a run of the shape `wanted`;
-/// with the keys of [model] to set.
+/// with the keys of [model] to set. block_size may differ, the vocabulary may be larger, and a larger
+/// block_size may come with another rope_scaling.
 Status check_derivable(const std::string& from, ModelShape shape, const ModelShape& wanted);
 
 /// Adds the checkpoint of info.step to the folder `checkpoints`: the weights of `from`, and if

@@ -76,11 +76,19 @@ void add_run(Exposition& out, const json& status, const json& metrics) {
   out.add("tokens_per_second", "gauge", "Tokens per second.", at(status, "tokens_per_second"));
   out.add("loss", "gauge", "Training loss in nats per token.", at(status, "loss"));
   out.add("val_loss", "gauge", "Newest validation loss in nats per token.", at(status, "val_loss"));
-  json sources = at(status, "val_losses");
-  if (!sources.is_object()) sources = json::object();
-  for (const auto& [name, loss] : sources.items())
-    out.add("val_loss_of_source", "gauge", "Newest validation loss of a source of data.blend.",
-            loss, "source=\"" + escaped(name) + "\"");
+  const auto add_losses = [&](const char* member, const char* name, const char* label,
+                              const char* help) {
+    const json losses = at(status, member);
+    if (!losses.is_object()) return;
+    for (const auto& [of, loss] : losses.items())
+      out.add(name, "gauge", help, loss, std::string(label) + "=\"" + escaped(of) + "\"");
+  };
+  add_losses("val_losses", "val_loss_of_source", "source",
+             "Newest validation loss of a source of data.blend.");
+  add_losses("val_loss_at", "val_loss_at_length", "length",
+             "Newest validation loss with shorter samples (train.validation_lengths).");
+  add_losses("val_loss_by_position", "val_loss_by_position", "position",
+             "Newest validation loss from this position in a sample to before twice it.");
   add_tasks(out, at(status, "tasks"));
   out.add("grad_norm", "gauge", "Norm of the gradient before clipping.", at(metrics, "grad_norm"));
   out.add("learning_rate", "gauge", "Learning rate.", at(metrics, "lr"));

@@ -1,6 +1,7 @@
 #include "tools/prepare/task_encode.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -21,6 +22,7 @@ class Encoder {
     SS_RETURN_IF_ERROR(error_);
     return out;
   }
+  int32_t begin() const { return tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos(); }
 
  private:
   TaskTokens encode(const TaskRow& row) {
@@ -37,7 +39,7 @@ class Encoder {
 
   Ids ids(std::string_view text) {
     Ids ids = tokenizer_.encode(text, &error_);
-    ids.insert(ids.begin(), tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos());
+    ids.insert(ids.begin(), begin());
     return ids;
   }
 
@@ -75,6 +77,18 @@ class Encoder {
   Status error_;  // of the row
 };
 
+Status check_row(const TaskRow& row, const TaskTokens& tokens, int64_t block_size, int64_t vocab) {
+  for (const TaskSequence& sequence : tokens.sequences)
+    if (sequence.scored == 0)
+      return Status(Code::bad_data, "the tokenizer makes no tokens of a choice of the prompt \"" +
+                                        row.prompt + "\"");
+    else if (!fits_model(sequence, block_size, vocab))
+      return Status(Code::bad_data, "the tokenizer makes ids beyond the model's vocabulary of " +
+                                        std::to_string(vocab) +
+                                        "; it is not the tokenizer of this model");
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<TaskTokens>> encode_tasks(const std::vector<TaskRow>& rows,
@@ -84,18 +98,22 @@ Result<std::vector<TaskTokens>> encode_tasks(const std::vector<TaskRow>& rows,
     return Status(Code::bad_data, "the tokenizer has neither BOS nor EOS to begin a text");
   Encoder encoder(tokenizer, block_size);
   std::vector<TaskTokens> encoded;
-  for (const TaskRow& row : rows) {
-    auto made = encoder.row(row);
-    if (!made.ok()) return made.status().in("text " + std::to_string(encoded.size() + 1));
-    encoded.push_back(made.take());
-    for (const TaskSequence& sequence : encoded.back().sequences)
-      if (sequence.scored == 0)
-        return Status(Code::bad_data, "the tokenizer makes no tokens of a choice of the prompt \"" +
-                                          row.prompt + "\"");
-      else if (!fits_model(sequence, block_size, vocab))
-        return Status(Code::bad_data, "the tokenizer makes ids beyond the model's vocabulary of " +
-                                          std::to_string(vocab) +
-                                          "; it is not the tokenizer of this model");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TaskRow& row = rows[i];
+    const size_t first = encoded.size();
+    Status wrong;
+    if (row.needle) {
+      auto made = encode_needle(row.task, *row.needle, tokenizer, encoder.begin(), block_size);
+      wrong = made.status();
+      if (made.ok()) std::ranges::move(*made, std::back_inserter(encoded));
+    } else {
+      auto made = encoder.row(row);
+      wrong = made.status();
+      if (made.ok()) encoded.push_back(made.take());
+    }
+    if (!wrong.ok()) return wrong.in("text " + std::to_string(i + 1));
+    for (const TaskTokens& made : std::span(encoded).subspan(first))
+      SS_RETURN_IF_ERROR(check_row(row, made, block_size, vocab));
   }
   return encoded;
 }

@@ -1,6 +1,7 @@
 #include "tools/prepare/task_file.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -16,8 +17,9 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr size_t kLineBytesMax = size_t{64} << 20;  // as of rows of data
-const std::vector<std::string> known_keys = {"task",    "text",   "prompt",
-                                             "choices", "answer", "delimiter"};
+const std::vector<std::string> known_keys = {
+    "task",    "text",   "prompt",    "choices", "answer", "delimiter", "haystack",
+    "lengths", "depths", "questions", "seed",    "needle", "question"};
 
 uint64_t count_characters(std::string_view utf8) {
   return static_cast<uint64_t>(
@@ -42,14 +44,17 @@ std::string shown_unknown(const std::string& key) {
   return shown + did_you_mean(key, known_keys);
 }
 
-/// What is wrong with the row; empty if nothing is.
-std::string parse_row(const Json& object, TaskRow& row) {
+/// folder: in which a haystack lies. What is wrong with the row; empty if nothing is.
+std::string parse_row(const Json& object, const std::string& folder, TaskRow& row) {
   for (const char* key : {"task", "text", "prompt", "delimiter"})
     if (has(object, key) && !object[key].is_string())
       return "\"" + std::string(key) + "\" must be a text";
   row.task = has(object, "task") ? object["task"].get<std::string>() : "all";
   if (row.task.empty() || has_control_character(row.task))
     return "\"task\" must be a name: not empty, and without control characters";
+  if (has(object, "haystack")) return parse_needle(object, folder, row.needle.emplace());
+  for (const char* key : {"lengths", "depths", "questions", "seed", "needle", "question"})
+    if (has(object, key)) return "\"" + std::string(key) + "\" needs a \"haystack\"";
   if (has(object, "text")) {
     for (const char* key : {"prompt", "choices", "answer", "delimiter"})
       if (has(object, key))
@@ -82,6 +87,7 @@ std::string parse_row(const Json& object, TaskRow& row) {
 Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* warning) {
   SS_ASSIGN(LineReader lines, LineReader::open(path, kLineBytesMax));
   constexpr size_t kNamed = 12;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
   std::set<std::string> unknown;
   std::vector<TaskRow> rows;
   for (std::string_view line;;) {
@@ -91,7 +97,7 @@ Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* wa
     TaskRow row;
     auto members = read_json_members(line, known_keys);
     const std::string wrong =
-        members.ok() ? parse_row(members->values, row) : members.status().message();
+        members.ok() ? parse_row(members->values, folder, row) : members.status().message();
     std::string of_row;  // its first unknown key
     for (const std::string& key : members.ok() ? members->others : std::set<std::string>()) {
       const std::string shown = shown_unknown(key);

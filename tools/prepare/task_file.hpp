@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "tools/prepare/needle.hpp"
 
 namespace simplescale {
 
-/// A row of the file: a question with choices, or a text whose likelihood counts.
+/// A row of the file: a question with choices, a text whose likelihood counts, or a needle in a
+/// haystack, which stands for many questions.
 struct TaskRow {
   std::string task;  // rows of one task are scored together; "all" if the file names none
   std::string prompt;
@@ -19,10 +22,12 @@ struct TaskRow {
   std::vector<uint64_t> characters;  // of each choice, without the separator
   uint64_t answer = 0;               // the right one of the choices
   std::string text;
+  std::optional<Needle> needle = {};
 };
 
 /// Reads a JSON-lines file, compressed or not: {"prompt", "choices", "answer", "delimiter"} or
-/// {"text"}, and "task" in both. bad_data names file and line. warning, unless null: set
+/// {"text"} or {"haystack", "lengths", "depths", "questions", "seed", "needle", "question"}, and "task"
+/// in each. bad_data names file and line. warning, unless null: set
 /// if rows have other keys, which are not read.
 Result<std::vector<TaskRow>> read_tasks(const std::string& path, std::string* warning = nullptr);
 

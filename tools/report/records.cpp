@@ -35,12 +35,15 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
   row.at = {*generation, *step};
   row.time_s = real(line, "time").value_or(0);
   for (const char* name : {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second",
-                           "step_ms", "mfu", "generation"})
+                           "step_ms", "mfu", "padding", "generation"})
     if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
-  if (const json& sources = member_of(line, "val_losses"); sources.is_object())
-    for (const auto& [name, ignored] : sources.items())
-      if (const auto value = real(sources, name.c_str()))
-        row.scalars.emplace_back("val_loss/" + name, *value);
+  for (const auto& [member, prefix] : {std::pair{"val_losses", "val_loss/"},
+                                       {"val_loss_at", "val_loss_at/"},
+                                       {"val_loss_by_position", "val_loss_by_position/"}})
+    if (const json& losses = member_of(line, member); losses.is_object())
+      for (const auto& [name, ignored] : losses.items())
+        if (const auto value = real(losses, name.c_str()))
+          row.scalars.emplace_back(prefix + name, *value);
   const json& experts = member_of(line, "experts");
   const auto add_figures = [&](const json& of, const std::string& name) {
     for (const char* figure : {"least", "most", "entropy", "close", "dropped"})

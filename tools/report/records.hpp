@@ -30,7 +30,8 @@ struct MetricsRow {
   std::optional<double> find(const std::string& name) const;
 };
 /// Parses one line: loss, val_loss, grad_norm, lr, tokens (trained so far), tokens_per_second,
-/// step_ms, mfu, generation, the losses of the sources in val_losses as val_loss/NAME, and the scores of tasks as tasks/NAME/acc,
+/// step_ms, mfu, padding, generation, the losses of the sources in val_losses as val_loss/NAME, those
+/// of val_loss_at/LENGTH and val_loss_by_position/FIRST, and the scores of tasks as tasks/NAME/acc,
 /// acc_norm, word_perplexity and byte_perplexity.
 /// Nothing if it is not a line of metrics.jsonl.
 std::optional<MetricsRow> parse_metrics(const std::string& line);

@@ -416,7 +416,8 @@ struct Validated {
   # if the step has only scores, or no target counts. sources: the loss of each source of data.blend, in its order, NaN
   # where no target counts; empty without data.blend. tasks: the scores of train.tasks; empty if they are not due.
   # targets: how many targets the loss of each source is the mean of, one number without data.blend; empty if no loss is
-  # due.
+  # due. lengths: the loss with samples of each of train.validation_lengths, NaN where no target counts. positions: the
+  # loss by the number of tokens before the predicting one: 0, 1, 2 to 3, 4 to 7, ...; NaN where no target counts.
 
   generation @0 :UInt64;
   step @1 :UInt64;
@@ -425,6 +426,8 @@ struct Validated {
   sources @4 :List(Float64);
   tasks @5 :List(TaskScore);
   targets @6 :List(UInt64);
+  lengths @7 :List(Float64);
+  positions @8 :List(Float64);
 }
 
 struct TrainerFinished {

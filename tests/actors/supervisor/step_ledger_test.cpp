@@ -264,6 +264,40 @@ TEST_SUITE("step ledger") {
     CHECK(steps.val_losses() == losses);
   }
 
+  TEST_CASE("step ledger: the line has the losses by length and by position, and the padding") {
+    Plan plan;
+    plan.topology.groups = 2;
+    plan.batch = BatchSchedule(10);
+    plan.shape.block_size = 8;
+    Config config;
+    config.train.validation_lengths = {2, 4};
+    StepLedger steps(config, plan, 5);
+    steps.set_padding(0.0123456789);
+    steps.begin(4, members, 5);
+    CHECK(steps.val_loss_at().is_null());
+    for (const char* trainer : {"n0.0", "n1.0"}) {
+      StepDone report = done(trainer, 6);
+      report.validates = true;
+      REQUIRE(steps.report(report));
+    }
+    Validated result{4, 6, "n0.0", 1.25};
+    result.lengths = {3, std::nan("")};
+    result.positions = {5, 4, std::nan(""), 2.5};
+    CHECK_FALSE(steps.validated(result));
+    const nlohmann::json line = steps.record(*steps.take_complete())[0].json;
+    const nlohmann::json at = {{"2", 3.0}, {"4", nullptr}};
+    const nlohmann::json by_position = {{"0", 5.0}, {"1", 4.0}, {"2", nullptr}, {"4", 2.5}};
+    CHECK(line["val_loss_at"] == at);
+    CHECK(line["val_loss_by_position"] == by_position);
+    CHECK(line["padding"] == 0.012346);
+    CHECK(steps.val_loss_at() == at);
+    CHECK(steps.val_loss_by_position() == by_position);
+    CHECK(validation_of(line).size() == 3);  // a supervisor that takes over knows them
+    ReportedStep other;
+    other.newest = done("n0.0", 6);
+    CHECK_FALSE(ledger().record(other)[0].json.contains("padding"));
+  }
+
   TEST_CASE("step ledger: a trainer that dies in a validation costs no step and no loss") {
     StepLedger steps = ledger();
     for (const char* trainer : {"n0.0", "n1.0"}) {

@@ -167,6 +167,15 @@ TEST_SUITE("config load") {
     CHECK(keep_best("20", "30").find("must be a multiple of") != std::string::npos);
     CHECK(keep_best("20", "40").find("keep_best") == std::string::npos);
     CHECK(keep_best("40", "20").find("keep_best") == std::string::npos);
+    const std::string micro = "[model]\npreset = \"micro\"\n[train]\n";  // of 256 tokens
+    CHECK(error_of(micro + "validation_lengths = [64, 96]\n") ==
+          "a.toml:4: train.validation_lengths = [64, 96] has 96, which does not divide "
+          "model.block_size = 256");
+    CHECK(error_of(micro + "validation_lengths = [512]\n").find("has 512, which") !=
+          std::string::npos);
+    CHECK(error_of(micro + "validation_lengths = [64]\nvalidation_samples = 0\n")
+              .ends_with("needs train.validation_samples above 0"));
+    CHECK_FALSE(has(error_of(micro + "validation_lengths = [1, 64, 256]\n"), "lengths"));
     CHECK(error_of("[supervision]\nsilence_ms = 100\n")
               .starts_with("a.toml:2: supervision.silence_ms"));
     CHECK(error_of("[run]\nname = \"a/b\"\n").starts_with("a.toml:2: run.name = \"a/b\" must be"));

@@ -108,6 +108,8 @@ TEST_SUITE("rivals") {
         "train.decay_steps = 3 (a.toml:5) has no effect: train.schedule is \"constant\"");
     has("", {"--train.decay_power=3"}, "train.decay_power = 3.0 (command line) has no effect");
     has("", {"--data.document_end=3"}, "data.document_end = 3 (command line) has no effect");
+    CHECK(must(load_config_text("", "a.toml", {"--data.document_end=3", "--data.pack=best_fit"}))
+              ->notes.empty());
     has("", {"--train.learning_rate=1e-4", "--train.weight_decay=1e-4"}, "train.weight_decay");
     has("vocab = 500\n", {"--model.preset=mini"},
         "model.preset = \"mini\" (command line) does not change model.vocab = 500 (a.toml:3): keys "

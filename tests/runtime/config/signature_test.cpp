@@ -59,6 +59,7 @@ const std::map<std::string, std::string> other_values = {
     {"model.rope_high_factor", "64.0"},
     {"model.rope_original_block_size", "4096"},
     {"model.rope_attention_factor", "1.5"},
+    {"train.validation_lengths", "[64]"},
     {"model.experts_per_token", "3"},
     {"model.expert_hidden", "64"},
     {"model.router_normalize", "\"false\""},

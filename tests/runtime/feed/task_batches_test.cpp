@@ -25,6 +25,22 @@ TaskTokens text(const char* task, int32_t first, uint64_t length, uint64_t score
 }  // namespace
 
 TEST_SUITE("tasks") {
+  TEST_CASE("token marks: positions by powers of two; samples are cut into shorter ones") {
+    const std::vector<size_t> groups = {0, 1, 2, 2, 3, 3, 3, 3, 4};
+    for (size_t p = 0; p < groups.size(); ++p)
+      CHECK(position_group(static_cast<int64_t>(p)) == groups[p]);
+    for (size_t group = 0; group < 20; ++group) {
+      CHECK(position_group(first_position(group)) == group);
+      if (group > 0) CHECK(position_group(first_position(group) - 1) == group - 1);
+    }
+    std::vector<int32_t> tokens(2 * 7, 5);
+    cut_samples(tokens.data(), 2, 6, 2);
+    for (size_t i = 0; i < tokens.size(); ++i)  // the last token of a row is only a target
+      CHECK(tokens[i] == (i % 7 == 2 || i % 7 == 4 ? 5 | kBeginsDocument : 5));
+    cut_samples(tokens.data(), 2, 6, 6);
+    CHECK(tokens[0] == 5);
+  }
+
   TEST_CASE("task batches: sequences share a sample as documents; only scored tokens count") {
     const TaskBatches tasks({text("t", 10, 4, 2), text("t", 20, 5, 4), text("t", 30, 2, 1)}, T, B);
     CHECK(tasks.batches() == 1);

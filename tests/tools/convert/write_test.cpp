@@ -391,6 +391,21 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
   CHECK(check_derivable("parent", other.shape, shape)
             .message()
             .ends_with("set in [model]: rope_theta = 1234567.0, norm_eps = 9.999999747378752e-06"));
+  // RoPE may be stretched for longer samples, and only for these.
+  other = info_of(shape, 0);
+  other.shape.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4};
+  CHECK(has(check_derivable("parent", shape, other.shape), "rope_scaling = \"none\""));
+  other.shape.block_size *= 4;
+  CHECK(works(check_derivable("parent", shape, other.shape)));
+  ModelShape shorter = other.shape;
+  shorter.rope_scaling = {};
+  CHECK(has(check_derivable("parent", other.shape, shorter), "rope_scaling = \"yarn\""));
+  ModelShape longer = other.shape;
+  longer.block_size *= 2;
+  longer.rope_scaling.factor = 8;
+  CHECK(works(check_derivable("parent", other.shape, longer)));
+  longer.rope_theta *= 2;
+  CHECK(has(check_derivable("parent", other.shape, longer), "rope_theta"));
   other = info_of(shape, 0);
   other.shape.vocab -= 1;
   CHECK(derive_checkpoint(*from, false, other, folder / "other")

@@ -256,6 +256,13 @@ TEST_SUITE("exports") {
         parse_metrics(R"({"step":2,"generation":1,"val_losses":{"web":1.5,"code":null}})");
     CHECK(sources->find("val_loss/web") == 1.5);
     CHECK_FALSE(sources->find("val_loss/code"));
+    const auto lengths =
+        parse_metrics(R"({"step":2,"generation":1,"padding":0.25,"val_loss_at":{"512":2.5},)"
+                      R"("val_loss_by_position":{"0":5.5,"1":null}})");
+    CHECK(lengths->find("padding") == 0.25);
+    CHECK(lengths->find("val_loss_at/512") == 2.5);
+    CHECK(lengths->find("val_loss_by_position/0") == 5.5);
+    CHECK_FALSE(lengths->find("val_loss_by_position/1"));
     CHECK(records.begin_s == 5);
     const auto none = parse_metrics(
         R"({"step":2,"generation":1,"loss":null,"val_loss":null,"grad_norm":0,"tokens":96})");

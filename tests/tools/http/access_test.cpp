@@ -139,6 +139,13 @@ TEST_SUITE("prometheus") {
     const std::string text = prometheus_text(status, json());
     CHECK(has(text, "simplescale_val_loss_of_source{run=\"r\",source=\"web\"} 1.5\n"));
     CHECK(text.find("source=\"code\"") == std::string::npos);
+    const json by = {{"run", "r"},
+                     {"val_loss_at", {{"512", 2.5}}},
+                     {"val_loss_by_position", {{"0", 5.5}, {"1", nullptr}}}};
+    const std::string losses = prometheus_text(by, json());
+    CHECK(has(losses, "simplescale_val_loss_at_length{run=\"r\",length=\"512\"} 2.5\n"));
+    CHECK(has(losses, "simplescale_val_loss_by_position{run=\"r\",position=\"0\"} 5.5\n"));
+    CHECK_FALSE(has(losses, "position=\"1\""));
   }
 
   TEST_CASE("prometheus: the scores of each task have the task's name") {

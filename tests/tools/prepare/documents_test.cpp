@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/feed/mixture_report.hpp"
 #include "runtime/feed/run_data.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/must.hpp"
@@ -308,5 +309,26 @@ TEST_SUITE("documents") {
     CHECK(open_tokens(config, shape).ok());
     config.data.document_boundary_loss = false;
     CHECK(refused(config).starts_with("data.document_boundary_loss: nothing says"));
+    config.data.document_boundary_loss = true;
+    config.data.pack = Pack::best_fit;
+    config.data.cache_folder = folder.path + "/cache";
+    CHECK(refused(config).starts_with("data.pack: nothing says where documents begin"));
+    config.data.source = options.folder;
+    const auto packed = must(open_tokens(config, shape));
+    const Dataset& whole = packed->sources.front().data;
+    for (const TokenSource* source : {&whole.train, &whole.validation}) {
+      REQUIRE(source->packing());
+      CHECK(source->samples(10) * 10 == source->tokens() + source->packing()->padding());
+    }
+    CHECK(has(packing_table(*packed),
+              "  train: " + std::to_string(whole.train.tokens()) + " tokens in"));
+    const double share = padding_share(*make_plan(config), *packed);
+    CHECK(share == doctest::Approx(static_cast<double>(whole.train.packing()->padding()) /
+                                   static_cast<double>(whole.train.samples(10) * 10)));
+    config.data.blend = {{"a", options.folder, 1, ""}, {"b", options.folder, 1, ""}};
+    config.data.source.clear();
+    const auto mixed = must(open_tokens(config, shape));
+    CHECK(has(packing_table(*mixed), "  b validation: "));
+    CHECK(padding_share(*make_plan(config), *mixed) == doctest::Approx(share));
   }
 }
