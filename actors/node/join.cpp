@@ -56,7 +56,7 @@ Result<Places> places_of(const JoinGeneration& job, const Topology& topology) {
 
 /// A rank's part in a transfer. ranks: the source, then the targets.
 Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::string>& ranks,
-                             size_t rank, const Members& members) {
+                             size_t rank, uint32_t shards, const Members& members) {
   TransferPart part{.id = transfer.id, .shard = transfer.shard, .step = transfer.step};
   part.shards = transfer.shards;
   part.rank = static_cast<uint32_t>(rank);
@@ -68,13 +68,20 @@ Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::st
                                         " is no member of the generation");
     part.members.push_back({found->second->data_address});
   }
+  if (transfer.shards == shards || transfer.targets.empty()) return part;
+  part.to_shards = shards;
+  part.to_shard = members.at(transfer.targets.front())->shard;
+  for (const std::string& name : transfer.targets)
+    if (members.at(name)->shard != part.to_shard || members.at(name)->group == no_group)
+      return Status(Code::bad_data, "transfer " + std::to_string(transfer.id) + ": " + name +
+                                        " has another shard than " + transfer.targets.front());
   return part;
 }
 
 /// A trainer's parts in all transfers, by their ids.
 Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
                                                const std::vector<Transfer>& transfers,
-                                               const Members& members,
+                                               uint32_t shards, const Members& members,
                                                const PeerSegment& peer_segment) {
   std::vector<TransferPart> parts;
   for (const Transfer& transfer : transfers) {
@@ -84,15 +91,15 @@ Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
     const auto rank = std::ranges::find(ranks, trainer);
     if (rank == ranks.end()) continue;
     SS_ASSIGN(TransferPart part,
-              part_of(transfer, ranks, static_cast<size_t>(rank - ranks.begin()), members));
+              part_of(transfer, ranks, static_cast<size_t>(rank - ranks.begin()), shards, members));
     part.takes = std::ranges::count(transfer.targets, trainer) > 0;
     if (transfer.peer && part.rank == 0) {
       part.segment = peer_segment(transfer);
       if (part.segment.empty())
-        return Status(Code::bad_data, "the peer store does not hold shard " +
-                                          std::to_string(transfer.shard) + " of " +
-                                          std::to_string(transfer.shards) + " at step " +
-                                          std::to_string(transfer.step));
+        return Status(Code::not_found, "the peer store does not hold shard " +
+                                           std::to_string(transfer.shard) + " of " +
+                                           std::to_string(transfer.shards) + " at step " +
+                                           std::to_string(transfer.step));
     }
     parts.push_back(std::move(part));
   }
@@ -153,7 +160,8 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
       order.axes = {{kShardAxis, me.shard, places.of_group[me.group]},
                     {kReplicateAxis, me.group, places.of_shard[me.shard]}};
     }
-    SS_ASSIGN(order.transfers, transfers_of(local.name, job.transfers, members, peer_segment));
+    SS_ASSIGN(order.transfers,
+              transfers_of(local.name, job.transfers, job.shards, members, peer_segment));
     orders.trainers.push_back(std::move(order));
   }
   return orders;

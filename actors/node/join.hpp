@@ -50,7 +50,7 @@ struct NodeOrders {
 
 /// locals: the trainers of this node that are up, and its agent. Leaves out a trainer whose
 /// data_address differs from the one in `job`: it has a new process, which the supervisor does not
-/// know yet. bad_data: the job contradicts itself, or names a peer copy that this node does not
+/// know yet. bad_data: the job contradicts itself. not_found: it names a peer copy that this node does not
 /// have.
 Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
                              const std::vector<LocalTrainer>& locals,

@@ -1,15 +1,17 @@
 #include "actors/node/memory_sender.hpp"
 
 #include "actors/peer/transfer.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
 
 void send_from_memory(caf::event_based_actor* node, std::shared_ptr<DataPlane> plane,
-                      JoinTrainer order, int timeout_ms) {
+                      JoinTrainer order, std::vector<Unit> units, int timeout_ms) {
   auto run = [=, to = caf::actor_cast<caf::actor>(node)](caf::event_based_actor* self) {
+    std::vector<Hash128> blocks;
     for (const TransferPart& part : order.transfers) {
-      const Status status = send_segment(*plane, order.generation, part, timeout_ms)
+      const Status status = send_segment(*plane, order.generation, part, units, blocks, timeout_ms)
                                 .in("transfer " + std::to_string(part.id) + " of shard " +
                                     std::to_string(part.shard));
       if (status.ok()) continue;

@@ -52,10 +52,11 @@ void join(Self* self, const JoinGeneration& job) {
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
     report_peer_copies(self);  // the order may name a copy that this node does not have
+    const bool lacks_copy = orders.status().code() == Code::not_found;
     for (const LocalTrainer& local : locals)
       report_idle(self, {.trainer = local.name,
                          .generation = job.generation,
-                         .fault = Fault::failed,
+                         .fault = lacks_copy ? Fault::failed : Fault::bad_order,
                          .reason = {orders.status().message()}});
     return;
   }
@@ -65,7 +66,7 @@ void join(Self* self, const JoinGeneration& job) {
   }
   for (JoinTrainer& order : orders->trainers) {
     if (order.trainer == o.name()) {
-      send_from_memory(self, o.plane, std::move(order),
+      send_from_memory(self, o.plane, std::move(order), units_of(o.plan.shape),
                        static_cast<int>(o.config.parallel.collective_timeout_ms));
       continue;
     }

@@ -32,11 +32,24 @@ Result<std::unique_ptr<Collective>> join_transfer(DataPlane& plane, uint64_t gen
   return plane.join(spec);
 }
 
+Result<std::vector<Piece>> sent_pieces(const std::vector<Unit>& units, const TransferPart& part) {
+  std::vector<Piece> pieces;
+  if (part.to_shards == 0) return pieces;
+  if (part.shard < part.shards && part.to_shard < part.to_shards)
+    pieces = common_pieces(units, part.shards, part.shard, part.to_shards, part.to_shard);
+  if (pieces.empty())
+    return Status(Code::bad_data, "it has nothing of shard " + std::to_string(part.to_shard) +
+                                      " of " + std::to_string(part.to_shards));
+  return pieces;
+}
+
 Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part,
-                    int timeout_ms) {
+                    const std::vector<Unit>& units, std::vector<Hash128>& blocks, int timeout_ms) {
+  SS_ASSIGN(const std::vector<Piece> pieces, sent_pieces(units, part));
   SS_ASSIGN(TrainState held, TrainState::open(part.segment));
   SS_ASSIGN(const auto to_targets, join_transfer(plane, generation, part, timeout_ms));
-  return send_state(*to_targets, held, part.step, layout_of(part.shards, part.shard));
+  return send_state(*to_targets, held, part.step, layout_of(part.shards, part.shard),
+                    {pieces, &blocks});
 }
 
 }  // namespace simplescale

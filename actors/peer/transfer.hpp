@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/training/collective.hpp"
+#include "runtime/training/model_shape.hpp"
 #include "transport/collective/data_plane.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -26,10 +28,14 @@ Result<std::shared_ptr<DataPlane>> make_agent_plane(DataPlaneOptions options,
 Result<std::unique_ptr<Collective>> join_transfer(DataPlane& plane, uint64_t generation,
                                                   const TransferPart& part, int timeout_ms);
 
-/// Sends the copy in the segment `part.segment` to all other members; there is at least one. mismatch: the copy was damaged, and is now forgotten. not_found: the
-/// segment does not hold the step. Otherwise as send_state() of
-/// runtime/training/state_transfer.hpp. Blocking; any thread.
+/// The pieces of the shard that a transfer sends; none: the whole shard. bad_data: there is no such shard,
+/// or it has nothing of the shard of its receivers.
+Result<std::vector<Piece>> sent_pieces(const std::vector<Unit>& units, const TransferPart& part);
+
+/// Sends the copy in the segment `part.segment` to all other members; there is at least one. units: of
+/// the model. blocks: as in Sending, for the next transfer. mismatch: the copy was damaged, and is now forgotten. not_found: the segment does not hold the step. Otherwise as
+/// send_state() of runtime/training/state_transfer.hpp. Blocking; any thread.
 Status send_segment(DataPlane& plane, uint64_t generation, const TransferPart& part,
-                    int timeout_ms);
+                    const std::vector<Unit>& units, std::vector<Hash128>& blocks, int timeout_ms);
 
 }  // namespace simplescale

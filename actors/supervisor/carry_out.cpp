@@ -8,6 +8,7 @@
 #include "actors/supervisor/commands.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/status.hpp"
+#include "actors/supervisor/transfers.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_state.hpp"
@@ -147,18 +148,6 @@ void examine(Self* self, const job::CheckNode& check) {
 
 namespace {
 
-/// The trainers of a move whose own shards have elements of the shard that the source sends.
-std::vector<std::string> targets_of(const std::vector<Unit>& units, const job::Move& move,
-                                    const std::vector<job::Place>& places, uint32_t shards) {
-  std::vector<std::string> targets = move.targets;
-  if (move.shards == shards) return targets;
-  std::erase_if(targets, [&](const std::string& target) {
-    const auto place = std::ranges::find(places, target, &job::Place::trainer);
-    return common_pieces(units, move.shards, move.shard, shards, place->shard).empty();
-  });
-  return targets;
-}
-
 JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
                           const std::vector<job::Place>& places) {
   JoinGeneration order;
@@ -179,18 +168,14 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
         {place.trainer, place.group, place.shard, s.job.trainers.at(place.trainer).address});
     known.insert(place.trainer);
   }
-  const std::vector<Unit> units = units_of(s.options.plan.shape);
-  for (const job::Move& move : join.moves) {
-    std::vector<std::string> targets = targets_of(units, move, places, order.shards);
-    if (targets.empty() && !join.by_agents) continue;
-    order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
-                               move.source, move.peer, std::move(targets), move.shards});
-    if (join.by_agents || !known.insert(move.source).second) continue;
-    const auto trainer = s.job.trainers.find(move.source);  // or a node, whose agent sends
-    order.members.push_back({move.source, no_group, move.shard,
-                             trainer != s.job.trainers.end()
-                                 ? trainer->second.address
-                                 : s.job.nodes.at(move.source).address});
+  order.transfers = transfers_of(units_of(s.options.plan.shape), join.moves, places, order.shards);
+  for (const Transfer& transfer : order.transfers) {
+    const std::string& source = transfer.source;
+    if (join.by_agents || !known.insert(source).second) continue;
+    const auto trainer = s.job.trainers.find(source);  // or a node, whose agent sends
+    order.members.push_back({source, no_group, transfer.shard,
+                             trainer != s.job.trainers.end() ? trainer->second.address
+                                                             : s.job.nodes.at(source).address});
   }
   return order;
 }

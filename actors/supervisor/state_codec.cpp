@@ -15,7 +15,7 @@ struct nlohmann::adl_serializer<std::vector<uint8_t>> {
 namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateVersion, step, generation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateCopy, shard, step, generation, shards)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateCopy, shard, step, generation, shards, begun)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RateChange, step, peak)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reason, text, kind, number, ms, step, phase, block, detail)
 

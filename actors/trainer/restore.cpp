@@ -50,10 +50,9 @@ Status Restore::transfer(DataPlane& plane, TrainState& state) {
   SS_RETURN_IF_ERROR(state.wait_unpinned(timeout_ms_));
   for (const TransferPart& part : order_.transfers) {
     if (part.rank >= part.members.size() || part.shard >= part.shards || part.shards > kRanksMax)
-      return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " of shard " +
-                                        std::to_string(part.shard) + " of " +
-                                        std::to_string(part.shards) + " has no rank " +
-                                        std::to_string(part.rank));
+      return bad_order("transfer " + std::to_string(part.id) + " of shard " +
+                       std::to_string(part.shard) + " of " + std::to_string(part.shards) +
+                       " has no rank " + std::to_string(part.rank));
     SS_RETURN_IF_ERROR(
         transfer_part(plane, state, part)
             .in("transfer " + std::to_string(part.id) + " of shard " + std::to_string(part.shard)));
@@ -70,10 +69,16 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
   return receive(*communicator, state, part);
 }
 
-/// What this trainer takes out of the shard of a transfer; nothing: the whole shard. bad_data: the
+/// An error of whoever has made the order, which is the same in every try.
+Status Restore::bad_order(const std::string& why) {
+  fault_ = {Fault::bad_order, ""};
+  return {Code::bad_data, why};
+}
+
+/// What this trainer gets of the shard of a transfer; nothing: the whole shard. bad_data: the
 /// transfer is not for it, or repeats one.
 Result<std::vector<Piece>> Restore::pieces_of(const TransferPart& part) {
-  const auto bad = [](const std::string& why) { return Status(Code::bad_data, why); };
+  const auto bad = [&](const std::string& why) { return bad_order(why); };
   if (order_.group == no_group) return bad("the trainer takes part in no group");
   if (received_) return bad("the trainer has its shard already");
   if (part.shards != from_shards_) return bad("the transfer is of a shard of another cut");
@@ -112,7 +117,7 @@ Result<TrainState::Side> Restore::room(TrainState& state) {
 Status Restore::receive(Collective& communicator, TrainState& state, const TransferPart& part) {
   SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
   Receipt receipt;
-  receipt.values = shard_layout(units_, part.shards).total * state.format().bytes() / sizeof(float);
+  receipt.values = floats_of(state.format(), pieces, total_);
   receipt.room = [&] { return room(state); };
   receipt.pieces = pieces;
   bytes_ += receipt.values * sizeof(float);
@@ -132,9 +137,8 @@ Status Restore::end_pieces(TrainState& state) {
   for (uint32_t shard = 0; shard < from_shards_; ++shard)
     if (!taken_.contains(shard) &&
         !common_pieces(units_, from_shards_, shard, order_.shards, order_.shard).empty())
-      return {Code::bad_data, "nobody has sent shard " + std::to_string(shard) + " of " +
-                                  std::to_string(from_shards_) +
-                                  ", of which this trainer needs a part"};
+      return bad_order("nobody has sent shard " + std::to_string(shard) + " of " +
+                       std::to_string(from_shards_) + ", of which this trainer needs a part");
   SS_RETURN_IF_ERROR(room(state).status());
   clear_padding(*room_, pieces_);
   received_ = true;
@@ -172,13 +176,14 @@ Status Restore::send_copy(Collective* communicator, TrainState& state, TrainStat
                           const TransferPart& part) {
   const TrainState::Side copy = from.side(side);
   const Hash128 hash = from.hash(side);
-  bytes_ += copy.values() * sizeof(float);
-  if (communicator) SS_RETURN_IF_ERROR(send_state(*communicator, copy, part.step, hash));
-  if (!part.takes) return {};
-  // A whole shard is compared after it was copied.
-  if (!communicator && part.shards != order_.shards)
-    SS_RETURN_IF_ERROR(check_side(from, side, parallel_));
-  return take(state, part, copy, hash);
+  const Result<std::vector<Piece>> pieces = sent_pieces(units_, part);
+  if (!pieces.ok()) return bad_order(pieces.status().message());
+  if (communicator) {
+    bytes_ += floats_of(copy.format(), *pieces, copy.params.size()) * sizeof(float);
+    SS_RETURN_IF_ERROR(
+        send_state(*communicator, copy, part.step, hash, {*pieces, &blocks_, parallel_}));
+  }
+  return part.takes ? take(state, part, copy, hash) : Status();
 }
 
 /// Takes this generation's shard, or a part of it, out of a copy in memory of this node.
@@ -187,8 +192,8 @@ Status Restore::take(TrainState& state, const TransferPart& part, const TrainSta
   SS_ASSIGN(const std::vector<Piece> pieces, pieces_of(part));
   SS_ASSIGN(const TrainState::Side side, room(state));
   if (!pieces.empty()) {
-    take_pieces(copy, side, pieces, parallel_);
-    return {};
+    SS_RETURN_IF_ERROR(check_copy(copy, part.step, hash, blocks_, parallel_));
+    return take_pieces(copy, side, pieces, parallel_, blocks_);
   }
   side.copy_from(copy, parallel_);
   SS_RETURN_IF_ERROR(check_copy(side, part.step, hash, parallel_));
@@ -252,8 +257,9 @@ Status Restore::commit(TrainState& state, const Axes& axes) {
 Status Restore::commit_restored_state(TrainState& state) {
   if (order_.source == JoinSource::initialize)
     return state.invalidate_as(timeout_ms_, layout_, total_);
-  if (received_) state.commit(order_.step, hash_);
-  return state.begin_generation(order_.step, layout_);
+  const bool begun = order_.source != JoinSource::checkpoint;
+  if (received_) state.commit(order_.step, hash_, begun);
+  return state.begin_generation(order_.step, layout_, begun);
 }
 
 }  // namespace simplescale

@@ -2,9 +2,10 @@
 // trainers, from its own memory, or from a checkpoint. Blocking; the compute thread makes all
 // calls.
 //
-// A transfer brings a whole shard of the cut that the senders hold. If the generation has another
-// cut, a trainer takes its elements out of each shard that has some of them (common_pieces()). If its
-// own shard is all padding, no transfer goes to it, and it makes the shard by itself.
+// A transfer brings a shard. If the generation has another cut than the copies with which it begins,
+// each transfer brings what a shard of the old cut has of one of the new (common_pieces()), and a
+// trainer gets or takes all pieces of its own. If its shard is all padding, no transfer goes to it, and
+// it makes the shard by itself.
 //
 //   RESTORE-1  No trainer discards the state it held before all transfers of the generation are
 //              complete: all ranks meet before they commit. The state that a trainer held stays in the
@@ -69,6 +70,7 @@ class Restore {
   Status read_checkpoint(TrainState& state);
   Status check_own(TrainState& state);
   Status commit_restored_state(TrainState& state);
+  Status bad_order(const std::string& why);
   Status forget_if_damaged(TrainState& from, int side, Status status);
 
   const JoinTrainer& order_;
@@ -85,6 +87,7 @@ class Restore {
   std::optional<TrainState::Side> room_;  // that other side, once something is written to it
   std::vector<Piece> pieces_;             // that were taken
   std::set<uint32_t> taken_;              // those shards
+  std::vector<Hash128> blocks_;           // of the copy of which pieces were sent last
   uint64_t bytes_ = 0;
   RestoreFault fault_;
 };

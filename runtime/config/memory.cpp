@@ -246,15 +246,26 @@ EngineOptions buffer_options(const Config& config, const ModelShape& shape, Shar
   return options;
 }
 
-}  // namespace
-
-uint64_t uploaded_elements(const Config& config, const Plan& plan) {
+EngineOptions buffer_options(const Config& config, const Plan& plan) {
   Config with = config;
   with.parallel.wave = plan.wave;
   with.parallel.offload = plan.offload;
   with.parallel.experts = plan.experts;
-  const EngineOptions options =
-      buffer_options(with, plan.shape, plan.topology.sharding, plan.leaves);
+  return buffer_options(with, plan.shape, plan.topology.sharding, plan.leaves);
+}
+
+}  // namespace
+
+bool sums_leave_device(const Config& config, const Plan& plan) {
+  const Topology& t = plan.topology;
+  return !most_buffers(
+              buffer_options(config, plan), static_cast<size_t>(t.most_groups_of(t.group_nodes)),
+              static_cast<size_t>(t.shards), false, has_native_sums(config), balances(config))
+              .windows.empty();
+}
+
+uint64_t uploaded_elements(const Config& config, const Plan& plan) {
+  const EngineOptions options = buffer_options(config, plan);
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const std::vector<Unit> units = units_of(plan.shape);

@@ -31,6 +31,9 @@ MemoryEstimate memory_with_offload(const Config& config, const Plan& plan, Offlo
 /// The widest wave that plan_wave() takes: the largest power of two in `accumulation`.
 int64_t widest_wave(int64_t accumulation);
 
+/// True if the sums of a unit's gradients leave the plan's GPUs when they are complete; otherwise those of
+/// all units stay until the end of a step.
+bool sums_leave_device(const Config& config, const Plan& plan);
 /// Elements that a trainer of the plan uploads of its shard in a step, with its state in host memory:
 /// once, or for each gather of a unit.
 uint64_t uploaded_elements(const Config& config, const Plan& plan);

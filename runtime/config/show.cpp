@@ -108,6 +108,30 @@ std::string experts_text(const Config& config, const Plan& plan) {
          sends(other) + " with " + to_string(other) + " experts)";
 }
 
+/// What to change so that gradients' sums leave a GPU whose state is in host memory, if they do not and
+/// that saves memory; else "".
+std::string kept_sums_text(const Config& config, const Plan& plan) {
+  if (!offloads_state(plan.offload) || sums_leave_device(config, plan)) return "";
+  const int64_t widest = widest_wave(plan.accumulation);
+  std::string text;
+  for (const int64_t wave : {widest, 2 * widest}) {
+    Config one = config;
+    one.train.global_batch_size = wave * plan.topology.world() * plan.micro_batch_size;
+    one.parallel.offload = plan.offload;
+    one.parallel.wave = 0;
+    const Result<Plan> other = make_plan(one);
+    if (!other.ok() || !sums_leave_device(one, *other) ||
+        other->memory.total() >= plan.memory.total())
+      continue;
+    text += (text.empty() ? "train.global_batch_size = " : " or ") +
+            std::to_string(one.train.global_batch_size);
+  }
+  if (text.empty()) return "";
+  return "; the gradients' sums stay in the GPU's memory, since a trainer's " +
+         std::to_string(plan.accumulation) + " micro-batches are several waves; with " + text +
+         (config.parallel.wave > 0 ? " and parallel.wave = 0" : "") + " they are one";
+}
+
 /// What a GPU keeps in host memory, why, and what that saves and takes.
 std::string offload_text(const Config& config, const Plan& plan) {
   std::string text = std::string(to_string(plan.offload)) + " (" + plan.offload_reason + ")";
@@ -116,7 +140,8 @@ std::string offload_text(const Config& config, const Plan& plan) {
   return text + "; saves " + bytes_text(without.total() - plan.memory.total()) +
          " of a GPU's memory, takes " + bytes_text(plan.memory.host) +
          " more of the host's for each, and copies " +
-         bytes_text(bytes_through_host(config, plan)) + " a step between them";
+         bytes_text(bytes_through_host(config, plan)) + " a step between them" +
+         kept_sums_text(config, plan);
 }
 
 std::string plan_text(const Config& config, const Plan& plan) {

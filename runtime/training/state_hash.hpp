@@ -20,7 +20,10 @@ constexpr size_t kStateHashBlock = size_t{1} << 16;
 /// Appends the hash128 of each block of kStateHashBlock floats; the last block may be shorter.
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
 
-/// The hash128 of the hashes of all parts' blocks, in the order of kStateKinds.
+/// The hashes of the blocks of all parts, in the order of kStateKinds.
+std::vector<Hash128> block_hashes(const TrainState::Side& side, const Parallel& parallel = {});
+/// The hash128 of block_hashes().
+Hash128 hash_of_blocks(std::span<const Hash128> blocks);
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
 
 /// STATE-2: compares a side with its hash at commit; a side without a hash passes. mismatch: they
@@ -29,5 +32,9 @@ Status check_side(TrainState& state, int side, const Parallel& parallel = {});
 /// The same for a copy outside a TrainState; `hash` came with the copy. step: for the message.
 Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
                   const Parallel& parallel = {});
+/// The same; afterwards `blocks` are the block_hashes() of what was committed. If they already are,
+/// because a copy with this hash was compared before, nothing is read.
+Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                  std::vector<Hash128>& blocks, const Parallel& parallel = {});
 
 }  // namespace simplescale

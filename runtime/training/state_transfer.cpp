@@ -17,7 +17,7 @@ static_assert(kChunk % kStateHashBlock == 0);
 
 /// First record of a transfer, broadcast as the bits of floats.
 struct Opening {
-  uint64_t step = 0, values = 0;  // values: of all parts; 0: the sender does not hold the state
+  uint64_t step = 0, values = 0;  // values: that come; 0: the sender does not hold the state
 };
 
 template <class T>
@@ -30,92 +30,75 @@ Status broadcast_record(Collective& c, T& record) {
   return {};
 }
 
-/// A part of a broadcast: floats of one part of a state.
-struct Chunk {
-  size_t part = 0, first = 0, count = 0;
-};
-
-/// sizes: floats of each part.
-std::vector<Chunk> chunks_of(const std::array<size_t, std::size(kStateKinds)>& sizes) {
-  std::vector<Chunk> chunks;
-  for (size_t part = 0; part < sizes.size(); ++part)
-    for (size_t first = 0; first < sizes[part]; first += kChunk)
-      chunks.push_back({part, first, std::min(kChunk, sizes[part] - first)});
-  return chunks;
-}
-
-std::array<size_t, std::size(kStateKinds)> sizes_of(const TrainState::Side& side) {
-  std::array<size_t, std::size(kStateKinds)> sizes{};
-  const auto parts = side.parts();
-  for (size_t part = 0; part < parts.size(); ++part) sizes[part] = parts[part].size();
-  return sizes;
-}
-
-/// Broadcasts chunks from rank 0. The broadcast is one chunk ahead of the hashing. Every rank makes
-/// the same calls. at(i): the memory of chunk i; that of chunk i - 2 is free by then. done(i): called
-/// once it is hashed. Returns the state_hash() of what this rank has sent or received.
-template <class At, class Done>
-Result<Hash128> broadcast_chunks(Collective& c, const std::vector<Chunk>& chunks, At&& at,
-                                 Done&& done) {
-  auto start = [&](size_t i) {
-    return i < chunks.size() ? c.broadcast(at(i).data(), chunks[i].count, DType::f32, 0) : nullptr;
-  };
-  std::vector<Hash128> blocks;
-  WorkPtr next = start(0);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const WorkPtr work = std::move(next);
-    next = start(i + 1);
-    SS_RETURN_IF_ERROR(work->wait());
-    hash_blocks(at(i), blocks);
-    done(i);
-  }
-  return hash128(blocks.data(), blocks.size() * sizeof(Hash128));
-}
-
-/// Broadcasts a side from rank 0.
-Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
-  const std::vector<Chunk> chunks = chunks_of(sizes_of(side));
-  const auto parts = side.parts();
-  return broadcast_chunks(
-      c, chunks,
-      [&](size_t i) { return parts[chunks[i].part].subspan(chunks[i].first, chunks[i].count); },
-      [](size_t) {});
-}
-
-/// Copies what pieces have of the floats [first, first + values.size()) of a part. per_float: elements
-/// of the part in one float.
-void take(std::span<const float> values, size_t first, size_t per_float,
-          std::span<const Piece> pieces, std::span<float> to) {
-  for (const Piece& piece : pieces) {
-    const size_t begin = std::max(first, piece.from / per_float),
-                 end = std::min(first + values.size(), (piece.from + piece.count) / per_float);
-    if (begin < end)
-      std::ranges::copy(values.subspan(begin - first, end - begin),
-                        to.subspan(piece.to / per_float + begin - piece.from / per_float).begin());
-  }
-}
-
 size_t elements_per_float(const TrainState::Side& side, size_t part) {
   const auto kind = static_cast<StateKind>(part);
   return sizeof(float) / bytes_of(side.format().dtype(kind));
 }
 
-/// Receives a shard of so many floats, chunk by chunk, and takes pieces out of it.
-Result<Hash128> broadcast_pieces(Collective& c, size_t values, const TrainState::Side& to,
-                                 std::span<const Piece> pieces) {
-  const size_t total = values * sizeof(float) / to.format().bytes();
-  std::array<size_t, std::size(kStateKinds)> sizes{};
-  const auto parts = to.parts();
-  for (size_t part = 0; part < parts.size(); ++part)
-    if (!parts[part].empty()) sizes[part] = total / elements_per_float(to, part);
-  const std::vector<Chunk> chunks = chunks_of(sizes);
-  std::array<std::vector<float>, 2> buffers;
-  for (auto& buffer : buffers) buffer.resize(std::min(kChunk, values));
-  const auto at = [&](size_t i) { return std::span(buffers[i % 2]).first(chunks[i].count); };
-  return broadcast_chunks(c, chunks, at, [&](size_t i) {
-    const Chunk& chunk = chunks[i];
-    take(at(i), chunk.first, elements_per_float(to, chunk.part), pieces, parts[chunk.part]);
-  });
+/// Floats of one part of a state that are sent at once.
+struct Chunk {
+  size_t part = 0, first = 0;
+  std::span<float> values;
+};
+
+/// The chunks of pieces of a side, or of the whole side. Those of a sender's side (begin: Piece::from) and
+/// of a receiver's (Piece::to) are equally many and long.
+std::vector<Chunk> chunks_of(const TrainState::Side& side, std::span<const Piece> pieces,
+                             size_t Piece::*begin) {
+  const Piece whole{.count = side.params.size()};
+  if (pieces.empty()) pieces = {&whole, 1};
+  std::vector<Chunk> chunks;
+  for (size_t part = 0; part < side.parts().size(); ++part) {
+    const std::span<float> values = side.parts()[part];
+    if (values.empty()) continue;
+    const size_t per_float = elements_per_float(side, part);
+    for (const Piece& piece : pieces)
+      for (size_t first = piece.*begin / per_float, left = piece.count / per_float; left > 0;) {
+        const size_t count = std::min(kChunk, left);
+        chunks.push_back({part, first, values.subspan(first, count)});
+        first += count, left -= count;
+      }
+  }
+  return chunks;
+}
+
+/// True if the blocks of a side in which a chunk lies still have these hashes.
+bool is_unchanged(const TrainState::Side& side, const Chunk& chunk,
+                  std::span<const Hash128> hashes) {
+  const auto parts = side.parts();
+  size_t block = chunk.first / kStateHashBlock;  // of the part
+  const size_t first = block * kStateHashBlock, end = chunk.first + chunk.values.size();
+  for (size_t part = 0; part < chunk.part; ++part)
+    block += (parts[part].size() + kStateHashBlock - 1) / kStateHashBlock;
+  const size_t last = (end + kStateHashBlock - 1) / kStateHashBlock * kStateHashBlock;
+  const std::span<float> values = parts[chunk.part];
+  std::vector<Hash128> now;
+  hash_blocks(values.subspan(first, std::min(last, values.size()) - first), now);
+  return std::ranges::equal(now, hashes.subspan(block, now.size()));
+}
+
+/// Broadcasts chunks from rank 0. The broadcast is one chunk ahead of the hashing. Every rank makes
+/// the same calls. Returns the state_hash() of what this rank has sent or received; of pieces also the
+/// hash of where they lie.
+Result<Hash128> broadcast_chunks(
+    Collective& c, const std::vector<Chunk>& chunks, std::span<const Piece> pieces,
+    const std::function<void(const Chunk&)>& sent = [](const Chunk&) {}) {
+  auto start = [&](size_t i) {
+    return i < chunks.size()
+               ? c.broadcast(chunks[i].values.data(), chunks[i].values.size(), DType::f32, 0)
+               : nullptr;
+  };
+  std::vector<Hash128> blocks;
+  if (!pieces.empty()) blocks.push_back(hash128(pieces.data(), pieces.size_bytes()));
+  WorkPtr next = start(0);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const WorkPtr work = std::move(next);
+    next = start(i + 1);
+    SS_RETURN_IF_ERROR(work->wait());
+    hash_blocks(chunks[i].values, blocks);
+    sent(chunks[i]);
+  }
+  return hash_of_blocks(blocks);
 }
 
 /// Tells all ranks which receivers have failed. Returns the first one, or 0. Ignores the sender's
@@ -136,17 +119,22 @@ Status not_received(uint64_t step, int rank, Code code) {
   return {code, state_of(step) + " was not received completely by rank " + std::to_string(rank)};
 }
 
-}  // namespace
-
-Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, const Hash128& hash) {
+/// Sends pieces of a copy, whose blocks had these hashes when it was compared with its own, or the whole
+/// copy.
+Status send_chunks(Collective& c, const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                   std::span<const Piece> pieces, std::span<const Hash128> blocks) {
   SS_ASSERT(c.rank() == 0 && !copy.params.empty());
-  Opening opening{step, copy.values()};
+  const std::vector<Chunk> chunks = chunks_of(copy, pieces, &Piece::from);
+  Opening opening{step, floats_of(copy.format(), pieces, copy.params.size())};
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
   SS_ASSIGN(int failed, first_failed(c, false));
   if (failed) return not_received(step, failed, Code::aborted);
-  SS_ASSIGN(Hash128 sent, broadcast_side(c, copy));
-  const bool good = hash == Hash128{} || hash == sent;
-  Hash128 right = good ? sent : hash;
+  bool good = true;
+  SS_ASSIGN(const Hash128 sent, broadcast_chunks(c, chunks, pieces, [&](const Chunk& chunk) {
+              if (!pieces.empty()) good = good && is_unchanged(copy, chunk, blocks);
+            }));
+  if (pieces.empty()) good = hash == Hash128{} || hash == sent;
+  Hash128 right = good ? sent : Hash128{};  // that nothing has
   SS_RETURN_IF_ERROR(broadcast_record(c, right));
   SS_ASSIGN(failed, first_failed(c, false));
   if (!good) {
@@ -157,19 +145,37 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, co
   return failed ? not_received(step, failed, Code::bad_data) : Status();
 }
 
+}  // namespace
+
+size_t floats_of(const StateFormat& format, std::span<const Piece> pieces, size_t whole) {
+  size_t elements = pieces.empty() ? whole : 0;
+  for (const Piece& piece : pieces) elements += piece.count;
+  return elements * format.bytes() / sizeof(float);
+}
+
+Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                  const Sending& of) {
+  if (of.pieces.empty()) return send_chunks(c, copy, step, hash, {}, {});
+  const Status good = check_copy(copy, step, hash, *of.blocks, of.parallel);
+  if (good.ok()) return send_chunks(c, copy, step, hash, of.pieces, *of.blocks);
+  SS_RETURN_IF_ERROR(send_nothing(c, step));
+  return good;
+}
+
 Status send_nothing(Collective& c, uint64_t step) {
   Opening nothing{step, 0};
   SS_RETURN_IF_ERROR(broadcast_record(c, nothing));
   return first_failed(c, true).status();
 }
 
-Status send_state(Collective& c, TrainState& mine, uint64_t step, std::optional<uint32_t> layout) {
+Status send_state(Collective& c, TrainState& mine, uint64_t step, std::optional<uint32_t> layout,
+                  const Sending& of) {
   const Result<int> side = mine.pin(step, layout);
   if (!side.ok()) {
     SS_RETURN_IF_ERROR(send_nothing(c, step));
     return side.status();
   }
-  const Status status = send_state(c, mine.side(*side), step, mine.hash(*side));
+  const Status status = send_state(c, mine.side(*side), step, mine.hash(*side), of);
   mine.unpin(*side);
   if (status.code() == Code::mismatch) mine.forget(*side);
   return status;
@@ -198,9 +204,8 @@ Result<Hash128> receive_state(Collective& c, const Receipt& receipt, uint64_t st
   SS_RETURN_IF_ERROR(status);
   if (failed) return not_received(step, failed, Code::aborted);
 
-  SS_ASSIGN(const Hash128 here, receipt.pieces.empty()
-                                    ? broadcast_side(c, side)
-                                    : broadcast_pieces(c, receipt.values, side, receipt.pieces));
+  const std::vector<Chunk> chunks = chunks_of(side, receipt.pieces, &Piece::to);
+  SS_ASSIGN(const Hash128 here, broadcast_chunks(c, chunks, receipt.pieces));
   Hash128 there;
   SS_RETURN_IF_ERROR(broadcast_record(c, there));
   SS_ASSIGN(failed, first_failed(c, here != there));
@@ -239,15 +244,17 @@ void clear_padding(const TrainState::Side& to, std::vector<Piece> pieces) {
   }
 }
 
-void take_pieces(const TrainState::Side& from, const TrainState::Side& to,
-                 std::span<const Piece> pieces, const Parallel& parallel) {
-  const auto of = from.parts(), parts = to.parts();
-  for (size_t part = 0; part < parts.size(); ++part)
-    if (!parts[part].empty())
-      for_pieces(parallel, of[part].size(), kChunk, [&](size_t first, size_t count) {
-        take(of[part].subspan(first, count), first, elements_per_float(to, part), pieces,
-             parts[part]);
-      });
+Status take_pieces(const TrainState::Side& from, const TrainState::Side& to,
+                   std::span<const Piece> pieces, const Parallel& parallel,
+                   std::span<const Hash128> blocks) {
+  const std::vector<Chunk> source = chunks_of(from, pieces, &Piece::from),
+                           target = chunks_of(to, pieces, &Piece::to);
+  return try_tasks(parallel, source.size(), [&](size_t i) {
+    std::ranges::copy(source[i].values, target[i].values.begin());
+    return blocks.empty() || is_unchanged(from, source[i], blocks)
+               ? Status()
+               : Status(Code::mismatch, "the copy has changed in memory while it was taken");
+  });
 }
 
 }  // namespace simplescale

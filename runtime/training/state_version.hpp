@@ -17,12 +17,14 @@ struct StateVersion {
 };
 
 /// Such a copy, of one of the `shards` shards into which a state was cut. step and generation as in
-/// StateVersion.
+/// StateVersion. begun: the generation began with a copy in memory, whose bits older copies of the step
+/// have, too; otherwise it computed the step, or read it from a checkpoint.
 struct StateCopy {
   uint32_t shard = 0;
   uint64_t step = 0;
   uint64_t generation = 0;
   uint32_t shards = 1;
+  bool begun = false;
   StateVersion version() const { return {step, generation}; }
   bool operator==(const StateCopy&) const = default;
 };

@@ -173,9 +173,10 @@ Status TrainState::rewind(uint64_t step, std::optional<uint32_t> layout) {
   return {};
 }
 
-Status TrainState::begin_generation(uint64_t step, std::optional<uint32_t> layout) {
+Status TrainState::begin_generation(uint64_t step, std::optional<uint32_t> layout, bool begun) {
   SS_RETURN_IF_ERROR(rewind(step, layout));
   const uint32_t side = header()->committed - 1, other = 1 - side;
+  header()->begun[side] = begun;
   header()->generation[side] = generation_;
   if (header()->step[other] > step) header()->step[other] = kNoStep;
   return {};
@@ -243,11 +244,12 @@ Status TrainState::lay_out(uint32_t side, uint32_t layout, size_t total) {
   return {};
 }
 
-void TrainState::commit(uint64_t step, const Hash128& hash) {
+void TrainState::commit(uint64_t step, const Hash128& hash, bool begun) {
   const uint32_t side = written();
   SS_ASSERT(step != kNoStep);
   header()->hash[side] = hash;
   header()->generation[side] = generation_;
+  header()->begun[side] = begun;
   header()->step[side] = step;
   header()->committed = side + 1;
 }
@@ -309,7 +311,8 @@ std::optional<StateCopy> TrainState::held(int side) const {
   while (true) {  // repeat if a commit has changed the step meanwhile
     const uint64_t step = step_of(side);
     const uint32_t layout = this->layout(side);
-    const StateCopy copy{shard_of(layout), step, header()->generation[side], shards_of(layout)};
+    const StateCopy copy{shard_of(layout), step, header()->generation[side], shards_of(layout),
+                         header()->begun[side] != 0};
     if (copy.step != step_of(side)) continue;
     return copy.step == kNoStep ? std::nullopt : std::optional(copy);
   }

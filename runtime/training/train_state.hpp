@@ -84,6 +84,7 @@ struct StateHeader {
   std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
   std::atomic<uint64_t> generation[2];  // StateVersion::generation of a side; set before its step
+  std::atomic<uint32_t> begun[2];       // StateCopy::begun of a side; set before its step
   std::atomic<uint32_t> pins[2];        // readers of a side (checkpoint writer, sender); a futex
   Hash128 hash[2];                      // state_hash() of a side; set before its step; 0: unknown
   uint64_t moment_bytes;                // of an element of exp_avg and exp_avg_sq: 4 or 2
@@ -138,8 +139,9 @@ class TrainState {
   /// object, not of the segment.
   void set_generation(uint64_t generation) { generation_ = generation; }
   /// Begins a generation with `step`: calls rewind(), marks the copy with this generation, and
-  /// forgets a copy of a newer step, which is rolled back. not_found.
-  Status begin_generation(uint64_t step, std::optional<uint32_t> layout = std::nullopt);
+  /// forgets a copy of a newer step, which is rolled back. begun: as in StateCopy. not_found.
+  Status begin_generation(uint64_t step, std::optional<uint32_t> layout = std::nullopt,
+                          bool begun = true);
   /// The committed side. Requires has_step(); only the writer.
   Side committed() { return side(committed_side()); }
   int committed_side() const;
@@ -155,8 +157,9 @@ class TrainState {
   /// back first and is zero afterwards. io: no room; the side then has none.
   Result<Side> begin_write(int timeout_ms, uint32_t layout, size_t total);
   /// Makes the side that begin_write() returned the committed state of `step`. hash: its
-  /// state_hash(); zero: unknown, so the side cannot be checked. The other side keeps its step.
-  void commit(uint64_t step, const Hash128& hash = {});
+  /// state_hash(); zero: unknown, so the side cannot be checked. The other side keeps its step. begun: as
+  /// in StateCopy.
+  void commit(uint64_t step, const Hash128& hash = {}, bool begun = false);
   /// Forgets the steps of a side, because it is damaged: readers no longer find it. Only the writer.
   void forget(int side);
   /// Forgets both sides and gives them this layout. Errors as begin_write().

@@ -32,7 +32,7 @@ void write(TrainState& state, uint64_t seed, uint64_t step) {
   float value = static_cast<float>(seed * 1000 + step);
   for (const std::span<float> part : side->parts())
     for (float& x : part) x = value += 0.25f;
-  state.commit(step);
+  state.commit(step, state_hash(*side));
 }
 
 /// Flips a bit in the data that the n-th broadcast delivers.
@@ -58,6 +58,19 @@ class Damaging : public ForwardingCollective {
 
  private:
   int left_;
+};
+
+/// Counts the floats of all broadcasts, and calls `before` before each.
+class Counting : public ForwardingCollective {
+ public:
+  using ForwardingCollective::ForwardingCollective;
+  WorkPtr broadcast(void* data, size_t n, DType d, int root) override {
+    if (before) before();
+    sent += n;
+    return ForwardingCollective::broadcast(data, n, d, root);
+  }
+  std::function<void()> before;
+  size_t sent = 0;
 };
 
 /// Rank 0 sends the state of `step`, the other ranks receive it; returns the results in rank order.
@@ -273,29 +286,32 @@ TEST_SUITE("state_transfer") {
           for (const std::span<float> part : states[from + shard].side(0).parts())
             std::ranges::fill(part, 9.0f);
         for (uint32_t r = 0; r < from; ++r) {
-          std::vector<uint32_t> targets;
-          for (uint32_t s = 0; s < to; ++s)
-            if (!common_pieces(units, from, r, to, s).empty()) targets.push_back(s);
-          ThreadCommunicator heal(static_cast<int>(targets.size()) + 1, 60'000);
-          std::vector<std::thread> threads;
-          threads.emplace_back([&] { CHECK(send_state(heal.rank(0), states[r], 7).ok()); });
-          for (size_t i = 0; i < targets.size(); ++i)
-            threads.emplace_back([&, i] {
-              const auto pieces = common_pieces(units, from, r, to, targets[i]);
-              const TrainState::Side side = states[from + targets[i]].side(0);
-              const Receipt receipt{states[r].side(0).values(), [&] { return Result(side); },
-                                    pieces};
-              const auto hash = receive_state(heal.rank(static_cast<int>(i) + 1), receipt, 7, "n0");
-              REQUIRE(hash.ok());
-              CHECK(*hash == states[r].hash(0));
-              // The same within a host, and on any threads.
-              TrainState alone = new_state(0, layout.total, format);
-              take_pieces(states[r].side(0), alone.side(0), pieces, on_threads(2));
-              for (const Piece& piece : pieces)
-                CHECK(std::ranges::equal(alone.side(0).params.subspan(piece.to, piece.count),
-                                         side.params.subspan(piece.to, piece.count)));
+          std::vector<Hash128> blocks;
+          for (uint32_t s = 0; s < to; ++s) {
+            const auto pieces = common_pieces(units, from, r, to, s);
+            if (pieces.empty()) continue;
+            ThreadCommunicator heal(2, 60'000);
+            Counting counting(heal.rank(0));
+            Status sent;
+            std::thread sender([&] {
+              sent = send_state(counting, states[r], 7, std::nullopt, {pieces, &blocks});
             });
-          for (std::thread& thread : threads) thread.join();
+            const TrainState::Side side = states[from + s].side(0);
+            const size_t values = floats_of(format, pieces, 0);
+            const Receipt receipt{values, [&] { return Result(side); }, pieces};
+            const auto hash = receive_state(heal.rank(1), receipt, 7, "n0");
+            sender.join();
+            CHECK(sent.ok());
+            REQUIRE(hash.ok());
+            CHECK(counting.sent == values + 2 * 4);  // an opening and a hash
+            // The same within a host, and on any threads.
+            TrainState alone = new_state(0, layout.total, format);
+            CHECK(
+                take_pieces(states[r].side(0), alone.side(0), pieces, on_threads(2), blocks).ok());
+            for (const Piece& piece : pieces)
+              CHECK(std::ranges::equal(alone.side(0).params.subspan(piece.to, piece.count),
+                                       side.params.subspan(piece.to, piece.count)));
+          }
         }
         for (uint32_t shard = 0; shard < to; ++shard) {
           std::vector<Piece> pieces;
@@ -323,6 +339,78 @@ TEST_SUITE("state_transfer") {
           CHECK(wrong == 0);
         }
       }
+  }
+
+  TEST_CASE("transfer: STATE-2, a block that changes is detected if a piece lies in it") {
+    const std::vector<Unit> units = {{"a", {}, 3 * kStateHashBlock}, {"b", {}, kStateHashBlock}};
+    const std::vector<Piece> pieces = common_pieces(units, 1, 0, 4, 1);
+    REQUIRE(pieces.size() == 2);
+    const size_t total = shard_layout(units, 1).total, in_piece = pieces[0].from + 5;
+    // Sends twice from the same copy; before broadcast `change_at` of the second time, and at -1 before
+    // both, the float changes. Broadcasts: opening, a chunk of each piece and part, hash.
+    const auto send = [&](size_t changed, int change_at) {
+      TrainState source = new_state(layout_of(1, 0), total);
+      write(source, 1, 7);
+      TrainState target = new_state(layout_of(4, 1), shard_layout(units, 4).total);
+      std::vector<Hash128> blocks;
+      std::array<Status, 2> sent, received;
+      for (const bool again : {false, true}) {
+        ThreadCommunicator heal(2, 60'000);
+        Counting counting(heal.rank(0));
+        int count = again ? 0 : -1000;
+        counting.before = [&] {
+          if (count++ == change_at) source.side(0).exp_avg[changed] += 1;
+        };
+        if (!again && change_at == -1) source.side(0).exp_avg[changed] += 1;
+        std::thread sender([&] {
+          sent[again] = send_state(counting, source, 7, std::nullopt, {pieces, &blocks});
+        });
+        const Receipt receipt{floats_of({}, pieces, 0), [&] { return Result(target.side(0)); },
+                              pieces};
+        received[again] = receive_state(heal.rank(1), receipt, 7, "n0").status();
+        sender.join();
+        if (!sent[again].ok()) CHECK_FALSE(source.holds(7));
+      }
+      return std::pair(sent, received);
+    };
+    const auto [sent, received] = send(in_piece, -1);  // nothing is sent
+    CHECK(sent[0].code() == Code::mismatch);
+    CHECK(received[0].code() == Code::not_found);
+    CHECK(sent[1].code() == Code::not_found);  // it was forgotten
+    for (const int change_at : {0, 3}) {       // before, and just as, the part is sent
+      const auto [later, at_receiver] = send(in_piece, change_at);
+      CHECK(later[0].ok());
+      CHECK(at_receiver[0].ok());
+      CHECK(later[1].code() == Code::mismatch);
+      CHECK(at_receiver[1].code() == Code::bad_data);
+    }
+    // A block of which nothing is sent: only the next comparison of the whole copy detects it.
+    const size_t elsewhere = 2 * kStateHashBlock + 1;
+    REQUIRE(pieces[0].from + pieces[0].count <= 2 * kStateHashBlock);
+    CHECK(send(elsewhere, -1).first[0].code() == Code::mismatch);
+    CHECK(send(elsewhere, 0).first[1].ok());
+  }
+
+  TEST_CASE("transfer: RESHAPE-1, pieces are refused where the receiver takes others") {
+    const std::vector<Unit> units = {{"a", {}, 6 * kShardAlign}};
+    TrainState source = new_state(layout_of(1, 0), shard_layout(units, 1).total);
+    write(source, 1, 7);
+    const auto sent_as = common_pieces(units, 1, 0, 3, 0), taken = common_pieces(units, 1, 0, 3, 1);
+    REQUIRE(sent_as[0].count == taken[0].count);
+    TrainState target = new_state(layout_of(3, 1), shard_layout(units, 3).total);
+    std::vector<Hash128> blocks;
+    ThreadCommunicator heal(2, 60'000);
+    Status sent;
+    std::thread sender([&] {
+      sent = send_state(heal.rank(0), source, 7, std::nullopt, {sent_as, &blocks});
+    });
+    const Receipt receipt{floats_of({}, taken, 0), [&] { return Result(target.side(0)); }, taken};
+    CHECK(receive_state(heal.rank(1), receipt, 7, "n0").status().code() == Code::bad_data);
+    sender.join();
+    CHECK(sent.code() == Code::bad_data);
+    TrainState taker = new_state(layout_of(3, 1), shard_layout(units, 3).total);
+    blocks.front().low ^= 1;
+    CHECK(take_pieces(source.side(0), taker.side(0), taken, {}, blocks).code() == Code::mismatch);
   }
 
   TEST_CASE("transfer: a state with an average is refused where there is no room for one") {

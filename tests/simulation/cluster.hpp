@@ -69,10 +69,11 @@ struct StoredCopy {
   uint64_t content = 0, checksum = 0;
   uint64_t generation = 0;  // the label of the copy, as in StateVersion
   uint64_t made = 0;        // the generation that made it; known to the invariants alone
+  bool begun = false;       // as in StateCopy
   /// 0: the content is correct.
   uint64_t difference() const { return content ^ content_of(of, step, made); }
   bool good() const { return difference() == 0; }
-  StateCopy label() const { return {of.shard, step, generation, of.shards}; }
+  StateCopy label() const { return {of.shard, step, generation, of.shards, begun}; }
 };
 
 struct Trainer {

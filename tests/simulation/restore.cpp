@@ -287,6 +287,7 @@ void Cluster::commit_rank(const std::shared_ptr<Generation>& g, Generation::Memb
     });
   }
   t.copies.back().generation = g->number;
+  t.copies.back().begun = g->source == job::Source::memory;
   const StoredCopy own = t.copies.back();
   const bool frees = !g->reshapes() || options.bug == Bug::old_side_freed;
   std::erase_if(t.copies, [&](const StoredCopy& copy) {

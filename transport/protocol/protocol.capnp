@@ -15,7 +15,7 @@ annotation cxxName(struct) :Text;       # the name of the C++ struct
 annotation header(struct, enum) :Text;  # where the C++ type already is
 annotation text(enumerant) :Text;       # to_string() of the value in C++; without it, its C++ name
 
-const protocolVersion :UInt32 = 9;
+const protocolVersion :UInt32 = 10;
 
 struct Envelope {
   union {
@@ -193,6 +193,7 @@ struct StateCopy $header("runtime/training/state_version.hpp") {
   step @1 :UInt64;
   generation @2 :UInt64;
   shards @3 :UInt32;
+  begun @4 :Bool;
 }
 
 struct TrainerUp {
@@ -348,6 +349,7 @@ enum Fault {
   badCheckpoint @5;             # the checkpoint of `step` is damaged or missing
   badDisk @6;                   # the checkpoint of `step` gave an I/O error and may be intact
   badTokens @7;                 # the token file has a token that the model does not know
+  badOrder @8;                  # the order contradicts itself, as it would in every try
 }
 
 struct TrainerIdle {
@@ -486,8 +488,8 @@ struct TextMessage $cxxName("Text") {
 struct Transfer {
   # Sends the state of a shard, one of `shards`, at `step` from trainer or agent `source` to the trainers in `targets`:
   # from its memory, or if `peer` from other memory of its node. Targets with as many shards hold that shard afterwards.
-  # Others take the elements out of it that belong to their own shard; the source, too, if it is a target. id: unique in
-  # the generation.
+  # In a generation with another number of shards all targets have the same one, and only the elements of it are sent; the
+  # source takes them, too, if it is a target. id: unique in the generation.
 
   id @0 :UInt32;
   shard @1 :UInt32;
@@ -501,7 +503,7 @@ struct Transfer {
 struct TransferPart {
   # A trainer's part in a transfer. members: in rank order; rank 0 sends. rank: this trainer's. source: rank 0's name.
   # segment: shared memory from which rank 0 sends, empty for its own state. takes: rank 0 is a target, too; it may be the
-  # only member.
+  # only member. toShards: if not 0, only the elements of shard toShard of toShards are sent.
 
   id @0 :UInt32;
   shard @1 :UInt32;
@@ -512,6 +514,8 @@ struct TransferPart {
   source @6 :Text;
   shards @7 :UInt32 = 1;
   takes @8 :Bool;
+  toShards @9 :UInt32 = 0;
+  toShard @10 :UInt32 = 0;
 }
 
 struct TrainerReady {

@@ -139,6 +139,11 @@ void Decider::operator()(const TrainerIdle& e) {
   // Each generation would read these tokens again. Another trainer may have reported them first.
   if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up)
     give_up(Code::bad_data, e.reason.text);
+  // So would each generation get this order; but groups of another size may get another one.
+  if (e.fault == Fault::bad_order && !over() && !s_.giving_up &&
+      s_.rules.size_of(s_.layout) == s_.rules.domain_nodes)
+    give_up(Code::internal,
+            "the supervisor's order for " + e.trainer + " is wrong: " + e.reason.text);
   plan();
 }
 

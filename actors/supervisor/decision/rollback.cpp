@@ -52,22 +52,19 @@ void settle_rollbacks(State& state) {
 void note_lost_rollbacks(State& state) {
   const uint64_t known = state.rollbacks.empty() ? 0 : state.rollbacks.back().generation;
   if (known >= state.generation_floor) return;  // this supervisor has begun a generation
-  struct Steps {
-    uint64_t oldest, newest;
-  };
-  std::map<uint64_t, Steps> held;  // by generation
+  std::map<uint64_t, uint64_t> held;            // by generation: the oldest step that it made
   const auto add = [&](const StateCopy& copy) {
     if (copy.generation <= known || copy.generation > state.generation_floor) return;
-    Steps& steps = held.try_emplace(copy.generation, copy.step, copy.step).first->second;
-    steps = {std::min(steps.oldest, copy.step), std::max(steps.newest, copy.step)};
+    if (copy.begun || copy.step == 0) return;  // older copies of that step have its bits
+    uint64_t& oldest = held.try_emplace(copy.generation, copy.step).first->second;
+    oldest = std::min(oldest, copy.step);
   };
   for (const auto& [name, node] : state.nodes) std::ranges::for_each(node.peer, add);
   for (const auto& [name, trainer] : state.trainers) std::ranges::for_each(trainer.held, add);
-  for (const auto& [generation, steps] : held) {
-    if (steps.newest == steps.oldest) continue;  // JOB-1: perhaps it has made no step
+  for (const auto& [generation, oldest] : held) {
     settle_rollbacks(state);
-    state.rollbacks.push_back({generation, steps.oldest + 1});
-    state.joined_step = steps.oldest;
+    state.rollbacks.push_back({generation, oldest});
+    state.joined_step = oldest - 1;
   }
 }
 

@@ -32,9 +32,9 @@ bool trusted(const State& state, uint64_t step, uint64_t generation,
              uint64_t branch = newest_branch);
 /// Confirms all rollbacks, because a step was made since the newest one.
 void settle_rollbacks(State& state);
-/// JOB-3: a predecessor may have begun generations of which this supervisor's state does not tell. One
-/// with copies of two steps has made the newer one, which notes a rollback of that step. With which
-/// older step it began is unknown: JOB-1 forbids to void more.
+/// JOB-3: a predecessor may have begun generations of which this supervisor's state does not tell. Notes
+/// that one rolled back the oldest step of which a copy is known that it did not begin with. With which older step it
+/// began is unknown, unless a copy tells that.
 void note_lost_rollbacks(State& state);
 /// The newest generation that trainers joined. decide() has handled the faults of older
 /// generations.

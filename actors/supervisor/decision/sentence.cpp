@@ -254,6 +254,7 @@ std::string what_failed(const std::string& kind, const std::string& subject, con
   if (kind == "bad_checkpoint") return "A checkpoint could not be used" + why;
   if (kind == "bad_disk") return who + " could not read the checkpoint" + why;
   if (kind == "bad_tokens") return "The data cannot be trained" + why;
+  if (kind == "bad_order") return who + " got a wrong order" + why;
   if (kind == "step_failed")
     return "A step failed" + (subject.empty() ? "" : " on " + subject) + why;
   if (kind == "no_first_step") return capital(subject) + " did not begin to train in time" + why;

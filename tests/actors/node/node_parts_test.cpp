@@ -397,7 +397,7 @@ TEST_SUITE("join") {
     CHECK(order.transfers[0].members == std::vector<DataAddress>{{address(7)}, {address(3)}});
 
     job.transfers[0].step = 7;  // which this node does not hold
-    CHECK(orders(job, {{"n2", "", address(7)}}).status().code() == Code::bad_data);
+    CHECK(orders(job, {{"n2", "", address(7)}}).status().code() == Code::not_found);
   }
 
   TEST_CASE("join: a source that is its own target is the only member") {
@@ -414,7 +414,7 @@ TEST_SUITE("join") {
     job.members = {
         {"n0.0", 0, 0, address(1)}, {"n1.0", 0, 1, address(2)}, {"n2.0", 0, 2, address(3)}};
     job.shards = 3;
-    job.transfers = {{0, 1, 8, "n1.0", false, {"n0.0", "n1.0"}, 2}};
+    job.transfers = {{0, 1, 8, "n1.0", false, {"n1.0"}, 2}, {1, 1, 8, "n1.0", false, {"n2.0"}, 2}};
     Plan plan;
     plan.topology.shards = plan.topology.group_nodes = 2;
     const auto no_copy = [](const Transfer&) { return std::string(); };
@@ -428,9 +428,18 @@ TEST_SUITE("join") {
     CHECK(order.shards == 3);
     CHECK(order.from_shards == 2);  // also if no transfer goes to it
     CHECK(order.axes[0].members.size() == 3);
-    CHECK(order.transfers[0].shards == 2);
+    REQUIRE(order.transfers.size() == 2);
+    for (const uint32_t i : {0, 1}) {
+      CHECK(order.transfers[i].shards == 2);
+      CHECK(order.transfers[i].to_shards == 3);
+      CHECK(order.transfers[i].to_shard == 1 + i);  // what is sent of it
+    }
     CHECK(order.transfers[0].takes);
-    CHECK(order.transfers[0].members == std::vector<DataAddress>{{address(2)}, {address(1)}});
+    CHECK(order.transfers[0].members == std::vector<DataAddress>{{address(2)}});
+    CHECK_FALSE(order.transfers[1].takes);
+    CHECK(order.transfers[1].members == std::vector<DataAddress>{{address(2)}, {address(3)}});
+    job.transfers[0].targets = {"n0.0", "n1.0"};
+    CHECK(orders_of(job, plan, local, no_copy).status().code() == Code::bad_data);
   }
 
   TEST_CASE("join: an order that contradicts itself is bad_data") {

@@ -22,6 +22,7 @@ constexpr int timeout_ms = 60'000;
 /// Node 0 holds step 7 of n0.0, whose agent sends it to n1.0.
 struct Pair {
   const std::string instance = "test-transfer-" + std::to_string(getpid());
+  const std::vector<Unit> units = units_of(tiny_shape());
   StateStore stores[2];
   std::optional<TrainState> states[2];
   std::shared_ptr<DataPlane> planes[2];
@@ -60,7 +61,8 @@ struct Pair {
       received = from.ok() ? receive_state(**from, *states[1], 7, "n0", timeout_ms)
                            : Result<Hash128>(from.status());
     });
-    const Status sent = send_segment(*planes[0], generation, parts[0], timeout_ms);
+    std::vector<Hash128> blocks;
+    const Status sent = send_segment(*planes[0], generation, parts[0], units, blocks, timeout_ms);
     receiver.join();
     return {sent, received};
   }
@@ -94,6 +96,8 @@ TEST_SUITE("peer copies") {
   TEST_CASE("transfer: GEN-1: a fence ends the wait for a receiver that does not come") {
     Pair pair;
     pair.planes[0]->abort(2, "a new generation begins");
-    CHECK(send_segment(*pair.planes[0], 2, pair.parts[0], timeout_ms).code() == Code::aborted);
+    std::vector<Hash128> blocks;
+    CHECK(send_segment(*pair.planes[0], 2, pair.parts[0], pair.units, blocks, timeout_ms).code() ==
+          Code::aborted);
   }
 }

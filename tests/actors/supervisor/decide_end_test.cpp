@@ -332,6 +332,29 @@ TEST_CASE("job: a token that the model does not know ends the run with its steps
   }
 }
 
+TEST_CASE("job: an order that contradicts itself ends the run with its steps saved") {
+  const auto reports = [](State& s) {
+    const TrainerIdle idle{"n1.0",
+                           newest_joined(s),
+                           of(0, made(1, {3})),
+                           Fault::bad_order,
+                           4,
+                           "",
+                           "nobody has sent shard 1 of 2"};
+    decide(0, s, idle);
+  };
+  State s = training(2);
+  State other = s;
+  reports(s);
+  CHECK(s.giving_up);
+  CHECK(s.exit == Code::internal);
+  CHECK(s.exit_reason == "the supervisor's order for n1.0 is wrong: nobody has sent shard 1 of 2");
+  // Of groups of another size: other groups are tried.
+  other.rules.domain_nodes = 2;
+  reports(other);
+  CHECK_FALSE(other.giving_up);
+}
+
 TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
   State s = training(2);
   for (const Place& p : places(s.rules, s.layout))

@@ -355,18 +355,29 @@ TEST_CASE("job: JOB-3: copies of a generation that a lost decision began void ol
   State s = resumed(training(2), 202, 0);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   for (const std::string& node : s.node_order) decide(0, s, PeerCopies{node, {}, s.generation});
-  const auto leaves = [&s](const char* name, const std::vector<StateVersion>& held) {
-    return decide(0, s, TrainerIdle{name, s.generation - 1, of(name[3] == '1', held)});
+  const auto leaves = [&s](const char* name, const std::vector<StateVersion>& held,
+                           std::optional<uint64_t> begun = {}) {
+    std::vector<StateCopy> copies = of(name[3] == '1', held);
+    for (StateCopy& copy : copies) copy.begun = copy.step == begun;
+    return decide(0, s, TrainerIdle{name, s.generation - 1, std::move(copies)});
   };
   SUBCASE("it has made the step again") {
-    leaves("n0.0", made(2, {3, 4}));
-    leaves("n0.1", made(2, {3}));
+    leaves("n0.0", made(2, {3, 4}), 3);
+    leaves("n0.1", made(2, {3}), 3);
     leaves("n1.1", made(1, {3, 4}));
     // Step 4: there is shard 0 of generation 2, and shard 1 of generation 1.
     CHECK(only<Join>(back(s, "n1.0", 0, made(1, {3, 4}))).step == 3);
   }
-  SUBCASE("it has perhaps made no step, and voids nothing") {
-    leaves("n0.0", made(2, {4}));
+  SUBCASE("it has made several steps, and no copy tells with which it began") {
+    leaves("n0.0", made(2, {4, 5}));
+    leaves("n0.1", {});
+    leaves("n1.1", made(1, {3, 4}));
+    // It began with step 3 or an older one, so step 4 of generation 1 is of another branch.
+    CHECK(only<Join>(back(s, "n1.0", 0, made(1, {3, 4}))).step == 3);
+    CHECK_FALSE(trusted(s, 4, 1));
+  }
+  SUBCASE("it has made no step, and voids nothing") {
+    leaves("n0.0", made(2, {4}), 4);
     leaves("n0.1", {});
     leaves("n1.1", made(1, {3, 4}));
     CHECK(only<Join>(back(s, "n1.0", 0, made(1, {3}))).step == 4);

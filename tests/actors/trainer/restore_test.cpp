@@ -139,12 +139,13 @@ TEST_SUITE("restore") {
       CHECK(state.holds(7, layout_of(2, 0)));
       if (others != std::vector<uint32_t>{1}) {  // a shard is missing, or comes twice
         CHECK(moved.code() == Code::bad_data);
+        CHECK(restore.fault().fault == Fault::bad_order);
         CHECK_FALSE(state.holds(7, layout_of(1, 0)));
         continue;
       }
       REQUIRE(moved.ok());
       REQUIRE(restore.commit(state, axes_of(alone.rank(0), alone.rank(0))).ok());
-      CHECK(state.held(state.committed_side()) == StateCopy{0, 7, 3, 1});
+      CHECK(state.held(state.committed_side()) == StateCopy{0, 7, 3, 1, true});
       CHECK(check_side(state, state.committed_side()).ok());
       CHECK(state.committed_hash() != Hash128{});
       CHECK_FALSE(state.holds(7, layout_of(2, 0)));  // all ranks have the new cut

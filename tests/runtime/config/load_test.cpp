@@ -396,6 +396,39 @@ TEST_SUITE("config load") {
     CHECK(shown("64").find("after a node is lost") == std::string::npos);  // 1 in both
   }
 
+  TEST_CASE("config show: tells how sums leave a GPU whose state does, if that saves memory") {
+    const auto hint = [](const std::string& preset, int64_t batch, std::vector<std::string> more) {
+      std::vector<std::string> keys = {"--model.preset=" + preset,
+                                       "--cluster.device=cuda",
+                                       "--train.precision=bf16",
+                                       "--train.activation_checkpointing=true",
+                                       "--train.micro_batch_size=1",
+                                       "--train.max_steps=10",
+                                       "--train.global_batch_size=" + std::to_string(batch)};
+      keys.insert(keys.end(), more.begin(), more.end());
+      const auto loaded = must(load_config_text("", "a.toml", keys));
+      std::istringstream text(show_config(*loaded));
+      std::string words, word;
+      while (text >> word) words += word + " ";
+      REQUIRE(words.find(" offload ") != std::string::npos);
+      const size_t at = words.find("since a trainer's ");
+      return at == std::string::npos ? "" : words.substr(at, words.find(" are one", at) - at);
+    };
+    const std::string offload = "--parallel.offload=optimizer";
+    CHECK(hint("llama3-8b", 6, {}) == "");  // the state is on the GPU, too
+    CHECK(hint("llama3-8b", 6, {offload}) ==
+          "since a trainer's 6 micro-batches are several waves; with train.global_batch_size = 4 "
+          "or 8 they");
+    for (const int64_t batch : {4, 8}) CHECK(hint("llama3-8b", batch, {offload}) == "");
+    CHECK(hint("llama3-8b", 8, {offload, "--parallel.wave=2"}) ==
+          "since a trainer's 8 micro-batches are several waves; with train.global_batch_size = 8 "
+          "or 16 and parallel.wave = 0 they");
+    // A wave's activations are larger than the sums.
+    CHECK(hint("micro", 96,
+               {offload, "--train.activation_checkpointing=false", "--train.precision=fp32",
+                "--train.micro_batch_size=16"}) == "");
+  }
+
   TEST_CASE("config show: only changed keys, each with its origin") {
     const auto loaded = must(load_config_text("[train]\nmax_steps = 5\neps = 1e-8\n", "a.toml",
                                               {"--run.name=x", "--data.shuffle=false"}));

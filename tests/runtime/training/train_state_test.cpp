@@ -312,14 +312,20 @@ TEST_SUITE("train_state") {
       "train_state: STATE-2 and JOB-3, a side has the generation that computed or began with it") {
     TrainState state = new_state();
     CHECK_FALSE(state.held(0));
+    struct Copy {
+      uint64_t step, generation;
+      bool begun = false;  // the generation began with it
+      bool operator==(const Copy&) const = default;
+    };
+    using Copies = std::vector<Copy>;
     auto both = [&state] {
-      std::vector<StateVersion> sides;
+      Copies sides;
       for (const int side : {0, 1})
-        if (const auto copy = state.held(side)) sides.push_back(copy->version());
-      std::ranges::sort(sides, {}, &StateVersion::step);
+        if (const auto copy = state.held(side))
+          sides.push_back({copy->step, copy->generation, copy->begun});
+      std::ranges::sort(sides, {}, &Copy::step);
       return sides;
     };
-    using Copies = std::vector<StateVersion>;
     state.set_generation(4);
     write(state, 7);
     write(state, 8);
@@ -330,14 +336,14 @@ TEST_SUITE("train_state") {
     CHECK(both() == Copies{{7, 4}, {8, 4}});
     REQUIRE(state.rewind(8).ok());
     REQUIRE(state.begin_generation(8).ok());
-    CHECK(both() == Copies{{7, 4}, {8, 6}});
+    CHECK(both() == Copies{{7, 4}, {8, 6, true}});
     state.set_generation(7);
     REQUIRE(state.begin_generation(7).ok());  // so step 8 is undone
-    CHECK(both() == Copies{{7, 7}});
+    CHECK(both() == Copies{{7, 7, true}});
     CHECK_FALSE(state.holds(8));
     CHECK(state.begin_generation(8).code() == Code::not_found);
     write(state, 8);
-    CHECK(both() == Copies{{7, 7}, {8, 7}});
+    CHECK(both() == Copies{{7, 7, true}, {8, 7}});
     state.set_generation(9);
     REQUIRE(state.begin_write(0).ok());
     CHECK(both() == Copies{{8, 7}});

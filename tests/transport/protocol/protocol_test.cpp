@@ -191,7 +191,7 @@ TEST_CASE("protocol: a message has the fields, defaults and words of the schema"
 
 TEST_CASE("protocol: ACTOR-4, an unknown value of an enum is refused") {
   auto words = remote::make_envelope([](wire::Envelope::Builder out) {
-    out.initMessage().initBody().initTrainerIdle().setFault(static_cast<wire::Fault>(8));
+    out.initMessage().initBody().initTrainerIdle().setFault(static_cast<wire::Fault>(9));
   });
   capnp::FlatArrayMessageReader reader(words);
   caf::message content;
