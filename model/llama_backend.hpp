@@ -198,9 +198,13 @@ class LlamaBackend : public Backend {
   static constexpr float kMuonA = arithmetic::kMuonA, kMuonB = arithmetic::kMuonB,
                          kMuonC = arithmetic::kMuonC;
   static constexpr double kMuonEpsilon = arithmetic::kMuonEpsilon;
-  /// Over all matrices of a block: the largest smaller side, and the most elements.
-  int64_t muon_side() const { return std::max(std::min(A_, C_), std::min(F_, C_)); }
-  int64_t muon_elements() const { return std::max({A_, K_, F_}) * C_; }
+  /// Over all matrices of a block and its experts: the largest side beside C, the largest smaller side,
+  /// and the most elements.
+  int64_t muon_width() const {
+    return std::max({A_, K_, F_, shape_.experts.count, shape_.experts.hidden});
+  }
+  int64_t muon_side() const { return std::min(muon_width(), C_); }
+  int64_t muon_elements() const { return muon_width() * C_; }
   static float muon_keep(const Muon& o, const ParameterRun& run) {
     return 1 - o.learning_rate * run.rate_factor * run.weight_decay;
   }

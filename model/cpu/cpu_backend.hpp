@@ -142,7 +142,7 @@ class CpuBackend final : public LlamaBackend {
     std::vector<Saved> saved;  // per layer, or one
     T* d_out = nullptr;        // gradient of the residual stream after the unit, (N, C)
     float* losses = nullptr;   // (N)
-    float scale = 1;           // of the loss's gradient, by the tokens
+    float router_scale = 1;    // of the gradient of the routers' losses, by the tokens
     // With experts, of the layer whose pass is under way:
     T* expert_in = nullptr;        // (N, C): what router and experts read
     T* d_router = nullptr;         // (N, experts): gradient of the router's logits

@@ -241,7 +241,7 @@ void CpuBackend<T>::add_row_gradients(const Saved& s, const T* rows, const float
   std::vector<float> load(static_cast<size_t>(E));
   for (size_t e = 0; e < load.size(); ++e)
     load[e] = static_cast<float>(d.count[e]) / static_cast<float>(N_);
-  const RouterLoss loss{frame_->scale, options_.router_z_loss, options_.router_balance_loss};
+  const RouterLoss loss{frame_->router_scale, options_.router_z_loss, options_.router_balance_loss};
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
     float *d_logits = w.wide, *d_weights = w.wide + c.rows * E;
     for (int64_t i = 0; i < c.rows * k; ++i) d_weights[i] = d_weight[d.place[c.first * k + i]];

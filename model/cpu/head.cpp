@@ -37,7 +37,11 @@ void CpuBackend<T>::head(int frame, const void* params, const void* tied, float 
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
   const T* last = x(static_cast<int>(shape_.layers));
   const float dscale = scale / static_cast<float>(N_);
-  frame_->scale = dscale;
+  // The engine divides by the targets of the step that are trained: a mean of the micro-batches' router
+  // losses, each with the weight of its own such targets, needs no more than this.
+  const auto trained = std::count_if(frame_->targets, frame_->targets + N_,
+                                     [](int32_t target) { return target >= 0; });
+  frame_->router_scale = dscale * (static_cast<float>(trained) / static_cast<float>(N_));
   const Weight<T> to_logits = this->weight(weight, V_, C_, kYes, 0);
   const Weight<T> from_logits = this->weight(weight, V_, C_, kNo, 1);
   const Weight<T> both[] = {to_logits, from_logits};

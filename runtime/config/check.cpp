@@ -149,8 +149,6 @@ Status check_experts(const Config& c) {
   if (c.cluster.device == DeviceKind::cuda)
     return bad("cluster.device", c,
                "cannot be \"cuda\" with model.experts: only CPU trainers compute experts yet");
-  if (train.optimizer == Optimizer::muon)
-    return bad("train.optimizer", c, "cannot be \"muon\" with model.experts yet; use \"adamw\"");
   if (train.fp8) return bad("train.fp8", c, "cannot be true with model.experts yet");
   return {};
 }

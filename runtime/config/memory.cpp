@@ -196,7 +196,8 @@ double cuda_activations(const Config& config, const ModelShape& shape) {
 /// Muon's products of the largest matrix.
 double orthogonalization(const TrainConfig& train, const ModelShape& shape) {
   const Widths w(train, shape);
-  return (2 * w.c + 4) * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F});
+  const auto of_experts = static_cast<double>(std::max(shape.experts.count, shape.experts.hidden));
+  return (2 * w.c + 4) * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F, of_experts});
 }
 
 /// Sums in tree order connect every pair of ranks (transport/nccl/communicator.hpp). By the sources

@@ -117,7 +117,7 @@ const Key table[] = {
   {"model", "rope_high_factor", REF(model.rope_high_factor), {0, 1e6}, run, "With rope_scaling = llama3 or yarn: waves shorter than rope_original_block_size / rope_high_factor stay as they are. 0: from the preset, else 4, or 32 with yarn."},
   {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3 or yarn: the sequence length before it was stretched. 0: from the preset, else 8192."},
   {"model", "rope_attention_factor", REF(model.rope_attention_factor), {0, 1e6}, run, "With rope_scaling = yarn: what cosines and sines are multiplied with, attention_factor of transformers. 0: 0.1 ln(rope_factor) + 1."},
-  {"model", "experts", REF(model.experts), {-1, 65'536}, run, "Experts of a block, of which each token passes experts_per_token, instead of an MLP. 0: none. -1: as the preset, else 0. Experts need cluster.device = cpu and AdamW (docs/models.md#experts)."},
+  {"model", "experts", REF(model.experts), {-1, 65'536}, run, "Experts of a block, of which each token passes experts_per_token, instead of an MLP. 0: none. -1: as the preset, else 0. They need cluster.device = cpu, and no train.fp8 (docs/models.md#experts)."},
   {"model", "experts_per_token", REF(model.experts_per_token), {0, 65'536}, run, "Experts that each token passes. 0: from the preset, else 2."},
   {"model", "expert_hidden", REF(model.expert_hidden), {0, 1e7}, run, "Width of an expert's SwiGLU. 0: from the preset, else model.hidden."},
   {"model", "shared_experts", REF(model.shared_experts), {-1, 65'536}, run, "Experts that every token passes besides, as one SwiGLU of width shared_experts * expert_hidden. -1: as the preset, else 0."},

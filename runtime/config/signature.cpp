@@ -73,7 +73,10 @@ void add_arithmetic(const Config& config, const Plan& plan, const Arithmetic& of
   add("logit_bytes", a::kLogitBytes);
   add("packed_bytes", a::kPackedBytes);
   add("packed_rows", a::kPackedRows);
-  if (plan.shape.experts.count > 0) add("expert_rows", a::kExpertRows);
+  if (plan.shape.experts.count > 0) {
+    add("expert_rows", a::kExpertRows);
+    add("router_losses", a::kRouterLosses);
+  }
   if (config.train.optimizer == Optimizer::muon)
     add("muon_rows", fmt::format("{} {}, sums of {}", a::kMuonGramRows, a::kMuonProductRows,
                                  a::kMuonNormElements));

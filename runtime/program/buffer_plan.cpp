@@ -188,8 +188,8 @@ BufferPlan plan_of(const EngineOptions& options, size_t groups, size_t shards, b
   if (leaves_device) make_windows(units, padded, shards, tied, plan);
   plan.device_state = host_memory || plan.through_host ? 0 : state_format(options).bytes();
   if (options.optimizer == Optimizer::muon) {
-    plan.muon_unit = padded[1];
-    plan.muon_part = shards > 1 ? padded[1] / shards : 0;
+    plan.muon_unit = *std::max_element(padded.begin() + 1, padded.end() - 1);
+    plan.muon_part = shards > 1 ? plan.muon_unit / shards : 0;
     plan.muon_owned = most_owned(muon_matrices(units), shards * groups);
   }
   return plan;

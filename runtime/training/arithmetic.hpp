@@ -25,7 +25,9 @@ inline constexpr int64_t kWeightTokens = 512;  // tokens added to a weight's gra
 inline constexpr int64_t kLogitBytes = int64_t{64} << 20;  // the most d logits kept at a time
 inline constexpr size_t kPackedBytes = size_t{64} << 20;   // the largest weight that MKL packs
 inline constexpr int64_t kExpertRows = 64;  // rows of an expert's product, always so many
-inline constexpr int kPackedRows = 256;     // rows of A that MKL packs for
+/// What the routers' own losses of a micro-batch weigh. At first each micro-batch weighed the same.
+inline constexpr const char* kRouterLosses = "trained targets";
+inline constexpr int kPackedRows = 256;  // rows of A that MKL packs for
 
 // The CUDA backend.
 inline constexpr int64_t kPartBytes = int64_t{2} << 30;  // BackendOptions::part_bytes

@@ -1,11 +1,11 @@
 // bench step: tokens/s of the engine's steps in one process, no collectives; and the time that Muon
 // takes to orthogonalize all matrices, which the trainers of a run share.
 //
-//   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
+//   ./simplescale bench step [micro|moe-micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
 //                            [block_size=T] [kernels]
 //
 // kernels: prints a table of what each kernel of a step takes, and could take (kernel_times.hpp).
-// 1, 2: the number of threads. Default: micro and mini, both precisions, 1 and 2 threads. N: the
+// 1, 2: the number of threads. Default: all but small, both precisions, 1 and 2 threads. N: the
 // mean length of documents that do not see each other, in tokens; 0, the default: samples are
 // whole. T: tokens of a sample in place of the preset's; a step has as many tokens as before. Prints
 // one JSON line per combination; runs on the CPU.
@@ -39,8 +39,14 @@ struct Preset {
   int micro_batch_size;
 };
 
+ModelShape moe(ModelShape shape) {
+  shape.experts = {.count = 8, .per_token = 2, .hidden = 176};
+  return canonical(shape);
+}
+
 const Preset kPresets[] = {
     {"micro", {128, 352, 4, 4, 2, 4096, 256, 10000.0, 1e-5, false}, 8},
+    {"moe-micro", moe({128, 352, 4, 4, 2, 4096, 256, 10000.0, 1e-5, false}), 8},
     {"mini", {384, 1024, 6, 6, 2, 8192, 256, 10000.0, 1e-5, false}, 8},
     {"small", {768, 2048, 12, 12, 4, 32000, 1024, 10000.0, 1e-5, false}, 4},
 };
@@ -181,7 +187,7 @@ int main(int argc, char** argv) {
   auto named = [&](const std::string& word) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
-  const bool any_preset = named("micro") || named("mini") || named("small");
+  const bool any_preset = named("micro") || named("moe-micro") || named("mini") || named("small");
   const bool any_dtype = named("float32") || named("bfloat16"),
              any_threads = named("1") || named("2");
   std::vector<int> documents;

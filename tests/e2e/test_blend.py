@@ -86,10 +86,11 @@ class Blend(Case):
         self.assertIn("was made with another mixture than config.toml has", self.command("verify", one, code=65))
 
     def test_a_whole_recipe_gives_the_same_bits_on_every_layout_and_after_a_kill_and_a_stop(self):
-        """Stages of a blend, documents, Muon, an average of the weights and WSD at once."""
+        """Stages of a blend, documents, experts, Muon, an average of the weights and WSD at once."""
         recipe = [*STEPS, "--train.max_steps=40", "--data.document_mask=true", "--data.document_end=11",
                   "--data.document_boundary_loss=false", "--train.optimizer=muon", "--train.ema_decay=0.9", "--train.z_loss=1e-4",
-                  "--train.schedule=wsd", "--train.decay_steps=10", "--train.warmup_steps=5"]
+                  "--train.schedule=wsd", "--train.decay_steps=10", "--train.warmup_steps=5",
+                  "--model.experts=4", "--train.router_z_loss=1e-3"]
         one = self.train("one", *recipe)
         expected = self.digest(one)
         self.assertEqual(self.digest(self.train("2x1", *recipe, *self.layout(2, 1, "no_shard"))), expected)

@@ -57,6 +57,7 @@ class Join(EndlessRun):
         self.assertEqual(self.digest(self.run_folder), self.digest(same))
 
     def test_two_six_and_two_nodes_with_kills(self):
+        self.keys += ["--model.experts=4", "--model.router_bias=true"]
         self.begin()
         names = [f"n{i}" for i in range(6)]
         for _ in range(4):

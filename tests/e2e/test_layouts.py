@@ -168,6 +168,16 @@ class Layouts(Case):
         self.command("train", self.config, f"--run={self.folder}/refused", *flags, "--parallel.wave=3", code=78)
         self.assertIn("parallel.wave = 3 is not a power of two", self.stderr)
 
+    def test_layouts_give_the_same_bits_with_experts(self):
+        flags = ["--model.experts=5", "--model.shared_experts=1", "--model.dense_layers=1", "--model.router_score=sigmoid",
+                 "--model.router_bias=true", "--train.router_z_loss=1e-3", "--train.router_balance_loss=1e-2", "--train.optimizer=muon",
+                 "--train.ema_decay=0.9", "--data.skip_samples=30-37"]
+        digests, losses = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "shard_grad_op")], *STEPS,
+                                       "--train.global_batch_size=24", *flags)
+        self.assertEqual(len(set(digests.values())), 1, digests)
+        values = list(losses.values())
+        self.assertEqual(values, values[:1] * 3)
+
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)

@@ -69,7 +69,8 @@ class LossMask(Case):
         self.config.write_text(self.config.read_text() + "".join(
             f'[[data.blend]]\nname = "{name}"\nsource = "{source}"\nweight = {weight}\nfolder = "{self.folder}/{name}"\n'
             for name, source, weight in (("chat", "chat.jsonl", 0.7), ("plain", "plain.txt", 0.3))))
-        flags = [*STEPS, "--train.max_steps=12", "--train.schedule=constant", "--data.document_mask=true"]
+        flags = [*STEPS, "--train.max_steps=12", "--train.schedule=constant", "--data.document_mask=true",
+                 "--model.experts=4", "--train.router_balance_loss=1e-2"]
         one = self.train("one", *flags)
         expected, losses = self.digest(one), [(m["loss"], m.get("val_losses")) for m in lines(one / "metrics.jsonl")]
         manifests = [json.loads((self.folder / name / "manifest.json").read_text()) for name in ("chat", "plain")]

@@ -100,7 +100,8 @@ class Reshape(EndlessRun):
         self.check()
 
     def test_a_killed_node_is_not_waited_for(self):
-        self.begin(4, 4, "--checkpoint.peer_every_steps=1", "--cluster.join_timeout_ms=3600000")
+        """With a model of experts, whose units differ in size."""
+        self.begin(4, 4, "--model.experts=4", "--checkpoint.peer_every_steps=1", "--cluster.join_timeout_ms=3600000")
         self.wait_for(lambda: last_step(self.run_folder) >= 8, "copies on other nodes")
         self.kill_node(next(f"n{n}" for n in range(4) if f"n{n}" != leader(self.run_folder)[2]))
         self.wait_for(lambda: any("3 groups of 1 node instead of 1 of 4" in e["reason"] for e in self.events("joined")), "groups of another size")

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/model/engine_world.hpp"
+#include "tests/model/test_model.hpp"
 #include "tests/must.hpp"
 #include "tests/paths.hpp"
 #include "tests/python.hpp"
@@ -122,23 +123,42 @@ void write_file(const std::filesystem::path& path, const std::vector<E>& values)
              static_cast<std::streamsize>(values.size() * sizeof(E)));
 }
 
+/// What a step of a test has besides EngineOptions.
+struct Besides {
+  StateKind kind = StateKind::params;  // that is compared
+  float router_z_loss = 0, router_balance_loss = 0;
+  bool documents = false;
+};
+
+std::string names_json(const std::vector<Unit>& units) {
+  std::string names;
+  for (const Unit& unit : units)
+    for (const Parameter& parameter : unit.parameters)
+      names += (names.empty() ? "[\"" : ",\"") + parameter.name + "\"";
+  return names + "]";
+}
+
 /// |ours - torch's| / |torch's - initial| of a part of the state after 20 steps; nothing without
 /// torch.
 std::optional<double> distance_to_torch(const EngineOptions& options, const char* optimizer,
-                                        StateKind kind = StateKind::params) {
+                                        const Besides& besides = {}) {
   test::Python* const python = test::Python::with({"torch", "numpy"});
   if (!python) {
     MESSAGE("skipped: no Python with torch");
     return {};
   }
   constexpr uint64_t steps = 20;
-  World world(options, 2, 2, cpu_backends(1));
+  World world(options, 2, 2, [&](BackendOptions of) {
+    of.router_z_loss = besides.router_z_loss, of.router_balance_loss = besides.router_balance_loss;
+    return cpu_backends(1)(of);
+  });
+  world.documents = besides.documents;
   world.initialize();
   const std::vector<float> initial = part_of(world, StateKind::params);
   std::vector<int32_t> tokens;
   for (uint64_t step = 1; step <= steps; ++step)
     for (uint64_t leaf = 0; leaf < static_cast<uint64_t>(options.leaves); ++leaf) {
-      const std::vector<int32_t> part = test_tokens(options, step, leaf);
+      const std::vector<int32_t> part = test_tokens(options, step, leaf, besides.documents);
       tokens.insert(tokens.end(), part.begin(), part.end());
     }
   const test::TempFolder folder;
@@ -151,10 +171,13 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
            << options.leaves * options.micro_batch_size << R"(,"optimizer":")" << optimizer
            << R"(","momentum":)" << options.muon_momentum << R"(,"weight_decay":)"
            << options.weight_decay << R"(,"grad_clip":)" << options.grad_clip << R"(,"z_loss":)"
-           << options.z_loss << R"(,"ema_decay":)" << options.ema_decay << R"(,"dim":)" << s.dim
-           << R"(,"hidden":)" << s.hidden << R"(,"layers":)" << s.layers << R"(,"heads":)"
-           << s.heads << R"(,"kv_heads":)" << s.kv_heads << R"(,"vocab":)" << s.vocab
-           << R"(,"block_size":)" << s.block_size << R"(,"head_dim":)" << s.head_dim()
+           << options.z_loss << R"(,"ema_decay":)" << options.ema_decay << R"(,"router_bias_rate":)"
+           << options.router_bias_rate << R"(,"router_z_loss":)" << besides.router_z_loss
+           << R"(,"router_balance_loss":)" << besides.router_balance_loss << R"(,"experts":)"
+           << testing::experts_json(s.experts) << R"(,"names":)" << names_json(units_of(s))
+           << R"(,"dim":)" << s.dim << R"(,"hidden":)" << s.hidden << R"(,"layers":)" << s.layers
+           << R"(,"heads":)" << s.heads << R"(,"kv_heads":)" << s.kv_heads << R"(,"vocab":)"
+           << s.vocab << R"(,"block_size":)" << s.block_size << R"(,"head_dim":)" << s.head_dim()
            << R"(,"rope_theta":)" << s.rope_theta << R"(,"tie_embeddings":)" << s.tie_embeddings
            << R"(,"norm":"pre","qk_norm":"none","qkv_bias":0,"sliding_window":0,)"
            << R"("rope_scaling":"none","groups":[[".*mlp.up_proj.*",{"learning_rate_factor":0.5}],)"
@@ -164,12 +187,12 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
                               name + "/output", {name, settings.str()}) == 0,
                   test::contents(name + "/output"));
   std::vector<float> theirs(initial.size());
-  std::ifstream(name + "/" + to_string(kind) + ".out", std::ios::binary)
+  std::ifstream(name + "/" + to_string(besides.kind) + ".out", std::ios::binary)
       .read(reinterpret_cast<char*>(theirs.data()),
             static_cast<std::streamsize>(theirs.size() * sizeof(float)));
 
   world.train(1, steps);
-  const std::vector<float> ours = part_of(world, kind);
+  const std::vector<float> ours = part_of(world, besides.kind);
   double difference = 0, change = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
     difference += std::pow(double{ours[i]} - double{theirs[i]}, 2);
@@ -297,8 +320,33 @@ TEST_SUITE("engine_muon") {
     }
     options.moments = DType::f32;
     options.ema_decay = 0.9;
-    if (const auto distance = distance_to_torch(options, "adamw", StateKind::ema))
+    if (const auto distance = distance_to_torch(options, "adamw", {.kind = StateKind::ema}))
       CHECK(*distance < 1e-3);
+  }
+
+  TEST_CASE("engine: 20 steps of a model with experts give PyTorch's parameters and average") {
+    EngineOptions options = muon_options(1);  // a router's losses are those of a micro-batch
+    options.micro_batch_size = 8;
+    options.shape.experts = {.count = 4,
+                             .per_token = 2,
+                             .hidden = 24,
+                             .shared = 1,
+                             .dense_layers = 1,
+                             .score = RouterScore::sigmoid,
+                             .bias = true};
+    options.shape = canonical(options.shape);
+    options.grad_clip = 0.1f;
+    options.ema_decay = 0.9;
+    options.router_bias_rate = 0.01f;
+    for (const std::string optimizer : {"adamw", "muon"})
+      for (const StateKind kind : {StateKind::params, StateKind::ema})
+        for (const bool documents : {false, true}) {
+          INFO(optimizer, ", documents = ", documents);
+          options.optimizer = optimizer == "muon" ? Optimizer::muon : Optimizer::adamw;
+          if (const auto distance =
+                  distance_to_torch(options, optimizer.c_str(), {kind, 0.01f, 0.1f, documents}))
+            CHECK(*distance < 0.02);  // 1e-3, but for a token whose choice is close
+        }
   }
 
   TEST_CASE("engine: ENGINE-3 holds for the average, which begins with the initial parameters") {

@@ -1,10 +1,7 @@
 // The bits of steps, of MKL's products and of libm, with each instruction set that this CPU has, compared
 // with golden_bits.txt. They are those of one compiler, libtorch and glibc. After a change that is meant
 // to give other bits, raise arithmetic::kVersion, then SIMPLESCALE_WRITE_GOLDEN_BITS=1 writes that file.
-//
-// A process has one set, so each set has a process: this program runs itself.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -19,6 +16,7 @@
 #include "model/cpu/instructions.hpp"
 #include "runtime/training/arithmetic.hpp"
 #include "tests/model/engine_world.hpp"
+#include "tests/model/instruction_processes.hpp"
 #include "tests/must.hpp"
 #include "tests/paths.hpp"
 
@@ -26,11 +24,6 @@ namespace simplescale {
 namespace {
 
 using cpu::Bf16, cpu::Transpose, cpu::Weight;
-
-constexpr InstructionSet kSets[] = {InstructionSet::generic, InstructionSet::avx2,
-                                    InstructionSet::avx512, InstructionSet::avx512_bf16,
-                                    InstructionSet::amx};
-constexpr const char* kMklNames[] = {"SSE4_2", "AVX2", "AVX512", "AVX512_E3", "AVX512_E4"};
 
 template <class T>
 std::string hash_of(const std::vector<T>& values) {
@@ -66,7 +59,8 @@ std::string products(const Product& product) {
   return hash_of(all);
 }
 
-std::string step(DType precision, bool fp8, bool tied, Optimizer optimizer = Optimizer::adamw) {
+std::string step(DType precision, bool fp8, bool tied, Optimizer optimizer = Optimizer::adamw,
+                 const Experts& experts = {}) {
   EngineOptions options;
   options.shape = {.dim = 128,
                    .hidden = 352,
@@ -76,6 +70,7 @@ std::string step(DType precision, bool fp8, bool tied, Optimizer optimizer = Opt
                    .vocab = 509,
                    .block_size = 64};
   options.shape.tie_embeddings = tied;
+  options.shape.experts = experts;
   options.precision = precision;
   options.fp8 = fp8;
   options.optimizer = optimizer;
@@ -105,6 +100,7 @@ std::string libm() {
 using Rows = std::map<std::string, std::string>;
 
 Rows rows() {
+  const Experts experts{.count = 6, .per_token = 2, .hidden = 96, .shared = 1, .dense_layers = 1};
   return {
       {"libm", libm()},
       {"products.fp32", products([](Transpose t, int64_t m, int64_t n, int64_t k, const auto& a,
@@ -131,6 +127,8 @@ Rows rows() {
       {"step.fp32", step(DType::f32, false, false)},
       {"step.fp32.tied", step(DType::f32, false, true)},
       {"step.fp32.muon", step(DType::f32, false, false, Optimizer::muon)},
+      {"step.fp32.experts", step(DType::f32, false, false, Optimizer::adamw, experts)},
+      {"step.bf16.experts", step(DType::bf16, false, false, Optimizer::adamw, experts)},
       {"step.bf16", step(DType::bf16, false, false)},
       {"step.bf16.tied", step(DType::bf16, false, true)},
       {"step.fp8", step(DType::bf16, true, false)},
@@ -173,21 +171,14 @@ void write_table(Table table, const Rows& now) {
 }
 
 /// By "SET NAME", from a process with that set alone.
-Rows rows_of(size_t set) {
-  const std::string name = to_string(kSets[set]);
-  // libm has no other way to leave out FMA.
-  const char* tunables = set == 0 ? " GLIBC_TUNABLES=glibc.cpu.hwcaps=-FMA,-AVX2" : "";
-  const std::string command = std::string("MKL_ENABLE_INSTRUCTIONS=") + kMklNames[set] + tunables +
-                              " /proc/" + std::to_string(getpid()) +
-                              "/exe --no-skip --test-case='golden bits of this process'";
-  FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
+Rows rows_of(InstructionSet set) {
   Rows found;
-  char kind[16], row[64], hash[64];
-  for (char line[256]; std::fgets(line, sizeof line, pipe);)
-    if (std::sscanf(line, "%15s %63s %63s", kind, row, hash) == 3 && kind == name)
-      found[name + " " + row] = hash;
-  CHECK(pclose(pipe) == 0);
+  for (const std::string& line : testing::lines_with(set, "golden bits of this process")) {
+    std::istringstream words(line);
+    std::string row, hash;
+    words >> row >> hash;
+    found[std::string(to_string(set)) + " " + row] = hash;
+  }
   return found;
 }
 
@@ -201,13 +192,9 @@ TEST_CASE("golden bits of this process" * doctest::skip()) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // other flags, other bits
 TEST_CASE("golden bits: those of each instruction set change only with arithmetic::kVersion") {
   Rows now;
-  for (size_t set = 0; set < std::size(kSets); ++set) {
-    if (kSets[set] > best_instructions()) {
-      MESSAGE("skipped: this CPU lacks " << std::string(to_string(kSets[set])));
-      continue;
-    }
+  for (const InstructionSet set : testing::sets_of_host()) {
     const Rows of_set = rows_of(set);
-    CHECK(of_set.size() == 10);
+    CHECK(of_set.size() == 12);
     now.insert(of_set.begin(), of_set.end());
   }
   if (std::getenv("SIMPLESCALE_WRITE_GOLDEN_BITS")) write_table(read_table(), now);
@@ -231,7 +218,7 @@ TEST_CASE("golden bits: those of each instruction set change only with arithmeti
 TEST_CASE("instructions: BACKEND-3: a process keeps those that it has begun with") {
   const InstructionSet used = cpu::used_instructions();
   CHECK(cpu::use_instructions(used).ok());
-  for (const InstructionSet other : kSets)
+  for (const InstructionSet other : testing::kInstructionSets)
     if (other != used) CHECK(cpu::use_instructions(other).code() == Code::bad_config);
   CHECK(cpu::used_instructions() == used);
 }

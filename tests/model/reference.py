@@ -8,7 +8,8 @@ Reads   FOLDER/params.bin   fp32 parameters, unit by unit
         FOLDER/tokens.bin   int32 (B, T + 1); bit 30: begins a document, bit 29: is no target
 Writes  FOLDER/logits.bin   fp32 (B, T, vocab)
         FOLDER/grads.bin    fp32, laid out as params.bin; gradients of
-                            (loss + z_loss * mean(logsumexp^2)) * scale
+                            (loss + z_loss * mean(logsumexp^2)) * scale; the routers' own losses are
+                        weighted by the share of the targets that are trained
         FOLDER/loss.bin     one float64, without the z-loss
 
 Parameters, activations and the residual stream are DTYPE; softmax and loss are float32.
@@ -105,6 +106,7 @@ def experts(s, n, router, bias, weights, losses):
         of_expert = F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down).float()
         y = y + (w * (chosen == e)).sum(-1, keepdim=True) * of_expert
     load = F.one_hot(chosen, x["count"]).sum(1).float().mean(0)
+    s.get("loads", []).append(load * len(n))
     mean = (scores / (1 if x["score"] == "softmax" else scores.sum(-1, keepdim=True))).mean(0)
     losses.append(s["router_z_loss"] * logits.logsumexp(-1).square().mean())
     losses.append(s["router_balance_loss"] * x["count"] / x["per_token"] * (load * mean).sum())
@@ -194,7 +196,7 @@ def main():
     targets = torch.where(trained, tokens[:, 1:] & (1 << 29) - 1, -100)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / trained.numel()
     z = s["z_loss"] * (logits.logsumexp(-1).square() * trained).mean()
-    ((loss + z + sum(losses)) * s["scale"]).backward()
+    ((loss + z + sum(losses) * trained.float().mean()) * s["scale"]).backward()
     logits.detach().numpy().tofile(f"{folder}/logits.bin")
     torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")
     np.float64(loss.item()).tofile(f"{folder}/loss.bin")

@@ -3,12 +3,13 @@
 usage: reference_steps.py FOLDER SETTINGS
 
 SETTINGS is a JSON object: steps, samples (of a step), optimizer, momentum, weight_decay, grad_clip,
-z_loss, ema_decay, groups and the members of ModelShape that reference.py needs. optimizer is adamw, muon (the
-plain one below, in float32) or torch.optim.Muon (whose products are bfloat16). groups: pairs of a
-regular expression of parameter names and a dict with learning_rate_factor, weight_decay or both.
+z_loss, ema_decay, router_bias_rate, names, groups and the members of ModelShape that reference.py
+needs. optimizer is adamw, muon (the plain one below, in float32) or torch.optim.Muon (whose products
+are bfloat16). names: of the parameters, in their order. groups: pairs of a regular expression of
+parameter names and a dict with learning_rate_factor, weight_decay or both.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
-        FOLDER/tokens.bin   int32 (steps, samples, T + 1)
+        FOLDER/tokens.bin   int32 (steps, samples, T + 1), with their marks
 Writes  FOLDER/params.out   fp32, laid out as params.bin
         FOLDER/ema.out      likewise: their exponential moving average
 
@@ -53,30 +54,10 @@ class PlainMuon(torch.optim.Optimizer):
                 p.add_(update, alpha=-group["lr"] * 0.2 * max(p.shape) ** 0.5)
 
 
-def names(s):
-    found = ["model.embed_tokens.weight"]
-    for i in range(s["layers"]):
-        found += [
-            f"model.layers.{i}.{part}.weight"
-            for part in (
-                "input_layernorm",
-                "self_attn.q_proj",
-                "self_attn.k_proj",
-                "self_attn.v_proj",
-                "self_attn.o_proj",
-                "post_attention_layernorm",
-                "mlp.gate_proj",
-                "mlp.up_proj",
-                "mlp.down_proj",
-            )
-        ]
-    return found + ["model.norm.weight"] + ([] if s["tie_embeddings"] else ["lm_head.weight"])
-
-
 def optimizers(s, params):
     """A group for each parameter, so that each has its own rates."""
     kinds = {"adamw": [], "muon": []}
-    for name, p in zip(names(s), params, strict=True):
+    for name, p in zip(s["names"], params, strict=True):
         group = dict(params=[p], factor=1.0, weight_decay=s["weight_decay"] if p.dim() == 2 else 0.0)
         for pattern, rates in s["groups"]:
             if re.fullmatch(pattern, name):
@@ -108,15 +89,18 @@ def main():
         used += count
         return params[-1]
 
-    forward(make, tokens[0], s, torch.float32)
+    forward(make, tokens[0], s, torch.float32, [])
     assert used == flat.numel(), (used, flat.numel())
     made = optimizers(s, params)
     averages, average = [p.detach().clone() for p in params], torch.optim.swa_utils.get_ema_multi_avg_fn(s["ema_decay"])
     for step in range(1, s["steps"] + 1):
-        of_step, unused = tokens[step - 1], iter(params)
-        logits = forward(lambda *shape: next(unused), of_step, s, torch.float32)
-        loss = F.cross_entropy(logits.flatten(0, 1), of_step[:, 1:].flatten())
-        loss = loss + s["z_loss"] * logits.logsumexp(-1).square().mean()
+        of_step, unused, losses = tokens[step - 1], iter(params), []
+        s["loads"] = []
+        logits = forward(lambda *shape: next(unused), of_step, s, torch.float32, losses)
+        trained = of_step[:, 1:] >> 29 & 1 == 0
+        targets = torch.where(trained, of_step[:, 1:] & (1 << 29) - 1, -100)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + sum(losses)
+        loss = loss + s["z_loss"] * logits.logsumexp(-1)[trained].square().mean()
         for optimizer in made:
             optimizer.zero_grad()
         loss.backward()
@@ -125,6 +109,10 @@ def main():
             for group in optimizer.param_groups:
                 group["lr"] = 1e-2 / step * group["factor"]
             optimizer.step()
+        biases = [p for name, p in zip(s["names"], params, strict=True) if name.endswith("e_score_correction_bias")]
+        for bias, load in zip(biases, s["loads"]):  # arXiv 2408.15664; without biases none is left
+            with torch.no_grad():
+                bias += s["router_bias_rate"] * (load.sum() - len(load) * load).sign()
         average(averages, [p.detach() for p in params], step)
     for name, values in (("params", params), ("ema", averages)):
         torch.cat([v.detach().flatten() for v in values]).numpy().tofile(f"{folder}/{name}.out")

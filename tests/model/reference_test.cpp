@@ -41,17 +41,6 @@ double relative_error(const float* a, const float* b, size_t count) {
   return std::sqrt(difference / std::max(norm, 1e-60));
 }
 
-std::string experts_json(const Experts& x) {
-  std::ostringstream out;
-  out << R"({"count":)" << x.count << R"(,"per_token":)" << x.per_token << R"(,"hidden":)"
-      << x.hidden << R"(,"shared":)" << x.shared << R"(,"dense_layers":)" << x.dense_layers
-      << R"(,"score":")" << to_string(x.score) << R"(","normalize":)"
-      << (x.normalize ? "true" : "false") << R"(,"scale":)" << x.scale << R"(,"bias":)"
-      << (x.bias ? "true" : "false") << R"(,"groups":)" << x.groups << R"(,"groups_per_token":)"
-      << x.groups_per_token << "}";
-  return out.str();
-}
-
 void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float z_loss = 0,
                         bool fp8 = false, float router_z_loss = 0, float router_balance_loss = 0,
                         Recompute recompute = Recompute::nothing) {
@@ -214,6 +203,13 @@ TEST_SUITE("reference") {
     for (const ModelShape& shape : shapes) {
       CAPTURE(options_text(shape));
       compare_with_torch(with_documents(TestModel(shape, 3)), DType::f32, 2e-5);
+    }
+  }
+  TEST_CASE("backend: documents and loss masks with experts equal torch, fp32") {
+    for (const ModelShape& shape : with_experts(kGrouped)) {
+      CAPTURE(options_text(shape));
+      compare_with_torch(with_documents(TestModel(shape, 3)), DType::f32, 2e-5, 0, false, 0.1f,
+                         0.5f);
     }
   }
   TEST_CASE("backend: documents of several query blocks equal torch, with and without a window") {

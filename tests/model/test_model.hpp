@@ -10,6 +10,8 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -89,6 +91,18 @@ inline std::vector<ModelShape> with_experts(ModelShape base) {
   shapes[0].qk_norm = QkNorm::head, shapes[1].qk_norm = QkNorm::whole;
   shapes[2].tie_embeddings = true, shapes[3].sliding_window = 5, shapes[4].qkv_bias = true;
   return shapes;
+}
+
+/// As the scripts of this folder read them.
+inline std::string experts_json(const Experts& x) {
+  std::ostringstream out;
+  out << R"({"count":)" << x.count << R"(,"per_token":)" << x.per_token << R"(,"hidden":)"
+      << x.hidden << R"(,"shared":)" << x.shared << R"(,"dense_layers":)" << x.dense_layers
+      << R"(,"score":")" << to_string(x.score) << R"(","normalize":)"
+      << (x.normalize ? "true" : "false") << R"(,"scale":)" << x.scale << R"(,"bias":)"
+      << (x.bias ? "true" : "false") << R"(,"groups":)" << x.groups << R"(,"groups_per_token":)"
+      << x.groups_per_token << "}";
+  return out.str();
 }
 
 /// The same, but every token passes all experts: a choice is no smooth function of the parameters.

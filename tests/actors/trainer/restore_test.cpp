@@ -116,13 +116,13 @@ TEST_SUITE("restore") {
       return state;
     };
     ThreadCommunicator alone(1, 1'000);
-    for (const std::vector<uint32_t>& others :
-         std::vector<std::vector<uint32_t>>{{1}, {}, {1, 1}, {0, 1}}) {
+    for (const auto& [others, cut] : std::vector<std::pair<std::vector<uint32_t>, uint32_t>>{
+             {{1}, 2}, {{}, 2}, {{1, 1}, 2}, {{0, 1}, 2}, {{1}, 3}}) {
       TrainState state = of_two("first", 0);
       TrainState peers[] = {of_two("peer-0", 0), of_two("peer-1", 1)};
       JoinTrainer order{
           .trainer = "n0.0", .generation = 3, .source = JoinSource::memory, .step = 7};
-      order.from_shards = 2;
+      order.from_shards = cut;
       order.transfers = {{.step = 7, .members = {{}}, .shards = 2, .takes = true}};
       for (const uint32_t shard : others)
         order.transfers.push_back({.id = static_cast<uint32_t>(order.transfers.size()),
@@ -137,9 +137,13 @@ TEST_SUITE("restore") {
       state.set_generation(3);
       const Status moved = restore.transfer(**plane, state);
       CHECK(state.holds(7, layout_of(2, 0)));
-      if (others != std::vector<uint32_t>{1}) {  // a shard is missing, or comes twice
+      // A shard is missing, comes twice, or is one of another cut.
+      if (others != std::vector<uint32_t>{1} || cut != 2) {
         CHECK(moved.code() == Code::bad_data);
         CHECK(restore.fault().fault == Fault::bad_order);
+        CAPTURE(moved.message());
+        const bool other_cut = moved.message().find("of another cut") != std::string::npos;
+        CHECK(other_cut == (cut != 2));
         CHECK_FALSE(state.holds(7, layout_of(1, 0)));
         continue;
       }

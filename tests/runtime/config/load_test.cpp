@@ -129,6 +129,22 @@ TEST_SUITE("config load") {
     CHECK(error_of("[metrics]\nevery_steps = 0\n").ends_with("at least 1"));
   }
 
+  TEST_CASE("config: what does not work with experts is refused by name") {
+    const auto error = [](const std::string& train, const std::string& device = "cpu") {
+      return error_of("[model]\npreset = \"moe-micro\"\n[train]\n" + train +
+                      "[cluster]\ndevice = \"" + device + "\"\n");
+    };
+    for (const char* fine : {"optimizer = \"muon\"\n", "activation_checkpointing = true\n",
+                             "ema_decay = 0.9\n", "router_z_loss = 0.001\n"})
+      CHECK_FALSE(has(error(fine), "experts"));
+    CHECK(error("fp8 = true\n")
+              .starts_with("a.toml:4: train.fp8 = true cannot be true with model.experts"));
+    CHECK(has(error("", "cuda"), "only CPU trainers compute experts"));
+    for (const char* loss : {"router_z_loss", "router_balance_loss"})
+      CHECK(has(error_of("[model]\npreset = \"micro\"\n[train]\n" + std::string(loss) + " = 0.1\n"),
+                std::string("train.") + loss + " = 0.1 has no effect without experts"));
+  }
+
   TEST_CASE("config: an impossible combination of values gives an error with a line") {
     CHECK(error_of("[model]\npreset = \"micro\"\nheads = 5\n") ==
           "a.toml:3: model.heads = 5 does not divide dim = 128");

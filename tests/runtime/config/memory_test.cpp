@@ -44,7 +44,7 @@ Case some_case(std::mt19937& random) {
     train.batch_warmup.push_back({1000, train.micro_batch_size * (1 + below(c.leaves))});
   if (below(3) == 0) train.optimizer = Optimizer::muon;
   c.config.cluster.device = below(2) == 0 ? DeviceKind::cpu : DeviceKind::cuda;
-  if (!c.cuda() && train.optimizer == Optimizer::adamw && below(2) == 0)
+  if (!c.cuda() && below(2) == 0)
     c.shape.experts = {.count = 1 + below(8),
                        .per_token = 1,
                        .hidden = 16 * (1 + below(6)),

@@ -23,9 +23,11 @@ ModelShape shape_with_experts() {
   return shape;
 }
 
-BufferPlan plan_of(const ModelShape& shape, int shards, int wave, bool resident = false) {
+BufferPlan plan_of(const ModelShape& shape, int shards, int wave, bool resident = false,
+                   Optimizer optimizer = Optimizer::adamw) {
   EngineOptions options;
   options.resident_experts = resident;
+  options.optimizer = optimizer;
   options.shape = shape;
   options.sharding = Sharding::full_shard;
   options.leaves = 4;
@@ -50,6 +52,9 @@ TEST_SUITE("program") {
     CHECK(plan.gather[2].elements == shard_count(units[3].count, 2) * 2);
     CHECK(plan.gather[1].elements ==
           std::max(shard_count(units[1].count, 2), shard_count(units[2].count, 2)) * 2);
+    const BufferPlan of_muon = plan_of(shape, 2, 1, false, Optimizer::muon);
+    CHECK(of_muon.muon_unit == plan.gather[2].elements);
+    CHECK(of_muon.muon_part == plan.gather[2].elements / 2);
   }
 
   TEST_CASE(
