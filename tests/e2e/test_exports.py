@@ -112,7 +112,9 @@ class Exports(Case):
         metrics = self.metrics(run)
         self.assertEqual(list(metrics), list(range(1, STEPS + 1)))
         scalars = read(READ_TENSORBOARD, run / "tb")
-        self.assertEqual(set(scalars), {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "mfu", "generation", "recoveries"})
+        by_position = {f"val_loss_by_position/{first}" for first in (0, 1, 2, 4, 8, 16)}
+        self.assertEqual(set(scalars), {"loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "mfu", "generation", "recoveries",
+                                        *by_position})
         over_tokens = read(READ_TENSORBOARD, run / "tb/by_tokens")
         self.assertEqual(over_tokens["loss"], [[metrics[s]["tokens"], value] for s, value in scalars["loss"]])
         for tag in ("loss", "val_loss", "lr", "generation", "grad_norm", "tokens"):
