@@ -69,7 +69,7 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
   return receive(*communicator, state, part);
 }
 
-/// An error of whoever has made the order, which is the same in every try.
+/// The supervisor has made an order that this trainer cannot follow, however often it tries.
 Status Restore::bad_order(const std::string& why) {
   fault_ = {Fault::bad_order, ""};
   return {Code::bad_data, why};
